@@ -17,6 +17,7 @@
         ├── ShuttingDown          503, with `retry-after`
         ├── RunRefused            429: the operator, or a budget, lets the run go no further
         │   ├── BudgetExceeded        the call would take a budget over its limit
+        │   │   └── RateLimited       the same until the next minute, or the next hour at most
         │   ├── RunStopped            the run was stopped
         │   └── RunPaused             the run is paused, with `retry-after`
         └── UpstreamFailure       the upstream call failed
@@ -170,6 +171,12 @@ class BudgetExceeded(RunRefused):
     """The call would take a budget over its limit."""
 
     code, label = "budget_exceeded", "budget"
+
+
+class RateLimited(BudgetExceeded):
+    """The same of a budget of a short time: it stops no run, and clients send the call again."""
+
+    type, code, label = "rate_limit_error", "rate_limit_exceeded", "rate_limit"
 
 
 class RunStopped(RunRefused):

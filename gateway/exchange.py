@@ -11,17 +11,22 @@ from msgspec import Struct, field
 from gateway.wire.usage import TokenUsage, token_usage
 
 
-class RequestInfo(Struct, kw_only=True):
-    """The request as it arrived. `key`: the name of the gateway key that was sent. `operator`: the
-    caller may change what holds for the call: budgets, stops. `streamed`: the client asked for a
-    stream."""
+class Caller(Struct, kw_only=True):
+    """Sender of a request. `key`: the name of its gateway key. `operator`: it may change what holds
+    for the call: budgets, stops. `labels`: team and owner of the key."""
+
+    tenant: str = ""
+    key: str = ""
+    operator: bool = False
+    labels: dict[str, str] = {}
+
+
+class RequestInfo(Caller, kw_only=True):
+    """The request as it arrived. `streamed`: the client asked for a stream."""
 
     method: str
     path: str
     id: str
-    tenant: str = ""
-    key: str = ""
-    operator: bool = False
     model: str = ""
     streamed: bool = False
 

@@ -195,14 +195,14 @@ async def used_accounts(accounting: Accounting, since: float) -> list[UsedAccoun
     found = []
     for account in await accounting.ledger.list_accounts(limit=_MOST) if known else ():
         budget = known.get(account.budget)
-        if budget is None or account.updated_at < since:
+        if budget is None or budget.is_rate or account.updated_at < since:
             continue
         used, metric = account.share(budget.limits.given(), now)
         if metric:
             found.append(
                 UsedAccount(
                     budget=budget.name,
-                    scope=budget.scope,
+                    scope="+".join(budget.scopes),
                     subject=account.subject,
                     tenant=account.tenant,
                     used=used,

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from msgspec.structs import asdict
 
 from gateway.config import AuthSettings
 from gateway.config.budgets import BudgetLimits, BudgetSettings
+from gateway.config.values import duration
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import KeyStore, StoreError
 from gateway.stores.records import KeyRecord, KeyTerms
@@ -86,20 +86,10 @@ async def rotate_key(store: KeyStore, key_id: str, overlap: str) -> NewKey | Non
     return made
 
 
-_UNITS = {"m": 60, "h": 3600, "d": 86400}
-
-
-def duration(name: str, text: str) -> float:
-    """The seconds of `30m`, `24h` or `30d`. Raises: ValueError, with the name of the value."""
-    if not re.fullmatch(r"[0-9]{1,5}[mhd]", text):
-        raise ValueError(f"{name}: expected a number and m, h or d, such as 30d, got {text[:40]!r}")
-    return float(text[:-1]) * _UNITS[text[-1]]
-
-
 def read_terms(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of KeyTerms that a person has written: texts, `tags` as name=value, `expires` as
     30d or `never`. Lists may be one text with commas. Raises: ValueError."""
-    fields = ("owner", "team", "tags", "models", "routes", "usd", "per")
+    fields = ("owner", "team", "tags", "models", "routes", "usd", "per", "rpm", "tpm")
     found = {name: given[name] for name in fields if given.get(name) is not None}
     for name in ("tags", "models", "routes"):
         if isinstance(found.get(name), str):
@@ -135,10 +125,15 @@ def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[Budget
     found: dict[tuple[str, str], dict[str, BudgetSettings]] = {}
     for key in keys:
         root = first[key.id] = first.get(key.terms.replaces, key.id)
-        if key.revoked_at is None and key.terms.usd is not None:
-            limits, period = BudgetLimits(usd=key.terms.usd), key.terms.per
-            budget = BudgetSettings(name=root, scope="key", limits=limits, period=period)
-            found.setdefault((key.tenant, key.name or key.id), {})[root] = budget
+        for name, metric, most, per in (
+            (root, "usd", key.terms.usd, key.terms.per),
+            (f"{root}.rpm", "calls", key.terms.rpm, "1m"),
+            (f"{root}.tpm", "tokens", key.terms.tpm, "1m"),
+        ):
+            if most is not None and key.revoked_at is None:
+                limits = BudgetLimits(**{metric: most})  # type: ignore[arg-type]
+                budget = BudgetSettings(name=name, scope="key", limits=limits, per=per)
+                found.setdefault((key.tenant, key.name or key.id), {})[name] = budget
     return {name: tuple(budgets.values()) for name, budgets in found.items()}
 
 

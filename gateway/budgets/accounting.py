@@ -95,8 +95,10 @@ class BudgetNotices:
         self._published: FIFOCache[tuple[str, str, float], None] = FIFOCache(_REMEMBERED)
 
     def reached(self, found: BudgetStatus, call: CallSubject) -> None:
-        """Announce the steps that this budget has reached for the first time."""
+        """Announce the steps that this budget, which is no rate, has reached for the first time."""
         budget, account = found.applied.budget, found.account
+        if budget.is_rate:
+            return
         for step in found.reached:
             known = (budget.name, account.subject, step.at)
             if known in self._published:
@@ -107,7 +109,7 @@ class BudgetNotices:
                 "type": "budget",
                 "tenant": call.tenant,
                 "budget": budget.name,
-                "scope": budget.scope,
+                "scope": "+".join(budget.scopes),
                 "subject": account.subject,
                 "run_id": call.run or None,
                 "step": step.name,

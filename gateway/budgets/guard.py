@@ -33,7 +33,7 @@ from gateway.wire.usage import token_usage
 
 _log = get_logger("gateway.budgets")
 _MOST_UNPRICED = 1000  # models, whose names are the clients'
-# How long, and how often, a call that still fits looks whether others have ended.
+# How long after the last end, and how often, a call that still fits looks whether others end.
 _LONGEST_WAIT_S = 5.0
 _WAIT_STEP_S = 0.1
 
@@ -140,7 +140,8 @@ class BudgetGuard:
             refusal = held.outcome.refusals[0]
             worst = found[refusal.key]
             error = budget_error(worst, refusal.metric, now)
-            raise Refused(error, worst.applied.budget.stop_with, worst)
+            budget = worst.applied.budget
+            raise Refused(error, "error" if budget.is_rate else budget.stop_with, worst)
         return Admission(
             subject=subject,
             applied=applied,
@@ -159,9 +160,9 @@ class BudgetGuard:
         self, applied: Sequence[rules.Applied], estimate: Estimate, *, binding: bool
     ) -> Held:
         """The reservation, or its refusal. While only what is reserved for other calls is in the
-        way, they are waited for; after that the call is let through: what was not spent refuses
-        nothing."""
-        ends_at = time.monotonic() + _LONGEST_WAIT_S
+        way, they are waited for as long as some end; after that the call is let through: what was
+        not spent refuses nothing."""
+        ends_at, spent = 0.0, list[Amounts]()
         while True:
             claim = self._claim(applied, estimate, binding=binding)
             held = await self.ledger.reserve(claim)
@@ -173,6 +174,8 @@ class BudgetGuard:
             )
             if not (binding and refusals and waits):
                 return held
+            if spent != (spent := [each.spent for each in held.outcome.accounts]):
+                ends_at = time.monotonic() + _LONGEST_WAIT_S
             if time.monotonic() >= ends_at:
                 if any(accounts[r.key].leased.of(r.metric) for r in refusals):
                     return held

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cachetools import FIFOCache
 from msgspec import Struct, structs
@@ -26,12 +26,15 @@ from gateway.stores.budgets import (
     BudgetStore,
     Change,
     Claim,
+    Lease,
     Refusal,
     Renewal,
+    Report,
     Reserved,
     Settlement,
     Stored,
     Wanted,
+    Wish,
     decide,
     opened,
     refused_by,
@@ -94,26 +97,6 @@ class Held(Struct, frozen=True, kw_only=True):
     stored: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class _Report:
-    """Use of one account that the store does not know yet."""
-
-    spent: Amounts = NOTHING
-    estimated: Amounts = NOTHING
-    unpriced: int = 0
-    moved: dict[str, Amounts] = field(default_factory=dict)
-
-    def add(self, other: _Report | Renewal, sign: int = 1) -> None:
-        """Add another report, or take away one that the store has."""
-        self.spent += other.spent * sign
-        self.estimated += other.estimated * sign
-        self.unpriced += other.unpriced * sign
-        for name, amounts in other.moved.items():
-            self.moved[name] = self.moved.get(name, NOTHING) + amounts * sign
-            if self.moved[name] == NOTHING:
-                del self.moved[name]
-
-
 class _OwnLease:
     """One account at this gateway: as the store had it, its lease, and what happened since."""
 
@@ -125,7 +108,7 @@ class _OwnLease:
         self.had = NOTHING  # in the store
         self.usable = NOTHING  # the same, without what is being given back
         self.open, self.claims = NOTHING, 0
-        self.report = _Report()
+        self.report = Report()
         self.sending: Renewal | None = None
         self.number = 0
         self.each = NOTHING
@@ -141,7 +124,7 @@ class _OwnLease:
     @property
     def dirty(self) -> bool:
         """True if the store is to know more."""
-        return self.used or self.sending is not None or self.report != _Report()
+        return self.used or self.sending is not None or self.report != Report()
 
     def view(self) -> Account:
         """The account as this gateway knows it, without what it has free."""
@@ -198,22 +181,20 @@ class _OwnLease:
             self.usable = self.open + self.report.spent.most(NOTHING)
         self.number += 1
         self.used = self.asks = False
-        self.sending = Renewal(
-            wanted=self.wanted,
-            lease=lease,
-            number=self.number,
-            until=until,
-            had=self.had,
-            spent=self.report.spent,
-            estimated=self.report.estimated,
-            unpriced=self.report.unpriced,
-            open=self.open,
-            keep=sum(forced, keep),
+        wish = Wish(
             each=each,
             calls=self.calls if asks else 0,
             waiting=len(waiting) - len(forced),
             guessed=any(claim.guessed for claim in waiting),
-            moved=dict(self.report.moved),
+        )
+        free = sum(forced, keep)
+        self.sending = Renewal(
+            wanted=self.wanted,
+            lease=lease,
+            holds=Lease(until=until, number=self.number, open=self.open, free=free),
+            had=self.had,
+            report=self.report,
+            wish=wish,
         )
         return self.sending
 
@@ -221,10 +202,11 @@ class _OwnLease:
         """Take over the result of a renewal."""
         mine = stored.leases[sent.lease]
         self.account, self.seen_at = stored.seen(sent.lease), at
-        self.report.add(sent, -1)
+        self.report = self.report.plus(sent.report, -1)
         self.had = self.usable = mine.held
         self.until, self.sending = mine.until, None
-        self.short = sent.calls > 0 and mine.free != sent.keep + sent.each * sent.calls
+        wish = sent.wish
+        self.short = wish.calls > 0 and mine.free != sent.holds.free + wish.each * wish.calls
 
 
 class BudgetLedger:
@@ -298,14 +280,17 @@ class BudgetLedger:
         claim, after = held.claim, []
         for wanted in claim.accounts:
             lease = self._lease(wanted, claim.at)
-            ended = _Report(spent=settlement.actual, estimated=settlement.guessed)
-            ended.unpriced = int(settlement.unpriced)
+            moved = {} if claim.lease == self.id else {claim.lease: claim.estimate}
             if claim.lease == self.id:
                 lease.claims -= 1  # without any, nothing is to be left by rounding
                 lease.open = lease.open - claim.estimate if lease.claims else NOTHING
-            else:
-                ended.moved[claim.lease] = claim.estimate
-            lease.report.add(ended)
+            ended = Report(
+                spent=settlement.actual,
+                estimated=settlement.guessed,
+                unpriced=int(settlement.unpriced),
+                moved=moved,
+            )
+            lease.report = lease.report.plus(ended)
             after.append(lease.view())
         return tuple(after)
 

@@ -6,7 +6,8 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct, structs
 
-from gateway.config.budgets import METRICS, BudgetSettings, LadderStep
+from gateway.config.budgets import CALENDAR, METRICS, BudgetSettings, LadderStep
+from gateway.config.values import duration
 from gateway.errors import BadRequest
 from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import Account, AccountKey, Amounts, Wanted
@@ -19,7 +20,7 @@ NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of 
 class CallSubject(Struct, frozen=True, kw_only=True):
     """Owner of a call. `client`: the first word of the user agent. `run` and `root` are empty for a
     call without conversation, `tenant` for the gateway's own calls: these count on no budget of
-    theirs."""
+    theirs. `labels`: `team` and `owner` of its key, and the tags of its run, as `tag:NAME`."""
 
     tenant: str
     key: str = ""
@@ -27,6 +28,12 @@ class CallSubject(Struct, frozen=True, kw_only=True):
     model: str = ""
     run: str = ""
     root: str = ""
+    labels: Mapping[str, str] = {}
+
+
+SUBJECTS = {each: each for each in ("run", "key", "tenant", "model", "client")} | {"tree": "root"}
+"""The attribute of a call that a scope counts by; other scopes are names of its labels."""
+_BELOW_TENANT = {"run", "tree", "tenant", "day"}  # these do not need its name beside their own
 
 
 class Applied(Struct, frozen=True, kw_only=True):
@@ -74,10 +81,10 @@ def applying(
         if subject and _fits(budget, call):
             wanted = Wanted(
                 key=AccountKey(budget=budget.name, subject=subject),
-                tenant="" if budget.scope == "day" else call.tenant,
+                tenant="" if "day" in budget.scopes else call.tenant,
                 limits=budget.limits.given(),
                 stop_at=budget.stop_at,
-                ends=budget.daily or budget.scope in ("run", "tree"),
+                ends=budget.window != "total" or not {"run", "tree"}.isdisjoint(budget.scopes),
                 hard=budget.hard,
             )
             found.append(Applied(budget=budget, wanted=wanted))
@@ -90,12 +97,33 @@ def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
 
 
 def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
-    day = datetime.fromtimestamp(now, UTC).date().isoformat()
-    if budget.scope == "day":
-        return day
-    key = call.tenant and f"{call.tenant}/{call.key or NO_KEY}"
-    name = {"run": call.run, "tree": call.root, "key": key, "tenant": call.tenant}[budget.scope]
-    return f"{name}@{day}" if name and budget.daily else name
+    """The account's subject, such as `acme/web@2026-W48`; empty for a call without one of the
+    scopes, which does not count."""
+    named = {scope: getattr(call, name) for scope, name in SUBJECTS.items()} | call.labels
+    named["key"] = call.key or NO_KEY
+    parts = [named.get(scope, "") for scope in budget.scopes if scope != "day"]
+    if _BELOW_TENANT.isdisjoint(budget.scopes):
+        parts.insert(0, call.tenant)
+    if not all(parts):
+        return ""
+    return "@".join(filter(None, ("/".join(parts), window(budget.window, now)[0])))
+
+
+def window(per: str, now: float) -> tuple[str, float]:
+    """(name, end) of the window of a budget in which a time is: a day, a week from Monday, a month,
+    or a time that is counted from the epoch; UTC."""
+    if per == "total":
+        return "", float("inf")
+    if per not in CALENDAR:
+        seconds = duration("per", per)
+        start = int(now) // seconds * seconds
+        return f"{datetime.fromtimestamp(start, UTC):%Y-%m-%dT%H:%M}", start + seconds
+    day = datetime.fromtimestamp(int(now), UTC).replace(hour=0, minute=0, second=0)
+    if per == "day":
+        return f"{day:%Y-%m-%d}", (day + timedelta(days=1)).timestamp()
+    if per == "week":
+        return f"{day:%G-W%V}", (day + timedelta(days=7 - day.weekday())).timestamp()
+    return f"{day:%Y-%m}", (day.replace(day=1) + timedelta(days=32)).replace(day=1).timestamp()
 
 
 def standing(
@@ -124,13 +152,6 @@ def standing(
 def figure(metric: str, value: float) -> str:
     """An amount of a metric for people: `$1.80`, `12,000`."""
     return money(value) if metric == "usd" else f"{value:,.1f}".removesuffix(".0")
-
-
-def seconds_to_midnight(now: float) -> int:
-    """Whole seconds until the next day begins (UTC), at least 1."""
-    at = datetime.fromtimestamp(now, UTC)
-    midnight = (at + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
-    return max(1, int((midnight - at).total_seconds()) + 1)
 
 
 def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:

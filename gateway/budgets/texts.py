@@ -3,10 +3,11 @@
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway import errors
-from gateway.budgets.rules import BudgetStatus, figure, seconds_to_midnight
+from gateway.budgets.rules import BudgetStatus, figure, window
 from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
 from gateway.stores.totals import RAISE_IT, as_command, resume_command
@@ -26,7 +27,7 @@ def amount(metric: str, value: float) -> str:
 
 
 def used_up(found: BudgetStatus, metric: str, now: float) -> str:
-    """The use of the budget that refuses a call, and the command that raises it."""
+    """The use of the budget that refuses a call, when it starts again, and how it is raised."""
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     held = account.reserved + account.leased
@@ -38,7 +39,12 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
         text += f", {figure(metric, waiting)} more is reserved for calls on their way"
     if used < limit * (budget.stop_at or 1.0):
         text += ", and this call needs more than is left"
-    again = " The budget starts again at midnight UTC." if budget.daily else ""
+    again = ""
+    if budget.window != "total":
+        ends = datetime.fromtimestamp(window(budget.window, now)[1], UTC)
+        again = f" The budget starts again at {ends:%Y-%m-%d %H:%M} UTC."
+    if budget.is_rate:
+        return f"{text}.{again}"
     option = (f"--{metric.replace('_', '-')}", f"{2 * limit:.10g}")
     command = as_command("budgets", "raise", budget.name, account.subject, *option)
     return f"{text}.{again}{RAISE_IT}{command}"
@@ -73,8 +79,8 @@ def unpriced_error(model: str, budget: str) -> errors.BudgetExceeded:
 
 
 def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
-    """The refusal of a call, with when to try again where that is known: a day ends at midnight,
-    and what is only reserved may become free."""
+    """The refusal of a call, with when to try again where that is known: a window ends, and what is
+    only reserved may become free."""
     budget, account = found.applied.budget, found.account
     headers = NO_RETRY
     if metric == STORE_AWAY:
@@ -85,8 +91,13 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0) * (
         budget.stop_at or 1.0
     )
-    if budget.daily:
-        headers = (("retry-after", str(seconds_to_midnight(now))), *NO_RETRY)
+    if budget.window != "total":
+        again = ("retry-after", f"{int(window(budget.window, now)[1] - now) + 1}")
+        if budget.is_rate:
+            return errors.RateLimited(
+                f"Rate limit: {used_up(found, metric, now)}", headers=(again,)
+            )
+        headers = (again, *NO_RETRY)
     elif (
         metric != "minutes"
         and (account.reserved + account.leased).calls
@@ -148,6 +159,7 @@ def budget_header(
         if reached or guesses or name in refused:
             step = "would_stop" if name in refused else reached[-1].name if reached else "none"
             part = f"{name};used={each.share:.4g};metric={each.metric};step={step}"
+            part += f";per={per}" if (per := each.applied.budget.window) != "total" else ""
             parts.append(f"{part};price=unknown" if guesses else part)
     if parts and not stored:
         parts[-1] += ";counted=in_memory"
@@ -164,7 +176,7 @@ def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float
     return {
         "budget": account.budget,
         "subject": account.subject,
-        "scope": budget.scope if budget is not None else None,
+        "scope": "+".join(budget.scopes) if budget is not None else None,
         **asdict(account),
         "limits": account.limits_of(configured),
         "used": share,

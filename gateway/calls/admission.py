@@ -354,6 +354,7 @@ def _subject(call: Call, request: SteeredRequest) -> CallSubject:
         model=request.model,
         run=result.run_id if result is not None else "",
         root=result.conversation.root_id if result is not None else "",
+        labels=asked.labels | {f"tag:{name}": value for name, value in call.control.tags.items()},
     )
 
 

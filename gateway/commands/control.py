@@ -74,7 +74,7 @@ def _add_budgets(commands: Any) -> None:
     summary = "start the account of one subject again at zero"
     for parser in (more, lift, add_verb(verbs, "reset", summary, _reset_account)):
         parser.add_argument("budget", help="name of the budget")
-        parser.add_argument("subject", help="run, conversation, key, tenant or day, as listed")
+        parser.add_argument("subject", help="run, key, team or another, as listed")
     for metric in METRICS:
         summary = f"new limit in {_UNITS.get(metric, 'tokens')}"
         option = f"--{metric.replace('_', '-')}"
@@ -205,7 +205,9 @@ _TERMS = {
     "routes": "pattern of routes that it may use, such as /chat/*; may be repeated (default: all)",
     "expires": "time until it expires, such as 30d or 12h; never",
     "usd": "most US dollars",
-    "per": "period of --usd: day (default) or total",
+    "per": "period of --usd: day (default), week, month or total",
+    "rpm": "most calls a minute",
+    "tpm": "most tokens a minute",
 }
 
 

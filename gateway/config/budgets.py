@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from gateway.config.values import above_zero, at_least
+from gateway.config.values import above_zero, at_least, duration
 from gateway.steering.acting import AtRiskSettings
 
-Scope = Literal["run", "tree", "key", "tenant", "day"]
+SCOPES = ("run", "tree", "key", "tenant", "day", "team", "owner", "model", "client")
+"""What may be counted together, besides `tag:NAME`; `gateway.budgets.rules.SUBJECTS` reads them."""
+CALENDAR = ("day", "week", "month")
 Ending = Literal["error", "answer"]
 StepAction = Literal["warn", "wrap_up", "ask", "stop"]
 """Actions of a ladder besides `cheaper`; `gateway.budgets.rules.ACTIONS` has a row for each."""
@@ -17,7 +19,9 @@ StepAction = Literal["warn", "wrap_up", "ask", "stop"]
 TOKEN_BUDGET = "token_budget"  # noqa: S105 - not a secret
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_TAG = re.compile(r"tag:[a-z0-9][a-z0-9_-]{0,39}")
 _HIGHEST_SHARE = 100.0
+_LONGEST_RATE_S = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +83,57 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetSettings:
-    """One budget: its scope, its limits, and the actions when they are reached. `limits`: at least
+class BudgetSpan:
+    """What a budget counts together, and for how long. `scope`: one or a list, of which each
+    combination is counted. `per`: `day`, `week`, `month` or a time such as `6h`, after which it
+    starts from zero; `period` is an older name of it."""
+
+    scope: str | tuple[str, ...]
+    per: str = ""
+    period: Literal["total", "day"] = "total"
+
+    def __post_init__(self) -> None:
+        for name in self.scopes or ("",):
+            if name not in SCOPES and not _TAG.fullmatch(name):
+                known = ", ".join((*SCOPES, "tag:NAME"))
+                raise ValueError(f"scope: {name!r} is not one of {known}")
+        if self.per not in ("", "total", *CALENDAR) and not duration("per", self.per):
+            raise ValueError("per: must be above 0")
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes whose combination it counts."""
+        return (self.scope,) if isinstance(self.scope, str) else self.scope
+
+    @property
+    def window(self) -> str:
+        """The time after which it starts from zero; `total`: never."""
+        found = self.per or self.period
+        return "day" if found == "total" and "day" in self.scopes else found
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether its window is so short that clients wait for the next one."""
+        return self.window[0].isdigit() and duration("per", self.window) <= _LONGEST_RATE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSettings(BudgetSpan):
+    """One budget: its limits, and the actions when they are reached. `limits`: at least
     one; the one that is used most decides. `reserve`: `usual` = the output that the model's calls
     had so far, at most the request's own maximum; `most` = that maximum. `hard`: refuse calls that
     the store cannot count while it fails, instead of counting them in memory."""
 
     name: str
-    scope: Scope
     limits: BudgetLimits
     match: BudgetMatch = field(default_factory=BudgetMatch)
-    period: Literal["total", "day"] = "total"
     ladder: tuple[LadderStep, ...] = _USUAL_LADDER
     stop_with: Ending = "error"
     reserve: Literal["usual", "most"] = "usual"
     hard: bool = False
 
     def __post_init__(self) -> None:
+        BudgetSpan.__post_init__(self)
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name: 1 to 64 letters, digits, `_`, `.` or `-`, got {self.name!r}")
         if not self.limits.given():
@@ -103,11 +141,6 @@ class BudgetSettings:
         shares = [step.at for step in self.ladder]
         if shares != sorted(shares):
             raise ValueError("ladder: the shares must rise")
-
-    @property
-    def daily(self) -> bool:
-        """Whether it is counted from zero each day."""
-        return self.scope == "day" or self.period == "day"
 
     @property
     def stop_at(self) -> float | None:

@@ -44,6 +44,16 @@ def finite(settings: object, *names: str) -> None:
             raise ValueError(f"{name}: must be above 0, and finite")
 
 
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+
+
+def duration(name: str, text: str) -> int:
+    """The seconds of `30m`, `24h` or `30d`. Raises: ValueError, with the name of the value."""
+    if not re.fullmatch(r"[0-9]{1,5}[mhd]", text):
+        raise ValueError(f"{name}: expected a number and m, h or d, such as 30d, got {text[:40]!r}")
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
 def http_url(value: str, name: str) -> None:
     """Refuse a value of the key `name` that is not an http(s) URL. Raises: ValueError."""
     try:

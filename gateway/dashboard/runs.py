@@ -257,7 +257,7 @@ async def _root(visit: Visit, run: RunRecord) -> str:
 
 async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
     budgets, ledger = visit.runtime.accounting.budgets(), visit.runtime.accounting.ledger
-    own = [budget.name for budget in budgets if budget.scope in ("run", "tree")]
+    own = [budget.name for budget in budgets if budget.scopes in (("run",), ("tree",))]
     keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
     found = await ledger.accounts(keys[:_ACCOUNTS]) if keys else ()
     return [account_view(each, budgets, time.time()) for each in found]

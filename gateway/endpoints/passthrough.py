@@ -76,8 +76,9 @@ async def admit(
     if guard is None or request is None or _NO_CALL.search(call.path):
         return None
     client = header(call.headers, b"user-agent").decode("latin-1").split(" ")[0][:80]
-    tenant, key = exchange.request.tenant, exchange.request.key
-    subject = CallSubject(tenant=tenant, key=key, client=client, model=request.model)
+    asked = exchange.request
+    about = {"tenant": asked.tenant, "key": asked.key, "client": client, "model": request.model}
+    subject = CallSubject(labels=asked.labels, **about)
     body = CallBody(fields=request.body, raw=raw, answers=call.path.endswith(_ANSWERS))
     binding = services.settings.steering.mode != "shadow"
     try:
@@ -211,6 +212,8 @@ class PassThrough:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            if principal.terms is not None:
+                exchange.request.labels = principal.terms.labels()
             call = _call(services, scope, principal, exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):

@@ -122,6 +122,8 @@ class SteeredEndpoint:
         principal = self.auth.principal(scope)
         exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
         exchange.request.operator = principal.operator
+        if principal.terms is not None:
+            exchange.request.labels = principal.terms.labels()
         if not principal.operator and header(scope["headers"], BUDGET_HEADER.encode()):
             self.auth.wrong_key(scope)  # or a key could be found by trying
         return principal

@@ -189,27 +189,48 @@ class Lease(Struct, frozen=True, kw_only=True):
         return self.open + self.free
 
 
-class Renewal(Struct, frozen=True, kw_only=True):
-    """Report and wish of one gateway about one account. Sent again with the same `number` it
-    changes nothing. `had`: held until now. `open`: reserved for calls. `keep`: what it has free,
-    and keeps. It would like `calls` more that cost `each`; so many are `waiting`. `moved`: what
-    calls of other gateways, which ended, had reserved there."""
+class Report(Struct, frozen=True, kw_only=True):
+    """Use of one account that the store does not know yet. `moved`: what calls of other gateways,
+    which ended, had reserved there."""
 
-    wanted: Wanted
-    lease: str
-    number: int
-    until: float
-    had: Amounts = NOTHING
     spent: Amounts = NOTHING
     estimated: Amounts = NOTHING
     unpriced: int = 0
-    open: Amounts = NOTHING
-    keep: Amounts = NOTHING
+    moved: Mapping[str, Amounts] = {}
+
+    def plus(self, other: Report, sign: int = 1) -> Report:
+        """Both together; with -1 without what the other one has."""
+        moved = dict(self.moved)
+        for name, amounts in other.moved.items():
+            moved[name] = moved.get(name, NOTHING) + amounts * sign
+        return Report(
+            spent=self.spent + other.spent * sign,
+            estimated=self.estimated + other.estimated * sign,
+            unpriced=self.unpriced + other.unpriced * sign,
+            moved={name: amounts for name, amounts in moved.items() if amounts != NOTHING},
+        )
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """Calls for which a gateway would like to have more: `calls` that cost `each`; so many are
+    `waiting`."""
+
     each: Amounts = NOTHING
     calls: int = 0
     waiting: int = 0
     guessed: bool = False
-    moved: Mapping[str, Amounts] = {}
+
+
+class Renewal(Struct, frozen=True, kw_only=True):
+    """Report and wish of one gateway about one account. Sent again with the same number it changes
+    nothing. `had`: held until now. `holds`: its lease if the wish is not granted."""
+
+    wanted: Wanted
+    lease: str
+    holds: Lease
+    had: Amounts = NOTHING
+    report: Report = Report()
+    wish: Wish = Wish()
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -270,10 +291,10 @@ def decide(accounts: Sequence[Account], claim: Claim) -> Reserved:
     return Reserved(accounts=tuple(accounts), refusals=refusals)
 
 
-def granted(account: Account, asked: Renewal) -> Amounts:
+def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:
     """Addition to a lease, in whole calls: a quarter of what is left at most, but all that wait if
     there is room for them."""
-    wanted, calls = asked.wanted, asked.calls
+    calls = asked.calls
     limits = {} if wanted.stop_at is None else account.limits_of(wanted.limits)
     for metric, limit in limits.items():
         each = 0.0 if metric == "minutes" else asked.each.of(metric)
@@ -289,7 +310,7 @@ def granted(account: Account, asked: Renewal) -> Amounts:
 def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
     """The account after a renewal. Leases whose gateway has not renewed them in time count as
     spent; what that gateway reports later only corrects it."""
-    wanted = asked.wanted
+    wanted, report, holds = asked.wanted, asked.report, asked.holds
     found = found or Stored(account=opened(wanted, at), ends=wanted.ends)
     account, leases = found.account, {}
     for name, lease in found.leases.items():
@@ -298,21 +319,20 @@ def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
         else:
             leases[name] = lease
     mine = leases.pop(asked.lease, None)
-    if mine is not None and mine.number == asked.number:
+    if mine is not None and mine.number == asked.holds.number:
         return structs.replace(found, account=account, leases={**leases, asked.lease: mine})
     counted = asked.had if mine is None else NOTHING
-    for name, amounts in asked.moved.items():
+    for name, amounts in report.moved.items():
         if name in leases:
             rest = (leases[name].open - amounts).most(NOTHING)
             leases[name] = structs.replace(leases[name], open=rest)
         else:
             counted += amounts
-    account = charged(account, asked.spent - counted, asked.estimated - counted)
-    account = replace(account, unpriced=account.unpriced + asked.unpriced, updated_at=at)
+    account = charged(account, report.spent - counted, report.estimated - counted)
+    account = replace(account, unpriced=account.unpriced + report.unpriced, updated_at=at)
     others = structs.replace(found, account=account, leases=leases).seen()
-    mine_now = asked.open + asked.keep
-    free = asked.keep + granted(replace(others, reserved=others.reserved + mine_now), asked)
-    mine = Lease(until=asked.until, number=asked.number, open=asked.open, free=free)
+    others = replace(others, reserved=others.reserved + holds.held)
+    mine = structs.replace(holds, free=holds.free + granted(others, wanted, asked.wish))
     return structs.replace(found, account=account, leases={**leases, asked.lease: mine})
 
 

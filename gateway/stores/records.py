@@ -10,8 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gateway import errors
 from gateway.config import KeyRights
-from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreachable
 from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
@@ -21,9 +21,9 @@ IMPORTED = "imported"
 may be learned from; no sum, nothing that is under way and no alert counts it. Its steps have the
 session's times; `updated_at` is the time of the import, from which its retention is counted."""
 OWN_MODE = "own_mode"
-_UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
+_UNSENT = tuple(e.label for e in (*errors.RunRefused.__subclasses__(), errors.RateLimited))
 # Errors of calls that cost nothing: refused by the provider, not sent, or not connected.
-_UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)
+_UNCHARGED = (None, errors.UpstreamUnreachable.label, *_UNSENT)
 
 
 class ConversationAbout(Struct, frozen=True, kw_only=True):
@@ -282,10 +282,13 @@ class KeyRecord:
 
 
 class KeyLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Most dollars that a key may spend in a period; None: any amount."""
+    """Most dollars that a key may spend in a period, and most calls and tokens in a minute; None:
+    any amount."""
 
     usd: float | None = None
-    per: Literal["day", "total"] = "day"
+    per: Literal["day", "week", "month", "total"] = "day"
+    rpm: int | None = None
+    tpm: int | None = None
 
 
 _NAME_OF_TAG = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -306,15 +309,20 @@ class KeyTerms(KeyLimits, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         KeyRights(routes=self.routes)
-        if self.usd is not None and not 0 < self.usd < float("inf"):
-            raise ValueError("usd: must be above 0")
+        for limit in ("usd", "rpm", "tpm"):
+            if (most := getattr(self, limit)) is not None and not 0 < most < float("inf"):
+                raise ValueError(f"{limit}: must be above 0")
         for name, value in {"owner": self.owner, "team": self.team, **self.tags}.items():
             if not _NAME_OF_TAG.fullmatch(name):
                 raise ValueError(f"tags: {name[:60]!r} is not made of a to z, 0 to 9, `_` and `-`")
             if not value.isprintable() or len(value) > 120:
                 raise ValueError(f"{name}: must be at most 120 visible characters")
 
+    def labels(self) -> dict[str, str]:
+        """The attributes by which budgets count, which no request can change."""
+        return {"team": self.team, "owner": self.owner}
+
     def tagged(self, tags: Mapping[str, str]) -> dict[str, str]:
         """The tags of a run: the request's before the key's, but for its team and its owner."""
-        fixed = {"team": self.team, "owner": self.owner}
-        return {**self.tags, **tags, **{name: value for name, value in fixed.items() if value}}
+        fixed = {name: value for name, value in self.labels().items() if value}
+        return {**self.tags, **tags, **fixed}

@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -236,6 +237,36 @@ def test_the_account_of_a_key_is_alerted_about_and_raised(
         capsys.readouterr()
         assert main(["budgets", act, *account, *more]) == 0
         assert shown in capsys.readouterr().out.partition("limits: ")[2]
+
+
+def test_rates_and_team_of_a_key(start: Start, tmp_path: Path) -> None:
+    """Each key has its own rates; a team's budget counts all its keys, whatever a tag claims."""
+    settings = {
+        "storage": {"path": str(tmp_path / "keys.db")},
+        "auth": {"admin_key": ADMIN},
+        "budgets": [{"name": "team", "scope": "team", "per": "month", "limits": {"calls": 3}}],
+    }
+    server = start(**settings)
+    with client_of(server, ADMIN) as admin:
+        slow, fast = made(admin, rpm=1, tpm=10**6, team="web"), made(admin, team="web")
+        other, free = made(admin, team="shop"), made(admin)
+        at = time.time() // 60 * 60 + 30
+        with mock.patch("gateway.budgets.guard.time.time", return_value=at):
+            assert ask(server, slow["key"]).status_code == 200
+            refused = ask(server, slow["key"])
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "31")
+            statuses = [ask(server, fast["key"]).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        assert ask(server, fast["key"]).json()["error"]["code"] == "budget_exceeded"
+        assert ask(server, other["key"]).status_code == 200
+        with client_of(server, free["key"]) as client:
+            headers = {"x-gateway-tag-team": "web"}
+            assert client.post("/v1/chat/completions", json=BODY, headers=headers).is_success
+        found = {a["budget"]: a for a in admin.get("/api/budgets").json()["accounts"]}
+        assert {f"{slow['id']}.rpm", f"{slow['id']}.tpm", "team"} <= set(found)
+        for wrong in ({"rpm": 0}, {"tpm": -1}, {"per": "year"}):
+            url = f"/api/keys/{slow['id']}"
+            assert admin.patch(url, json=wrong).status_code == 400
 
 
 def test_budgets_of_keys_go_by_name() -> None:

@@ -76,7 +76,8 @@ async def test_two_gateways_count_together(
     servers = [gateway_server(settings), gateway_server(settings)]
 
     def spent(name: str) -> dict[str, Any]:
-        page = httpx.get(f"{servers[0].url}/api/budgets", params={"budget": name}).json()
+        for server in servers:  # each reports what it spent before it lists
+            page = httpx.get(f"{server.url}/api/budgets", params={"budget": name}).json()
         (account,) = page["accounts"]
         assert page["durable"]
         assert account["reserved"]["calls"] == 0
