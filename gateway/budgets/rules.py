@@ -99,8 +99,8 @@ def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
 def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
     """The account's subject, such as `acme/web@2026-W48`; empty for a call without one of the
     scopes, which does not count."""
-    named = {scope: getattr(call, name) for scope, name in SUBJECTS.items()} | call.labels
-    named["key"] = call.key or NO_KEY
+    named = {scope: getattr(call, name) for scope, name in SUBJECTS.items()}
+    named |= {**call.labels, "key": call.key or NO_KEY}
     parts = [named.get(scope, "") for scope in budget.scopes if scope != "day"]
     if _BELOW_TENANT.isdisjoint(budget.scopes):
         parts.insert(0, call.tenant)

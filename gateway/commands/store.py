@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ACTS = {
     "budgets": ("raise", "lift", "reset"),
-    "keys": ("create", "revoke", "reset"),
+    "keys": ("create", "set", "rotate", "revoke", "reset"),
     "learn": ("approve", "retire", "edit", "forget"),
     "runs": ("stop", "pause", "resume", "approve", "deny", "outcome"),
 }

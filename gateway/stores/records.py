@@ -21,7 +21,8 @@ IMPORTED = "imported"
 may be learned from; no sum, nothing that is under way and no alert counts it. Its steps have the
 session's times; `updated_at` is the time of the import, from which its retention is counted."""
 OWN_MODE = "own_mode"
-_UNSENT = tuple(e.label for e in (*errors.RunRefused.__subclasses__(), errors.RateLimited))
+_REFUSED = (errors.BudgetExceeded, errors.RateLimited, errors.RunPaused, errors.RunStopped)
+_UNSENT = tuple(error.label for error in _REFUSED)
 # Errors of calls that cost nothing: refused by the provider, not sent, or not connected.
 _UNCHARGED = (None, errors.UpstreamUnreachable.label, *_UNSENT)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.backends import Stores
 from gateway.errors import AT_RISK
@@ -15,7 +15,9 @@ from gateway.stores.budgets import (
     Control,
     Lease,
     Renewal,
+    Report,
     Wanted,
+    Wish,
 )
 from gateway.stores.queries import ANY, STOPPED_BY, PageRequest, RunFilter
 from gateway.stores.totals import Stop
@@ -32,13 +34,28 @@ def wanted(key: AccountKey = RUN, stop_at: float | None = 1.0, **limits: float) 
     return Wanted(key=key, tenant=TENANT, limits=limits, stop_at=stop_at, ends=True)
 
 
+_Part = TypeVar("_Part", Lease, Report, Wish)
+
+
 def renewal(
     number: int = 1, lease: str = "g1", account: Wanted | None = None, **changes: Any
 ) -> Renewal:
-    """A renewal of one gateway's lease, which lasts a minute."""
-    values: dict[str, Any] = {"until": START + 60, "each": CALL}
-    wants = account or wanted(calls=9)
-    return Renewal(wanted=wants, lease=lease, number=number, **(values | changes))
+    """A renewal of one gateway's lease, which lasts a minute. `changes`: of all its parts; `keep`:
+    what it has free."""
+    values: dict[str, Any] = {"until": START + 60, "each": CALL, "number": number} | changes
+    values["free"] = values.pop("keep", Amounts())
+
+    def part(kind: type[_Part]) -> _Part:
+        return kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
+
+    return Renewal(
+        wanted=account or wanted(calls=9),
+        lease=lease,
+        holds=part(Lease),
+        had=values.get("had", Amounts()),
+        report=part(Report),
+        wish=part(Wish),
+    )
 
 
 async def renew(store: BudgetStore, *asked: Renewal, at: float = START) -> list[Lease]:
