@@ -92,8 +92,7 @@ class SteeredEndpoint:
                     socket.bind(services, prepared, sending)
                 await require_own(self.runtime, services, principal, sending, request)
                 given = send, exchange, watch, prepared.complete, services.settings.server
-                more = {"delivered": prepared.note_delivered, "write": offers.get(WRITE_NOW)}
-                relay = Relay(*given, self.dialect, **more)
+                relay = Relay(*given, self.dialect, prepared.note_delivered, offers.get(WRITE_NOW))
                 if request.stream and socket is None and self.dialect.ping:
                     exchange.response.begin = relay.begin
                 try:
