@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, shape
 from gateway.api.params import Cursor, PageParameters, Text, Time, described
@@ -94,7 +94,7 @@ class CommentBody(BaseModel):
     """A comment, with or without its author's name."""
 
     model_config = ConfigDict(extra="forbid")
-    comment: Annotated[str, Field(min_length=1, max_length=500)]
+    comment: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
     author: Annotated[str, Field(max_length=80)] = ""
 
 

@@ -256,7 +256,8 @@ async def note(
     runtime: "Runtime", access: Access, kind: str, act: str, subject: str, said: Mapping[str, Any]
 ) -> None:
     """Append to the audit log what the caller has done."""
-    if (changes := runtime.opened.stores.changes) is not None:
+    answered = (kind, act) in (("run", "approve"), ("run", "deny"))  # kept as an approval
+    if (changes := runtime.opened.stores.changes) is not None and not answered:
         await changes.note(kind, act, subject, said, author=access.author)
 
 

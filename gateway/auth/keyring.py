@@ -23,7 +23,7 @@ DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
 
 KEY_PREFIX = "gw-"
 _SECRET_BYTES = 32  # 256 random bits cannot be guessed, so one round of SHA-256 is enough
-_SHOWN_CHARACTERS = 9
+_SHOWN_CHARACTERS, _MAX_CHARS = 9, 120
 
 
 def key_digest(key: str) -> bytes:
@@ -40,11 +40,10 @@ class NewKey:
 
 
 def make_key(tenant: str, name: str = "", terms: KeyTerms | None = None) -> NewKey:
-    """A new random key for a tenant. Raises: ValueError: a name that is not visible."""
-    if not tenant or not tenant.isprintable():
-        raise ValueError("tenant: must be visible text")
-    if not name.isprintable():
-        raise ValueError("name: must be visible text")
+    """A new random key for a tenant. Raises: ValueError: a name that is too long or not visible."""
+    for what, given in (("tenant", tenant or "\n"), ("name", name)):
+        if not given.isprintable() or len(given) > _MAX_CHARS:
+            raise ValueError(f"{what}: must be at most {_MAX_CHARS} visible characters")
     text = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     record = KeyRecord(
         id=f"key-{secrets.token_hex(6)}",

@@ -215,6 +215,7 @@ async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespa
     first = not settings.auth.gateway_keys and not await stores.keys.list_keys()
     terms = read_terms(vars(args))
     made = await create_key(stores.keys, args.tenant, args.name, terms)
+    args.key_id = made.record.id
     if first:  # apart from the key, which scripts read on stdout
         _note(
             "this is the first key: from now on every request needs one; "

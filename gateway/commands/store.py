@@ -30,7 +30,7 @@ _ACTS = {
     "learn": ("approve", "retire", "edit", "forget"),
     "runs": ("stop", "pause", "resume", "approve", "deny", "outcome"),
 }
-_SUBJECTS = ("subject", "run_id", "pattern_id", "key_id", "tenant")
+_SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
 
 Kept = TypeVar("Kept")
@@ -182,7 +182,7 @@ async def note_act(stores: Stores, args: argparse.Namespace) -> None:
     """Append what a command has changed to the audit log."""
     given, (kind, act) = vars(args), getattr(args, "act", ("", ""))
     if kind and stores.changes is not None:
-        subject = next((given[name] for name in _SUBJECTS if given.get(name)), "")
+        subject = next((given[n] for n in (*_SUBJECTS, "tenant") if given.get(n)), "")
         said = {name: value for name, value in given.items() if value and name not in _NO_FIELDS}
         await stores.changes.note(kind, act, subject, said)
 

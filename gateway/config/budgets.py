@@ -84,7 +84,7 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpan:
-    """What a budget counts together, and for how long. `scope`: one or a list, of which each
+    """Calls that a budget counts together, and for how long. `scope`: one or a list, of which each
     combination is counted. `per`: `day`, `week`, `month` or a time such as `6h`, after which it
     starts from zero; `period` is an older name of it."""
 

@@ -18,7 +18,7 @@ from gateway.auth.browsers import refuse_other_origins
 from gateway.auth.keyring import NewKey, create_key, key_view, read_terms, rotate_key
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
-from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
+from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.protocols import StoreError
 from gateway.stores.totals import SEVERITY_WORDS
@@ -26,10 +26,9 @@ from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.base import header
 
 if TYPE_CHECKING:
-    from gateway.runtime import Runtime
-
-if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from gateway.runtime import Runtime
 
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FOLDER = Path(__file__).parent
@@ -219,17 +218,18 @@ class PageEndpoint:
         except StoreError as error:
             raise unavailable(error) from error
         if form and page.status < 400 and not (self._page.public or self._page.report):
-            await self._note(visit)
+            await self._note(visit, page)
         store = self._runtime.degraded()
         shared = {"access": access, "path": scope["path"], "store": store}
         return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
 
-    async def _note(self, visit: Visit) -> None:
+    async def _note(self, visit: Visit, page: Page) -> None:
         form, last = visit.form, self._page.path.rpartition("/")[2]
         act = form.get("action") or ("change" if "}" in last else last)
         parts = visit.scope["path_params"].items()
         own = (value for name, value in parts if f"{{{name}" in self._page.path)
-        names = [form.get("account"), form.get("subject"), *own, form.get("tenant")]
+        names = [form.get("account"), form.get("subject"), page.values.get("made_id"), *own]
+        names.append(form.get("tenant"))
         subject, other = next((str(name) for name in names if name), ""), ("action", "subject")
         kind = "budget" if "account" in form else kind_of(self._page.path)
         said = {name: value for name, value in form.items() if value and name not in other}
@@ -316,12 +316,13 @@ async def log_out(visit: Visit) -> Page:
     return redirect("/dashboard/login", _cookie(visit.scope, "", 0))
 
 
-async def show_keys(visit: Visit, error: str = "", made: str = "") -> Page:
+async def show_keys(visit: Visit, error: str = "", made: str = "", made_id: str = "") -> Page:
     """The keys, to the operator. `made`: the text of a new one, which is shown this once."""
     visit.access.require_control()
     runtime, form = visit.runtime, visit.form
     listed = [key_view(key) for key in await runtime.opened.stores.keys.list_keys()]
     values = {"title": "Keys", "keys": listed[::-1], "error": error, "made": made, "form": form}
+    values["made_id"] = made_id
     return Page(template="keys.html", values=values, status=400 if error else 200)
 
 
@@ -337,13 +338,15 @@ async def change_keys(visit: Visit) -> Page:
             work = create_key(store, *terms)
         elif act == "rotate":
             work = rotate_key(store, key_id, form.get("overlap", "24h"))
-        else:
+        elif act == "revoke":
             work = store.revoke_key(key_id, time.time())
+        else:
+            raise BadRequest(f"action: {act[:40]!r} is not known", param="action")
         made = await done(runtime, work)
     except (GatewayError, ValueError) as error:
         return await show_keys(visit, error=str(error))
     if isinstance(made, NewKey):
-        return await show_keys(visit, made=made.text)
+        return await show_keys(visit, made=made.text, made_id=made.record.id)
     return redirect("/dashboard/keys")
 
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from pydantic import Field
 
 from gateway.api import params
-from gateway.api.audit import act_view
+from gateway.api.audit import CommentBody, act_view
 from gateway.api.budgets import MAX_REASON, ControlBody, allow, answer, find_account, hold
 from gateway.api.operations import note
 from gateway.api.runs import OutcomeBody, keep_outcome
@@ -189,6 +189,7 @@ async def control(visit: Visit) -> Page:
     elif action in ("raise", "lift"):
         await _allow(visit, form)
     elif action == "comment":
+        params.read_model(CommentBody, {"comment": form.get("comment", "")})
         await find_trace(visit, content=False, limit=0)
     else:
         raise BadRequest(f"action: {action[:40]!r} is not known", param="action")

@@ -192,3 +192,36 @@ def test_what_the_gateway_stops_is_its_own_act(start: Start, upstream: ScriptedU
             agent.step()
     (act,) = acts(server, kind="budget")
     assert (act["act"], act["author"], act["changed"]["budget"]) == ("stop", "gateway", "per-task")
+
+
+def test_keys_and_answers_are_kept_once(
+    server: AppServer, upstream: ScriptedUpstream, tmp_path: Any
+) -> None:
+    """Forms of keys and commands: one act each, about the id of the key, by the name that was
+    given. A form that names no known act does nothing, and a comment is not empty."""
+    run = a_run(server, upstream)
+    with operator(server, "ann") as ann:
+        page = "/dashboard/keys"
+        assert ann.post(page, data={"action": "create", "tenant": "acme"}).status_code == 200
+        (key,) = ann.get("/api/keys").json()["keys"]
+        named = {"subject": key["id"]}
+        assert ann.post(page, data={"action": "remove", **named}).status_code == 400
+        assert ann.post(page, data={"act": "rotate", **named}).status_code == 200
+        assert ann.post(page, data={"action": "revoke", **named}).status_code == 303
+        for text in ("", " \n", "x" * 501):
+            said = {"action": "comment", "comment": text}
+            assert ann.post(f"/dashboard/runs/{run}/control", data=said).status_code == 400
+            sent = ann.post(f"/api/runs/{run}/comments", json={"comment": text})
+            assert sent.status_code == 400
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"storage": {"path": str(tmp_path / "gateway.db")}}))
+    about = ["--author", "bob", "--config", str(config)]
+    assert main(["keys", "create", "acme", *about]) == 0
+    made = acts(server)[0]["subject"]
+    assert made.startswith("key-")
+    assert main(["keys", "set", made, "--team", "web", *about]) == 0
+    assert main(["keys", "rotate", made, *about]) == 0
+    found = [(act["kind"], act["act"], act["subject"], act["author"]) for act in acts(server)]
+    by_page = [("key", act, key["id"], "ann") for act in ("create", "rotate", "revoke")]
+    by_command = [("key", act, made, "bob") for act in ("create", "set", "rotate")]
+    assert found[::-1] == by_page + by_command

@@ -17,7 +17,7 @@ from gateway.offline.playback import ReplayPolicy
 from gateway.offline.replay import Work
 from lab import replay_page
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, a_finished_run, client_of
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of
 from tests.dashboard.audit import AUDIT
 from tests.dashboard.browser import Tab, chromium, new_tab, running
 from tests.live.agents import Drive, read_runs, recorded_replies
@@ -381,6 +381,12 @@ async def test_pages_fit_their_window(
     with client_of(server) as client:
         agent = Agent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
         await steps_of(agent, 9)
+    with operator_of(server) as client:
+        said = {"comment": "c" * 500}
+        client.post(f"/api/runs/{agent.run_id}/comments", json=said).raise_for_status()
+        terms = {"tenant": "default", "name": "n" * 120, "owner": "o" * 120, "expires_at": 9e9}
+        client.post("/api/keys", json=terms).raise_for_status()
+    await tab.log_in(server.url, process_key())
     pages = {
         "now": "/dashboard",
         "runs": "/dashboard/runs",
@@ -396,6 +402,8 @@ async def test_pages_fit_their_window(
         "experiments": "/dashboard/experiments",
         "experiment": "/dashboard/experiments/e",
         "pilot": "/dashboard/pilot",
+        "keys": "/dashboard/keys",
+        "audit": "/dashboard/audit?kind=comment",
         "week": f"/dashboard/week?date={time.strftime('%Y-%m-%d', time.gmtime())}",
         "login": "/dashboard/login",
     }
