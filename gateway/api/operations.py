@@ -256,8 +256,7 @@ async def note(
     runtime: "Runtime", access: Access, kind: str, act: str, subject: str, said: Mapping[str, Any]
 ) -> None:
     """Append to the audit log what the caller has done."""
-    answered = (kind, act) in (("run", "approve"), ("run", "deny"))  # kept as an approval
-    if (changes := runtime.opened.stores.changes) is not None and not answered:
+    if (changes := runtime.opened.stores.changes) is not None:
         await changes.note(kind, act, subject, said, author=access.author)
 
 

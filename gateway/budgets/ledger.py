@@ -324,14 +324,14 @@ class BudgetLedger:
     ) -> Account:
         """See BudgetStore."""
         account = await self._store.allow(key, at=at, limits=limits, lifted=lifted)
-        self._look_again(key)
+        self.look_again(key)
         return account
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
         """See BudgetStore."""
         await self.flush()
         done = await self._store.reset(key, at=at)
-        self._look_again(key)
+        self.look_again(key)
         return done
 
     async def prune(self, older_than: float) -> int:
@@ -373,7 +373,8 @@ class BudgetLedger:
         lease.wanted = wanted
         return lease
 
-    def _look_again(self, key: AccountKey) -> None:
+    def look_again(self, key: AccountKey) -> None:
+        """Read an account before its next claim: its limits have changed in the store."""
         if (lease := self._leases.get(key)) is not None:
             lease.seen_at = -1e9
 

@@ -260,6 +260,7 @@ class Admissions:
             now = time.time()
             question = texts.budget_question(found, now, now + services.settings.control.ask_wait_s)
             await self._ask(services, call, result, question)
+            guard.ledger.look_again(found.applied.wanted.key)  # a yes has raised its limits
         if admission is None:
             return
         exchange, cost = call.exchange, services.catalogue.cost

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gateway.backends import Stores
 from gateway.budgets.holds import answer_question, known_subject
-from gateway.commands.store import add_author, add_verb, answer, as_line, kept, say, table
+from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
@@ -79,7 +79,6 @@ def add_parser(commands: Any) -> None:
     for name, yes in (("approve", True), ("deny", False)):
         what = "let a run go on that waits for an answer" if yes else "stop a run that waits"
         verb = add_verb(verbs, name, what, partial(_answer, yes))
-        add_author(verb)
         verb.add_argument("subject", help="id of the run: see `gateway runs held`")
     resume = add_verb(verbs, "resume", "let a stopped or paused run continue", _resume)
     resume.add_argument("subject", help=_SUBJECT)

@@ -206,7 +206,7 @@ def test_keys_and_answers_are_kept_once(
         (key,) = ann.get("/api/keys").json()["keys"]
         named = {"subject": key["id"]}
         assert ann.post(page, data={"action": "remove", **named}).status_code == 400
-        assert ann.post(page, data={"act": "rotate", **named}).status_code == 200
+        assert ann.post(page, data={"action": "rotate", **named}).status_code == 200
         assert ann.post(page, data={"action": "revoke", **named}).status_code == 303
         for text in ("", " \n", "x" * 501):
             said = {"action": "comment", "comment": text}

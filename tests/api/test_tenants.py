@@ -161,7 +161,7 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("approveRun", send("POST", "/api/runs/{run}/approve", {}), 403),
     ("denyRun", send("POST", "/api/runs/{run}/deny", {}), 403),
     ("commentRun", send("POST", "/api/runs/{run}/comments", {"comment": "x"}), 403),
-    ("listAudit", get("/api/audit"), 403),
+    ("listActs", get("/api/audit"), 403),
     ("listKeys", get("/api/keys"), 403),
     ("addKey", send("POST", "/api/keys", {"tenant": "acme"}), 403),
     ("changeKey", send("PATCH", "/api/keys/key-1", {"owner": "x"}), 403),

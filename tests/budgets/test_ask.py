@@ -114,7 +114,8 @@ def test_a_yes_lets_the_call_go_out(gateway_server: Start, upstream: ScriptedUps
     assert answer(server, run, "approve") == 200
     assert call.done().status_code == 200
     assert answer(server, run, "approve") == 404
-    assert ask(server, AGENT, 3).status_code == 200
+    third = ask(server, AGENT, 3)
+    assert third.status_code == 200, third.text
     again = Waiting(lambda: ask(server, AGENT, 4))
     asked(server)
     form = {"action": "deny", "reason": "too dear", "author": "ann"}
