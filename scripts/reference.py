@@ -365,7 +365,8 @@ def _schema_of(hint: Any, path: str, said: Mapping[str, str]) -> dict[str, Any]:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         options = [_schema_of(each, path, said) for each in args if each is not type(None)]
-        return {"anyOf": [*options, {"type": "null"}]}
+        empty = [{"type": "null"}] if type(None) in args else []
+        return {"anyOf": [*options, *empty]}
     if origin is typing.Literal:
         switches = [{"on": True, "off": False}[a] for a in args if a in ("on", "off")]
         texts = [str(each) for each in args if not isinstance(each, str)]
