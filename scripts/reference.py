@@ -24,6 +24,7 @@ from typing import Any
 from gateway.api.routes import openapi, operations
 from gateway.cli import build_parser, tree
 from gateway.config import Deployment, Settings
+from gateway.config.budgets import SCOPES
 from gateway.config.load import CLOSING_SECTIONS, ENTRY_KEYS, LITELLM_SECTIONS, OTHER_SECTIONS
 from gateway.config.schema import build
 from gateway.errors import ConfigError
@@ -258,6 +259,8 @@ _MISPLACED = {  # a wrong indentation is enough for that
     }
 }
 _PRICE = "^(input|output|cache)_.*cost"  # keys of prices
+_SCOPES = "|".join(SCOPES)
+_PATTERNS = {"budgets[].scope": f"^({_SCOPES}|tag:[a-z0-9][a-z0-9_-]{{0,39}})$|{_REFERENCE}"}
 _OPEN = ("monitors.profile",)  # to which `monitors.profiles` adds
 _FARTHEST = 1 << 36  # beyond every limit of a number
 _NEAR = 1e-9  # of a limit
@@ -372,7 +375,8 @@ def _schema_of(hint: Any, path: str, said: Mapping[str, str]) -> dict[str, Any]:
         texts = [str(each) for each in args if not isinstance(each, str)]
         return {"anyOf": [{"enum": [*args, *switches, *texts]}, _named("reference")]}
     if origin in (tuple, list):
-        return {"type": "array", "items": _schema_of(args[0], f"{path}[]", said)}
+        least = {"minItems": 1} if path in _PATTERNS else {}
+        return {"type": "array", "items": _schema_of(args[0], f"{path}[]", said), **least}
     if origin is Mapping:
         names = {"propertyNames": {"enum": list(_NAMES[path])}} if path in _NAMES else {}
         value = _schema_of(args[1], f"{path}.*", said)
@@ -381,6 +385,8 @@ def _schema_of(hint: Any, path: str, said: Mapping[str, str]) -> dict[str, Any]:
         return _object_of(typing.cast(type, hint), path, said)
     if hint in _JSON_TYPE:
         return _named(_JSON_TYPE[hint])
+    if pattern := _PATTERNS.get(path.removesuffix("[]")):
+        return {"type": "string", "pattern": pattern}
     if isinstance(hint, type) and issubclass(hint, str):
         return {"type": ["string", "number"]}
     return {}
