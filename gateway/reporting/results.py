@@ -112,6 +112,8 @@ class ExperimentReport:
 FEW_RUNS = 30
 _NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able to show
 _UNEVEN_SHARE = 0.05
+_UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more
+_UNEVEN_MODELS = 0.1  # of the calls
 
 
 Found = Iterator[tuple[str, dict[str, Any]]]  # codes, and what their sentences say
@@ -135,6 +137,7 @@ def caveats_of(
         *_about_assignment(arms, ratio, runs, checked),
         *_about_outcomes(arms),
         *_about_size(arms, comparisons),
+        *_about_dose(runs),
         *_about_cost(arms),
         *_about_runs(runs),
     )
@@ -187,6 +190,29 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
             yield "inconclusive", {"pair": pair, **change, **notable}
         if success is not None and success.design_effect > 1:
             yield "repeated_units", {"pair": pair, "effect": success.design_effect}
+
+
+def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
+    """Caveat if `on` and `random` acted unequally often: they then differ in more than timing."""
+    on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
+    if min(len(on), len(random)) < FEW_RUNS:
+        return
+    given, given_random = (sum(r.injections for r in runs) / len(runs) for runs in (on, random))
+    most, apart = max(given, given_random), _models_apart(on, random)
+    if abs(given - given_random) > _UNEVEN_DOSE * most or apart > _UNEVEN_MODELS:
+        yield "uneven_dose", {"on": given, "random": given_random, "apart": apart}
+
+
+def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) -> float:
+    """Share of the calls by which two groups' models differ: their total variation, in [0, 1]."""
+    shares = []
+    for runs in (one, other):
+        calls = Counter[str]()
+        for run in runs:
+            calls.update(run.models)
+        shares.append({model: count / calls.total() for model, count in calls.items()})
+    models = shares[0].keys() | shares[1].keys()
+    return sum(abs(shares[0].get(m, 0.0) - shares[1].get(m, 0.0)) for m in models) / 2
 
 
 def _about_cost(arms: Sequence[Arm]) -> Found:

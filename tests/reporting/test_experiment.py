@@ -87,6 +87,25 @@ def test_an_effect_of_timing_is_separated_from_one_of_acting() -> None:
         assert effects["on", "off"].good
         assert effects["on", "random"].good is timing
         assert effects["random", "off"].sure is acting
+        assert "uneven_dose" not in codes(found)
+
+
+@pytest.mark.parametrize(
+    ("on", "random", "uneven"),
+    [
+        ({"injections": 4}, {"injections": 4}, False),
+        ({"injections": 4}, {"injections": 7}, True),
+        ({"injections": 0}, {"injections": 0}, False),
+        ({"models": {"big": 3, "usual": 8}}, {"models": {"big": 2, "usual": 9}}, False),
+        ({"models": {"big": 3, "usual": 8}}, {"models": {"usual": 11}}, True),
+    ],
+)
+def test_unequal_doses_are_no_comparison_of_timing(on: dict, random: dict, uneven: bool) -> None:
+    """More texts, or other shares of the models, in one arm are said; in few runs they are luck."""
+    given = {"on": on, "random": random}
+    runs = [a_run(n, arm=arm, **given[arm]) for n in range(40) for arm in ("on", "random")]
+    assert ("uneven_dose" in codes(report("e", runs))) is uneven
+    assert "uneven_dose" not in codes(report("e", runs[:50]))
 
 
 def test_unjudged_runs_count_for_cost_only() -> None:
