@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from tests.budgets.test_holds import until
 from tests.dialects.gateways import STEERING, looping_model
 from tests.dialects.test_background import ASKED, spent
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL
@@ -133,7 +134,7 @@ def test_whoever_sees_the_answer_pays_for_it(
         used = (spent["calls"], spent["input_tokens"], spent["output_tokens"])
         return (found["reserved"]["calls"], found["reserved"]["input_tokens"] > 0, *used)
 
-    assert account() == (1, True, 0, 0, 0)
+    until(lambda: account() == (1, True, 0, 0, 0))  # reported within control.poll_s
     for server in (there, here, there):
         polled(server, "resp_1")
         assert account() == (0, False, 1, 12, 8)

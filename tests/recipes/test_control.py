@@ -105,8 +105,8 @@ def test_a_budget_action_is_a_name_and_a_row(scratch: ScratchCopy) -> None:
     """The config takes it, calls get its model, and header and API name it as the step."""
     scratch.replace(
         SETTINGS,
-        'StepAction = Literal["warn", "wrap_up", "stop"]',
-        'StepAction = Literal["warn", "wrap_up", "finish", "stop"]',
+        'StepAction = Literal["warn", "wrap_up", "ask", "stop"]',
+        'StepAction = Literal["warn", "wrap_up", "finish", "ask", "stop"]',
     )
     scratch.replace(BUDGETS, "ACTIONS: Mapping[", EFFECT)
     scratch.replace(BUDGETS, '    "stop": None,\n', '    "finish": _finish,\n    "stop": None,\n')
@@ -127,7 +127,7 @@ def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: Scra
         "    window_s: float = 600\n",
         "    idle: bool = False\n    window_s: float = 600\n",
     )
-    scratch.replace(ALERT_SETTINGS, '"slack", "discord")\n', '"slack", "discord", "plain")\n')
+    scratch.replace(ALERT_SETTINGS, '"discord", "apprise")\n', '"discord", "apprise", "plain")\n')
     rule = """def _idle(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     if settings.idle and not signals.window.calls:
         yield Finding(rule="idle", subject="calls", severity="warn", title="No calls")
