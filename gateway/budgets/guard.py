@@ -160,8 +160,8 @@ class BudgetGuard:
         self, applied: Sequence[rules.Applied], estimate: Estimate, *, binding: bool
     ) -> Held:
         """The reservation, or its refusal. While only what is reserved for other calls is in the
-        way, they are waited for as long as some end; after that the call is let through: what was
-        not spent refuses nothing."""
+        way, they are waited for as long as some end; after that the call is let through, except by
+        a hard budget: what was not spent refuses nothing."""
         ends_at, spent = 0.0, list[Amounts]()
         while True:
             claim = self._claim(applied, estimate, binding=binding)
@@ -177,7 +177,8 @@ class BudgetGuard:
             if spent != (spent := [each.spent for each in held.outcome.accounts]):
                 ends_at = time.monotonic() + _LONGEST_WAIT_S
             if time.monotonic() >= ends_at:
-                if any(accounts[r.key].leased.of(r.metric) for r in refusals):
+                keys = [r.key for r in refusals if not accounts[r.key].leased.of(r.metric)]
+                if len(keys) < len(refusals) or any(wanted[key].hard for key in keys):
                     return held
                 binding = False
             await asyncio.sleep(_WAIT_STEP_S)

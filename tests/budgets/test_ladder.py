@@ -265,6 +265,32 @@ def test_a_reservation_alone_refuses_nothing(
         assert first.result().status_code == 200
 
 
+@pytest.mark.parametrize(("hard", "status"), [(False, 200), (True, 429)])
+def test_a_hard_budget_waits_for_no_luck(
+    gateway_server: Start, upstream: ScriptedUpstream, hard: bool, status: int
+) -> None:
+    """A call that fits only if the one on its way uses less than it reserved is refused by a hard
+    budget, and may be sent again at once."""
+    slow = Reply("Done", first_byte_delay_s=9, usage=Usage(prompt_tokens=50, completion_tokens=9))
+    upstream.default = slow
+    limits = {"tokens": 70_000}
+    budget = {"name": "b", "scope": "tenant", "limits": limits, "reserve": "most", "hard": hard}
+    server = gateway_server({"budgets": [budget]})
+
+    def ask(text: str) -> httpx.Response:
+        messages = [{"role": "user", "content": text}]
+        body = {"model": "gpt-4o", "max_tokens": 64_000, "messages": messages}
+        return httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60)
+
+    with ThreadPoolExecutor(2) as two:
+        first = two.submit(ask, "one")
+        until(lambda: len(upstream.requests) == 1)
+        second = ask("two")
+        assert second.status_code == status
+        assert not hard or second.headers["retry-after"] == "1"
+        assert first.result().status_code == 200
+
+
 def test_the_last_call_that_fits_asks_for_the_work(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
