@@ -206,6 +206,7 @@ def test_a_broken_stream_is_an_error(
     expected = "too many tokens" if fault == "exception" else "upstream"
     assert expected in str(caught.value)
     with httpx.Client(base_url=server.url) as control:
+        until(lambda: bool(control.get("/api/runs").json()["runs"]))  # stored behind the answer
         (run,) = control.get("/api/runs").json()["runs"]
         steps = control.get(f"/api/runs/{run['id']}").json()["steps"]
     assert all(not (step["call"] or {}).get("finish_reason") for step in steps)

@@ -205,7 +205,8 @@ def test_what_was_executed_is_what_the_answer_says(relay: Relay, fault: str, fre
         if not fresh:
             there.is_broken = False
             first = hear(client, **how)
-            assert first.status == 200 or fault == "closes behind an answer"
+            # Both close a connection behind an answer: its end may come after it is used again.
+            assert first.status == 200 or fault in ("closes behind an answer", "answers early")
         there.is_broken = fault != "closes behind an answer"
         before = there.executed
         heard = hear(client, **how)
