@@ -232,6 +232,13 @@ def test_a_background_answer_is_charged_when_it_is_fetched(
     assert (spent["calls"], spent["input_tokens"], spent["output_tokens"]) == (1, 70, 7)
 
 
+def ask_for_much(server: AppServer, text: str) -> httpx.Response:
+    """A call that may get 64,000 tokens."""
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "gpt-4o", "max_tokens": 64_000, "messages": messages}
+    return httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60)
+
+
 def test_a_reservation_alone_refuses_nothing(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
@@ -246,20 +253,15 @@ def test_a_reservation_alone_refuses_nothing(
     budget = {"name": "wrap", "scope": "tenant", "limits": {"usd": 0.05}, "ladder": ladder}
     server = gateway_server({"budgets": [budget]})
 
-    def ask(text: str) -> httpx.Response:
-        messages = [{"role": "user", "content": text}]
-        body = {"model": "gpt-4o", "max_tokens": 64_000, "messages": messages}
-        return httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60)
-
     with ThreadPoolExecutor(2) as two:
-        first = two.submit(ask, "title")
+        first = two.submit(ask_for_much, server, "title")
         until(lambda: len(upstream.requests) == 1)
         (account,) = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
         assert account["reserved"]["usd"] > 0.04
         assert (account["spent"]["usd"], account["used"], account["step"]) == (0, 0, None)
         for page in ("", "/runs"):
             assert "82%" not in httpx.get(f"{server.url}/dashboard{page}").text
-        answer = ask("Mend the bridge.")
+        answer = ask_for_much(server, "Mend the bridge.")
         assert (answer.status_code, answer.headers.get("x-gateway-budget")) == (200, None)
         assert "WRAP UP" not in upstream.last.body.decode()
         assert first.result().status_code == 200
@@ -277,15 +279,10 @@ def test_a_hard_budget_waits_for_no_luck(
     budget = {"name": "b", "scope": "tenant", "limits": limits, "reserve": "most", "hard": hard}
     server = gateway_server({"budgets": [budget]})
 
-    def ask(text: str) -> httpx.Response:
-        messages = [{"role": "user", "content": text}]
-        body = {"model": "gpt-4o", "max_tokens": 64_000, "messages": messages}
-        return httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60)
-
     with ThreadPoolExecutor(2) as two:
-        first = two.submit(ask, "one")
+        first = two.submit(ask_for_much, server, "one")
         until(lambda: len(upstream.requests) == 1)
-        second = ask("two")
+        second = ask_for_much(server, "two")
         assert second.status_code == status
         assert not hard or second.headers["retry-after"] == "1"
         assert first.result().status_code == 200
