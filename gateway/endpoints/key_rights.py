@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from gateway.auth.authenticator import Principal
 from gateway.config import KeyRights
 from gateway.dialects import SteeredRequest
-from gateway.errors import Forbidden, GatewayError, NotFound
+from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.protocols import StoreError
@@ -120,10 +120,13 @@ async def require_own(
 ) -> None:
     """Refuse a body that asks for a model or names stored things that are not this key's.
     `request`: None for a body that cannot be read. Raises: Forbidden: the model is not in
-    `auth.rights`."""
+    `auth.rights`. BadRequest: two members have one name."""
     unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)
+    is_limited = _is_limited(services, principal)
+    if request is not None and not unreadable and (is_limited or _rights(services, principal)):
+        _refuse_repeated(request.repeated)
     require_models(services, principal, None if request is None or unreadable else request.body)
-    if not _is_limited(services, principal) or _STORED.fullmatch(f"{call.method} {call.path}"):
+    if not is_limited or _STORED.fullmatch(f"{call.method} {call.path}"):
         return
     in_path = isinstance(request, SteeredRequest) and request.addressed is not None
     if not in_path and not _INFERENCE.fullmatch(f"{call.method} {call.path}"):
@@ -133,6 +136,13 @@ async def require_own(
         return
     at_cloud = in_path or call.seat is not None
     call.instead_of_operator_key = await _refusal(runtime, services, principal, request, at_cloud)
+
+
+def _refuse_repeated(name: str | None) -> None:
+    """Refuse a limited key's body in which two members have one name, of which the upstream may
+    read the other one than this module."""
+    if name is not None:
+        raise BadRequest(f"two members of the body are named {name[:80]!r}, case aside", param=name)
 
 
 async def _refusal(

@@ -313,3 +313,60 @@ def test_a_gateway_key_beside_a_clients_own_does_not_make_it_another_apis(
     assert hear(client, "/files", method="GET", headers=headers).status == 200
     assert upstream.last.header("authorization") == "Bearer sk-of-the-client"
     assert upstream.last.header("x-api-key") is None
+
+
+REPEATED = [
+    (b'{"Model": "large-1", "model": "small-1", %s}', "model"),
+    (b'{"model": "small-1", %s, "MODEL": "large-1"}', "MODEL"),
+    (b'{"model": "large-1", "model": "small-1", %s}', "model"),
+    (b'{"mod\\u0065l": "large-1", "model": "small-1", %s}', "model"),
+    (b'{"model": "small-1", %s, "mode\\u017f": 1, "mode\xc5\xbf": 1}', "mode\u017f"),
+    (
+        b'{"model": "small-1", %s, "Previous_response_id": "r", "previous_response_id": null}',
+        "prev",
+    ),
+    (b'{"model": "small-1", "x": [NaN], "Model": "large-1", %s}', "Model"),
+]
+ASKED = {
+    "/chat/completions": b'"messages": [{"role": "user", "content": "hi"}]',
+    "/responses": b'"input": "hi"',
+    "/messages": b'"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]',
+    "/embeddings": b'"input": "x"',
+}
+
+
+@pytest.mark.parametrize("limit", ["models", "inference"])
+@pytest.mark.parametrize("padding", [0, 3 * 2**20], ids=["small", "too large to be read"])
+def test_no_member_of_a_limited_keys_body_has_two_values(
+    upstream: ScriptedUpstream, relay: Relay, limit: str, padding: int
+) -> None:
+    """Two members of one name, case aside, are refused by that name, on every route; readers differ
+    about which of them counts. A key without limits is relayed as it is, and so are two names in
+    an inner object."""
+    rights = {"a": {"models": ["small-*"]}} if limit == "models" else {}
+    more = {"rights": rights, "provider_resources": ["a", "b"] if rights else ["b"]}
+    client = relay(
+        {
+            **settings(upstream, **more),
+            "default_upstream": {
+                "api_base": upstream.base_url,
+                "messages_api_base": upstream.base_url,
+                "api_key": "sk-of-the-operator",
+            },
+            "steering": {"mode": "on", "max_body_mb": 1},
+        }
+    )
+    typed = {"content-type": "application/json"}
+    for path, asked in ASKED.items():
+        tail = asked + b', "padding": "%s"' % (b"x" * padding)
+        for form, name in REPEATED:
+            content = form % tail
+            heard = hear(client, path, content=content, headers={"x-gateway-key": OURS, **typed})
+            assert heard.status == 400, (path, form, heard.body)
+            assert name in heard.json["error"]["message"]
+        assert not upstream.requests
+        inner = b'{"model": "small-1", "tools": [{"ID": 1, "id": 2}], %s}' % tail
+        for key, content in ((OURS, inner), (OTHER, REPEATED[0][0] % tail)):
+            heard = hear(client, path, content=content, headers={"x-gateway-key": key, **typed})
+            assert heard.status == 200, (path, heard.body)
+        upstream.requests.clear()
