@@ -17,22 +17,23 @@ _CHUNKS_A_WRITE = 2
 
 
 Message = dict[str, Any]
-Answer = Message | int | Callable[[bytes], Message]
+Answer = Message | int | bytes | Callable[[bytes], Message]
 
 
 class Provider:
-    """Answers every request with `answer`: a message, the number of chunks of a stream, or what a
-    function makes of the body."""
+    """Answers every request with `answer`: a message, the number of chunks of a stream, the bytes
+    of a JSON body, or what a function makes of the request's body."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """`port`: the one to listen on; 0 for any that is free."""
         self.answer: Answer = {"role": "assistant", "content": "Done."}
-        self.port = 0
+        self.port = port
         self.paused_s = 0.0
         """Seconds of pauses in its streams."""
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Provider:
-        self._server = await asyncio.start_server(self._serve, LOOPBACK, 0, limit=2**24)
+        self._server = await asyncio.start_server(self._serve, LOOPBACK, self.port, limit=2**24)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -52,7 +53,7 @@ class Provider:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    async def _reply(self, writer: asyncio.StreamWriter, answer: Message | int) -> None:
+    async def _reply(self, writer: asyncio.StreamWriter, answer: Message | int | bytes) -> None:
         if isinstance(answer, int):
             writer.write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
@@ -65,7 +66,7 @@ class Provider:
                 self.paused_s += _PACE_S
             writer.write(b"0\r\n\r\n")
             return
-        body = json.dumps(completion(answer)).encode()
+        body = answer if isinstance(answer, bytes) else json.dumps(completion(answer)).encode()
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         writer.write(head % len(body) + body)
 

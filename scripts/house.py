@@ -12,6 +12,9 @@ A room is an entry of the package's own folder: a module or a package. A circle 
 or of rooms, that import each other. An upward import goes against the `layers` contracts of the
 checkout's pyproject.toml, whether or not the contract ignores it.
 
+The size of the package is counted in AST nodes: what a reader has to understand, which no way to
+write the same code changes. Lines are a reading, and no limit is set for them.
+
 The limits of `--guard` are the table `[tool.house.limits]` of the checkout's pyproject.toml: names
 of figures, each with its largest allowed value. A limit is lowered when a change reaches a smaller
 figure, and not raised without a reason in the commit.
@@ -39,10 +42,6 @@ LONG_FUNCTION = 50
 LONG_MODULE, VERY_LONG_MODULE = 250, 500
 SMALL_MODULE = 40
 TRACE_S = 180
-STORES = f"{PACKAGE}.stores"
-ONE_DATABASE = ("sqlite", "postgres")
-"""Folders and modules of the stores whose lines exist for one database only."""
-CONVERSATIONS = f"{PACKAGE}.conversations"
 
 Measured = dict[str, Any]
 """`figures`: number per name. `lists`: the names behind some of them."""
@@ -65,14 +64,12 @@ def sizes(root: Path, modules: Mapping[str, source.Module]) -> Measured:
     lines = {name: module.lines for name, module in modules.items()}
     return {
         "figures": {
+            "AST nodes": sum(source.nodes(module) for module in modules.values()),
             "modules": len(modules),
             "packages": sum(module.is_package for module in modules.values()),
             "lines of Python": sum(lines.values()),
             "lines of all files but model data": source.text_lines(root / PACKAGE),
             "top-level modules": len(top),
-            "lines of stores/": sum(_under(STORES, lines).values()),
-            "lines of stores/ for one database": sum(_for_one_database(lines)),
-            "modules of conversations/": len(_under(CONVERSATIONS, lines)),
             f"modules over {LONG_MODULE} lines": len(_over(LONG_MODULE, lines)),
             f"modules over {VERY_LONG_MODULE} lines": len(_over(VERY_LONG_MODULE, lines)),
         },
@@ -225,15 +222,6 @@ def _over(limit: int, counts: Mapping[str, int]) -> list[str]:
     """What is above a limit, largest first, with its count."""
     found = sorted((-count, name) for name, count in counts.items() if count > limit)
     return [f"{name} {-count}" for count, name in found]
-
-
-def _under(package: str, lines: Mapping[str, int]) -> dict[str, int]:
-    return {n: count for n, count in lines.items() if f"{n}.".startswith(f"{package}.")}
-
-
-def _for_one_database(lines: Mapping[str, int]) -> list[int]:
-    parts = tuple(f"{STORES}.{name}." for name in ONE_DATABASE)
-    return [count for name, count in lines.items() if f"{name}.".startswith(parts)]
 
 
 def _single_use(modules: Mapping[str, source.Module], graph: source.Graph) -> list[str]:

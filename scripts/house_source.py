@@ -53,6 +53,12 @@ def read_package(root: Path, package: str) -> dict[str, Module]:
     return modules
 
 
+def nodes(module: Module) -> int:
+    """Syntax nodes that have a line number; those without one, such as a name's context, are none
+    that a reader sees."""
+    return sum(hasattr(node, "lineno") for node in ast.walk(module.tree))
+
+
 def text_lines(folder: Path) -> int:
     """Lines of all text files, without those of folders that hold arrays (`.npy`): model data."""
     lines = 0
