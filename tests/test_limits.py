@@ -17,9 +17,12 @@ CALLS = "bench/calls.json"
 
 
 def house_limits(text: str) -> dict[str, float]:
-    """The table that `scripts/house.py --guard` holds the package to."""
+    """The table that `scripts/house.py --guard` holds the package to.
+
+    Empty for a text from before size was counted in AST nodes: those limits were raised at times.
+    """
     limits: dict[str, float] = tomllib.loads(text)["tool"].get("house", {}).get("limits", {})
-    return limits
+    return limits if "AST nodes" in limits else {}
 
 
 def call_limits(text: str) -> dict[str, float]:
