@@ -255,7 +255,7 @@ class BudgetLedger:
                 break
             if asked and any(refused_by(each.view(), each.wanted, claim) for each in lacking):
                 break
-            if not self._may_ask() or (asked and time.monotonic() > ends_at):
+            if self._failing or (asked and time.monotonic() > ends_at):
                 stored = False
                 break
             asked += 1
@@ -271,7 +271,7 @@ class BudgetLedger:
             outcome = structs.replace(outcome, refusals=outcome.refusals or refusals)
         if not (outcome.refusals and claim.binding):
             low = [each for each in leases if each.take(claim)]
-            if low and self._may_ask():
+            if low and not self._failing:
                 self._begin(low)
         return Held(claim=claim, outcome=outcome, stored=stored and self._shared)
 
@@ -299,7 +299,7 @@ class BudgetLedger:
         at = self._clock()
         found = {each.key: self._lease(each, at) for each in wanted}
         old = [each for each in found.values() if each.seen_at < at - 2 * self._settings().poll_s]
-        if old and self._may_ask():
+        if old and not self._failing:
             await self._renew(old)
         return [each.view() for each in found.values()]
 
@@ -353,12 +353,15 @@ class BudgetLedger:
             await self.tend()
 
     async def tend(self) -> None:
-        """One round of `follow`."""
+        """One round of `follow`. It finds out whether a store that failed works again: a call does
+        not wait for one that is known to be away."""
         if not self._may_ask():
             return
         soon = self._clock() + self._settings().reservation_s / 2
         found = [e for e in self._leases.values() if e.dirty or e.free != NOTHING]
         found += [e for e in self._leases.values() if e.open != NOTHING and e.until < soon]
+        if self._failing:
+            found = found or list(self._leases.values())[:1]
         if found:
             await self._renew(found)
         if len(self._leases) > _MOST_ACCOUNTS:

@@ -78,6 +78,33 @@ async def test_the_count_goes_on_and_is_made_up_for(trouble: str) -> None:
     assert account.spent.input_tokens == 50
 
 
+async def test_no_call_asks_a_store_that_is_known_to_be_away() -> None:
+    """However long ago it was asked last; the loop in the background does, also when nothing is to
+    be reported, and calls ask again when it works."""
+    store = Flaky()
+    renewals = 0
+    renew = store.renew
+
+    async def counted(*given: Any) -> Any:
+        nonlocal renewals
+        renewals += 1
+        return await renew(*given)
+
+    store.renew = counted  # type: ignore[method-assign]
+    ledger = BudgetLedger(store, lambda: ControlSettings(store_wait_ms=20), retry_s=0.0)
+    store.mode = "fails"
+    assert await spend(ledger, range(1)) == [True]
+    known = renewals
+    assert await spend(ledger, range(1, 4)) == [True] * 3
+    assert (renewals, ledger.durable) == (known, False)
+    await ledger.tend()
+    assert (renewals, ledger.durable) == (known + 1, False)
+    store.mode = "works"
+    await ledger.tend()
+    assert ledger.durable
+    assert await spend(ledger, range(4, 6)) == [True, False]
+
+
 async def test_memory_alone_holds_a_limit() -> None:
     """A store that keeps no budgets: one gateway counts by itself."""
     ledger = BudgetLedger(None, ControlSettings, retry_s=1.0)

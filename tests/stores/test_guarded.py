@@ -41,6 +41,7 @@ from steering_gateway_testing.store_conformance.records import (
     one_run,
 )
 from steering_gateway_testing.store_conformance.states import STATE_CHECKS
+from tests.live.incidents import until
 from tests.patience import DEADLINE_MS
 
 
@@ -456,6 +457,62 @@ async def test_slow_reads_do_not_hold_up_writes(
         except StoreUnavailable:
             await asyncio.sleep(0.01)
     assert guarded.store.health.incident is None
+
+
+async def test_no_call_is_the_probe_of_a_store_that_is_away(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads that hang are waited for three times; then calls are refused at once, however long the
+    store is away, until a probe without a client has read."""
+    store, works = guarded.store, asyncio.Event()
+    store._reads.limit_s = 0.01
+    asked: list[str] = []
+
+    async def hangs(*_: Any) -> Any:
+        asked.append("call")
+        await never()
+
+    async def probe(*_: Any) -> int:
+        asked.append("probe")
+        if not works.is_set():
+            raise StoreUnavailable("away")
+        return 0
+
+    monkeypatch.setattr(guarded.stores.states, "load", hangs)
+    monkeypatch.setattr(guarded.stores.states, "version", probe)
+    said: set[str] = set()
+    async with asyncio.timeout(DEADLINE_MS / 1000):
+        while asked.count("probe") < 5:
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.load(TENANT, "c9")
+            said.add(str(caught.value))
+            await asyncio.sleep(0)
+        assert asked.count("call") == 3
+        assert said == {"a read takes too long", "the store cannot be read at the moment"}
+        works.set()
+        while asked.count("call") == 3:
+            with pytest.raises(StoreUnavailable):
+                await store.load(TENANT, "c9")
+            await asyncio.sleep(0)
+
+
+async def test_a_store_that_cannot_be_written_is_read_before_a_call_needs_it(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call that would read a store that is known to be away is refused at once."""
+    asked: list[str] = []
+
+    async def away(*given: Any) -> Any:
+        asked.append("call" if any(given) else "probe")
+        raise StoreUnavailable("away")
+
+    for name in ("ping", "version", "load"):
+        monkeypatch.setattr(guarded.stores.states, name, away)
+    assert await until(lambda: asyncio.sleep(0, guarded.store._reads._refuses))
+    assert guarded.store.health.incident is not None
+    with pytest.raises(StoreUnavailable, match="at the moment"):
+        await guarded.store.load(TENANT, "c9")
+    assert "call" not in asked
 
 
 async def test_a_record_that_cannot_be_joined_waits(guarded: Guarded) -> None:

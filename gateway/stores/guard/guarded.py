@@ -6,7 +6,6 @@ in order when the store works again (`gateway/stores/guard/recovery.py`). The lo
 waits, so that a conversation continues whether its newest state is stored or not."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import TypeVar
@@ -46,8 +45,9 @@ class StoreHealth(Struct, frozen=True, kw_only=True):
 
 
 class _ReadGuard:
-    """Limits reads, and refuses them for a time after failures. `replaced` gets the error of a
-    store that was replaced: writes would go into a file that nobody reads."""
+    """Limits reads, and refuses them after failures, until `follow` has read again: no call is the
+    probe. `replaced` gets the error of a store that was replaced: writes would go into a file that
+    nobody reads."""
 
     def __init__(self, settings: StorageSettings, replaced: Callable[[StoreError], None]) -> None:
         self.limit_s = settings.commit_limit_ms / 1000
@@ -56,25 +56,32 @@ class _ReadGuard:
         self._replaced = replaced
         self._limits = TimeLimits()
         self._failures = 0
-        self._again_at = 0.0
         self._log = structlog.get_logger("gateway.store")
 
-    async def follow(self, probe: Callable[[], Awaitable[object]]) -> None:
-        """Find out whether the store can be read again, also when nobody reads; without end."""
+    async def follow(
+        self, probe: Callable[[], Awaitable[object]], degraded: Callable[[], bool]
+    ) -> None:
+        """Find out whether the store can be read again or, while it is `degraded`, whether it still
+        can be; also when nobody reads. Without end."""
         while True:
             await asyncio.sleep(self._settings.probe_interval_s)
-            if self.incident is not None:
-                with contextlib.suppress(StoreError):
-                    await self.within(self.limit_s, probe)
+            if not (self._refuses or degraded()):
+                continue
+            try:
+                await self.within(self.limit_s, probe)
+            except StoreError as error:
+                self._failures = self._settings.breaker_failures  # no call has to find it out
+                self.failed(error)
+
+    @property
+    def _refuses(self) -> bool:
+        return self._failures >= self._settings.breaker_failures
 
     def begin(self) -> float:
         """The time now. Raises: StoreUnavailable, when reads are refused."""
-        now = time.monotonic()
-        if self._failures >= self._settings.breaker_failures:
-            if now < self._again_at:
-                raise StoreUnavailable("the store cannot be read at the moment")
-            self._again_at = now + self._settings.probe_interval_s
-        return now
+        if self._refuses:
+            raise StoreUnavailable("the store cannot be read at the moment")
+        return time.monotonic()
 
     async def within(self, limit_s: float, work: Callable[[], Awaitable[T]]) -> T:
         """Raises: StoreUnavailable after `limit_s`, and whatever else `work` raises."""
@@ -92,9 +99,8 @@ class _ReadGuard:
     def failed(self, error: StoreError) -> None:
         """Count a failure; as many as `storage.breaker_failures` in a row begin an incident."""
         self._failures += 1
-        if self._failures < self._settings.breaker_failures:
+        if not self._refuses:
             return
-        self._again_at = time.monotonic() + self._settings.probe_interval_s
         if isinstance(error, StoreReplaced):
             self._replaced(error)
         elif self.incident is None:
@@ -152,8 +158,11 @@ class GuardedStateStore:
 
     async def follow(self) -> None:
         """Check the store every `storage.probe_interval_s`, without end."""
-        probing = self._reads.follow(lambda: self._store.version("", ""))
-        await asyncio.gather(self._recovery.follow(), probing)
+        recovery = self._recovery
+        probing = self._reads.follow(
+            lambda: self._store.version("", ""), lambda: recovery.breaker.is_open
+        )
+        await asyncio.gather(recovery.follow(), probing)
 
     async def commit(self, call: CallRecord) -> int:
         """See StateStore. While the store is unavailable the record waits, and the version is the
@@ -257,7 +266,7 @@ class GuardedStateStore:
 
     async def read(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of a read. After some that failed in a row, or were given up after 25 ms,
-        reads are refused, but for one in `storage.probe_interval_s`. Raises: StoreError."""
+        reads are refused until the store can be read again. Raises: StoreError."""
         started = self._reads.begin()
         try:
             return await self._reads.within(self._reads.limit_s, work)
