@@ -78,6 +78,8 @@ class Runtime:
         self._background_tasks: list[asyncio.Task[None]] = []
         self._closing = AsyncExitStack()
         self._lookup_logged: dict[str, float] = {}
+        self._lacking = ""
+        """Why deployments of the config cannot be served yet; empty once they can."""
 
     async def start(self) -> Opened:
         """Open everything, on the event loop that will serve the requests. Raises StoreError: the
@@ -95,8 +97,20 @@ class Runtime:
             self._follow(loop, name)
         await asyncio.to_thread(warm_up, self.settings)
         if services.table.needs_litellm:
-            spawn(services.litellm_lane.start(), name="import litellm")
+            self._lacking = "LiteLLM is being loaded"
+            spawn(self._load_litellm(services), name="import litellm")
         return opened
+
+    async def _load_litellm(self, services: Services) -> None:
+        """Import LiteLLM ahead of the calls that need it. After a failure each of them tries again;
+        a gateway that starts stays unready, and `/readyz` has the reason."""
+        problem = ""
+        try:
+            await services.litellm_lane.start()
+        except Exception as exc:
+            problem = f"LiteLLM cannot be loaded: {type(exc).__name__}: {exc}"
+            self.log.error(problem)
+        self._lacking = problem if self._lacking else ""
 
     async def _open(self, wait: StartWait) -> Opened:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
@@ -244,6 +258,7 @@ class Runtime:
         found = {
             "the gateway is shutting down": self.draining,
             "the gateway is starting": not self.started,
+            self._lacking: bool(self._lacking),
         }
         return [problem for problem, is_so in found.items() if is_so]
 
@@ -256,7 +271,7 @@ class Runtime:
         try:
             settings = load()
             started = as_started(self.settings, settings)
-            if gone := removals(self.settings, settings):
+            if gone := removals(self.settings, settings, os.environ):
                 raise ConfigError(
                     f"a reload may not remove {', '.join(gone)}: restart the gateway to do that"
                 )
@@ -280,7 +295,7 @@ class Runtime:
             listener(settings)
         old.retire()
         if fresh.table.needs_litellm:
-            spawn(fresh.litellm_lane.start(), name="import litellm")
+            spawn(self._load_litellm(fresh), name="import litellm")
         self.metrics.config_reloads.labels("done").inc()
         self.log.info("config reloaded")
         return True

@@ -18,7 +18,8 @@ from gateway.commands.store import connect, say
 from gateway.config.load import ConfigFile, left_out, read_config_file, written_as
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
-from gateway.errors import ConfigError, Unauthorized
+from gateway.dialects import CHAT, MESSAGES
+from gateway.errors import ConfigError, Unauthorized, UnknownProvider
 from gateway.upstream import credentials
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
@@ -120,6 +121,31 @@ def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
     return {form: list(hosts) for form, hosts in found.items()}
 
 
+_USUAL_NAMES = (
+    *("gpt-4o", "claude-sonnet-4-5", "openai/gpt-4o", "anthropic/claude-sonnet-4-5"),
+    *("gemini/gemini-2.5-pro", "deepseek/deepseek-chat", "bedrock/us.anthropic.claude-opus-4-7"),
+    *("openrouter/auto", "meta-llama/llama-3.3-70b-instruct", "gpt-oss:120b"),
+)
+"""Names of models as clients ask for them: plain, with a provider's prefix, of open models."""
+
+
+def name_hosts(table: DeploymentTable) -> dict[str, str]:
+    """The place of each of ten usual names with a config, and its name there if not its own."""
+    found = {}
+    for asked in _USUAL_NAMES:
+        dialect = MESSAGES if asked.startswith("claude") else CHAT
+        try:
+            target = table.resolve(asked)[0].for_dialect(dialect)
+        except UnknownProvider as exc:
+            found[asked] = f"no host: {exc}"
+            continue
+        place = target.api_base.netloc.decode("ascii")
+        if target.lane == "litellm":
+            place = f"{target.provider}, through LiteLLM"
+        found[asked] = place if target.model in (None, asked) else f"{place}, as {target.model}"
+    return found
+
+
 def add_parser(commands: Any) -> None:
     """Declare the command."""
     summary = "check the config, and report everything that is wrong"
@@ -148,6 +174,8 @@ def _check_config(args: argparse.Namespace) -> int:
     name = str(path) if path else "defaults"
     for form, places in report["client_credentials"].items():
         say(f"a client's {form} goes to: {', '.join(places) or 'no host'}")
+    for asked, place in report["names"].items():
+        say(f"the model {asked} goes to: {place}")
     for key in report["ignored"]:
         say(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
     for warning in report["warnings"]:
@@ -161,11 +189,11 @@ def _check_config(args: argparse.Namespace) -> int:
 
 def _report(path: Path | None, *, connects: bool) -> dict[str, Any]:
     """Faults, which make the config unusable; keys without effect; warnings; where clients'
-    credentials go."""
+    credentials and usual names of models go."""
     from gateway.process.start_checks import check, unwritable
 
     report: dict[str, Any] = {"problems": [], "ignored": [], "warnings": []}
-    report["client_credentials"] = {}
+    report |= {"client_credentials": {}, "names": {}}
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")
     except ConfigError as exc:
@@ -177,7 +205,9 @@ def _report(path: Path | None, *, connects: bool) -> dict[str, Any]:
             check(settings, refused)
     if settings is not None and not faults.found:
         report["warnings"] = list(config_warnings(settings, os.environ))
-        report["client_credentials"] = client_hosts(DeploymentTable(settings, os.environ))
+        table = DeploymentTable(settings, os.environ)
+        report["client_credentials"] = client_hosts(table)
+        report["names"] = name_hosts(table)
         if connects:
             with faults.collected():
                 asyncio.run(connect(settings))

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
 
 from gateway.config.schema import build, join
-from gateway.config.settings import PRESETS, Deployment, KeyRights, Settings, fill
+from gateway.config.settings import PRESETS, Deployment, KeyRights, Settings, UpstreamSettings, fill
 from gateway.config.values import SET_BY, Faults, Secret, key_path
 from gateway.errors import ConfigError
 
@@ -515,13 +516,18 @@ def differences(old: Settings, new: Settings) -> dict[str, str]:
     return {name: f"{a!r} to {b!r}" for name, (a, b) in pairs.items() if a != b}
 
 
-def removals(old: Settings, new: Settings) -> list[str]:
+def removals(
+    old: Settings, new: Settings, env: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """The key paths of what protects or directs calls in `old`, and is missing from `new`. A config
     that was cut while it was written must open nothing: a reload with any of these is refused, and
     a restart, which somebody asks for, applies it. A value that is the beginning of the old one
-    counts as cut. Further keys, deployments and budgets, and other values, are taken."""
+    counts as cut. Further keys, deployments and budgets, and other values, are taken. `env`: the
+    environment, of which `OPENAI_BASE_URL` takes the place of an address that is missing."""
     lost = []
     defaults = Settings()
+    if base := env.get("OPENAI_BASE_URL"):
+        defaults = replace(defaults, default_upstream=UpstreamSettings(api_base=base))
     for key in _CLOSING:
         before, after, default = (attrgetter(key)(each) for each in (old, new, defaults))
         if before != after and (after == default or _is_cut(before, after)):

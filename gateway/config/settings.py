@@ -160,9 +160,10 @@ class TimeoutSettings:
 class UpstreamSettings:
     """The provider that serves every model name without a deployment.
 
-    `provider_prefixes`: whether names such as `anthropic/...` go to that provider through LiteLLM.
-    None: while no gateway keys exist, because whoever may name providers may use every credential
-    in the gateway's environment. `messages_api_base`: of `/v1/messages`; None: Anthropic's API if
+    `provider_prefixes`: whether names such as `anthropic/...` choose a provider. None: at OpenAI's
+    own host, where no name has a prefix, and only while no gateway keys exist, because whoever may
+    name providers may use every credential in the gateway's environment; any other upstream gets
+    every name unchanged. `messages_api_base`: of `/v1/messages`; None: Anthropic's API if
     `api_base` is OpenAI's, else `api_base`. `chatgpt_api_base`, `gemini_api_base`,
     `vertex_api_base` and `bedrock_api_base`: of the clients that bring a credential of that
     provider; None: Vertex AI's host for the location in the path, Bedrock's for `AWS_REGION`.

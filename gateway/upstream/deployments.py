@@ -386,6 +386,14 @@ class DeploymentTable:
                 order += [replace(t, model=name) if t.model is None else t for t in found]
         return order
 
+    def keeps_names(self, dialect: Dialect | None) -> bool:
+        """Whether the default upstream gets every name of a dialect unchanged although it is at
+        OpenAI: the operator named another one for Messages."""
+        upstream = self._settings.default_upstream
+        if dialect is None or dialect.api != "anthropic":
+            return False
+        return bool(upstream.messages_api_base) and not upstream.provider_prefixes
+
     def seated(self, model: str) -> list[Target]:
         """The targets of a name that a client of a seat asks for: those of its deployments, else
         the seat's own host, whatever the name looks like."""
@@ -435,18 +443,18 @@ class DeploymentTable:
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
 
-        A prefix of `providers.toml` is that provider. An upstream that is not OpenAI's
-        gets all other names, which may have slashes (`meta/llama-3`). At OpenAI, where no name has
-        one, a prefix that LiteLLM knows is that provider, with the key from its variable; with any
-        other prefix the client's own key goes to the default upstream, but a configured one is not
-        spent on it. Where clients have keys of this gateway, a provider that only they name is
-        refused: they would spend every credential of the gateway's environment, and reach servers
-        on its network. Raises: UnknownProvider: the prefix is refused, or nobody knows it and a
-        configured key would be sent."""
+        An upstream that the operator named gets it unchanged: it reads its own names, as OpenRouter
+        and LiteLLM's proxy do. At OpenAI, where no name has a prefix, one that is known is that
+        provider, with the key from its variable; with any other prefix the client's own key goes
+        to the default upstream, but a configured one is not spent on it. Where clients have keys of
+        this gateway, a provider that only they name is refused: they would spend every credential
+        of the gateway's environment, and reach servers on its network. Raises: UnknownProvider: the
+        prefix is refused, or nobody knows it and a configured key would be sent."""
         upstream = self._settings.default_upstream
-        if upstream.provider_prefixes is False:
+        at_openai = providers.is_openai(self.default.api_base.host)
+        chosen = upstream.provider_prefixes
+        if not (at_openai if chosen is None else chosen):
             return self.default
-        at_openai = self.default.api_base.host.endswith("openai.com")
         provider, name = providers.split_model(
             model, providers.is_known if at_openai else providers.is_tabled
         )
@@ -455,8 +463,7 @@ class DeploymentTable:
                 raise providers.unknown_provider(prefix, model)
             return self.default
         named = (each == model for _, each in named_models(self._settings))
-        allowed = upstream.provider_prefixes or any(named)
-        if not allowed and self._has_keys:
+        if self._has_keys and not (chosen or any(named)):
             raise UnknownProvider(
                 f"{model!r} is not in model_list, and provider prefixes such as {provider}/ are "
                 "off because this gateway has keys (default_upstream.provider_prefixes)"

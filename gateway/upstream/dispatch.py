@@ -176,8 +176,9 @@ class Dispatcher:
             default = self.table.default.for_client(call.dialect, "", call.seat)
             return attempt_schedule([default], [], num_retries=retries)
         now = self._loop.time()
+        seated = call.seat is not None or self.table.keeps_names(call.dialect)
         groups = [
-            find(model, now, call.conversation, seated=call.seat is not None)
+            find(model, now, call.conversation, seated=seated)
             for find in (self.table.candidates, self.table.fallbacks)
         ]
         if call.at is not None:

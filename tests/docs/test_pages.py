@@ -34,6 +34,14 @@ def anchor(heading: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
 
 
+def test_every_client_page_says_where_names_go() -> None:
+    """Each page of a client leads to the one table."""
+    pages = [page for page in (DOCS / "clients").glob("*.md") if page.name != "index.md"]
+    assert pages
+    for page in pages:
+        assert "(index.md#where-names-go)" in page.read_text(), page.name
+
+
 def test_every_page_is_in_the_menu() -> None:
     """Once, and the menu names no other; `scripts/site_menu.py` adds pages that it lacks."""
     menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]

@@ -522,7 +522,7 @@ def test_check_config_accepts_what_is_as_it_should_be(
     file.write_text(
         "model_list: [{model_name: small, litellm_params: {model: openai/x}}]\n"
         "model_routing: {FAST: small, SLOW: anthropic/claude-x}\n"
-        "default_upstream: {api_base: 'http://127.0.0.1:9/v1'}\n"
+        "default_upstream: {api_base: 'http://127.0.0.1:9/v1', provider_prefixes: true}\n"
         f"auth: {{admin_key: {key}, gateway_keys: {{acme: {key}, other: {key}2}}}}\n"
     )
     assert main(["check-config", "--json", "--config", str(file)]) == 0
