@@ -24,6 +24,7 @@ from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
+from gateway.tasks import loading
 from gateway.upstream.seats import PATHS as SEAT_PATHS
 
 _CONTROL_PATHS = ("/api/{rest:path}", "/dashboard", "/dashboard/{rest:path}")
@@ -52,7 +53,7 @@ class _OnFirstUse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._lock:
             if self._built is None:
-                self._built = await asyncio.to_thread(self._build)
+                self._built = await loading(self._build)
         await self._built(scope, receive, send)
 
 

@@ -49,9 +49,16 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
+    if argv is None:  # the process is this command's
+        status = main(sys.argv[1:])
+        from gateway.tasks import (
+            leave,  # after the command: the import takes as long as a short one
+        )
+
+        return leave(status)
     collect_less_often()
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        return _run(argv)
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] == "gateway":
             raise

@@ -35,7 +35,7 @@ from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
 from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
-from gateway.tasks import Unfinished, spawn
+from gateway.tasks import Unfinished, loading, off_loop, spawn
 
 STOP_S = 5.0  # longest wait for background work that gives back what it holds, at the end
 _LOOKUP_LOG_S = 60.0  # in which a tier's failing look-ups are logged once; the metric counts all
@@ -95,7 +95,7 @@ class Runtime:
         # Who learns may ask a model, which takes services.
         for loop, name in opened.learning.loops():
             self._follow(loop, name)
-        await asyncio.to_thread(warm_up, self.settings)
+        await loading(warm_up, self.settings)
         if services.table.needs_litellm:
             self._lacking = "LiteLLM is being loaded"
             spawn(self._load_litellm(services), name="import litellm")
@@ -319,7 +319,7 @@ class Runtime:
             await asyncio.wait(self._background_tasks, timeout=STOP_S)
         await self._closing.aclose()
         if self.telemetry is not None:
-            await asyncio.to_thread(self.telemetry.close)
+            await off_loop(self.telemetry.close)
 
 
 def _note_stop(changes: ChangeStore, event: Event) -> None:

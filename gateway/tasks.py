@@ -1,11 +1,18 @@
 """Background tasks, and the time and the places that concurrent work is given."""
 
 import asyncio
+import concurrent.futures
+import contextvars
+import os
+import queue
+import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
 # A step that holds the event loop for longer counts whole, also where it used no processor time:
@@ -23,6 +30,86 @@ def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.T
     _running.add(task)
     task.add_done_callback(_running.discard)
     return task
+
+
+class ThreadsBusy(Exception):
+    """As much work waits for a thread as may."""
+
+
+class Threads:
+    """Up to `most` threads for one kind of work that would block the event loop, so that work of
+    one kind never waits for another's. Neither the end of the loop nor, with `leave`, that of the
+    process waits for them, as both do for asyncio's own: an import may take a minute.
+    `most_waiting`: how many pieces of work may wait for a thread; None: any number."""
+
+    def __init__(self, name: str, most: int, most_waiting: int | None = None) -> None:
+        self._name = name
+        self._most = most
+        self._most_waiting = most_waiting
+        self._jobs = queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]]()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of `work`, from a thread. If the caller is cancelled, work that has not begun
+        is left out, and what has begun goes on. Raises: ThreadsBusy, and whatever `work` raises."""
+        if self._most_waiting is not None and self._jobs.qsize() >= self._most_waiting:
+            raise ThreadsBusy(self._name)
+        done = concurrent.futures.Future[T]()
+        _unended.add(done)
+        done.add_done_callback(_unended.discard)
+        context = contextvars.copy_context()
+        self._jobs.put((done, lambda: context.run(work, *args, **kwargs)))
+        if not self._idle.acquire(blocking=False):
+            self._start_one()
+        return await asyncio.wrap_future(done)
+
+    def _start_one(self) -> None:
+        with _starting:
+            if self._started == self._most:
+                return
+            self._started += 1
+            name = f"{self._name} {self._started}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            _do(*self._jobs.get())
+            self._idle.release()
+
+
+def _do(done: concurrent.futures.Future[Any], work: Callable[[], Any]) -> None:
+    """Do one piece of work. In a function of its own, so that an idle thread holds none."""
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        result = work()
+    except BaseException as error:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
+
+
+_starting = threading.Lock()
+_unended: set[concurrent.futures.Future[Any]] = set()
+"""Work of all threads that waits or is being done."""
+
+off_loop = Threads("computing", min(32, (os.cpu_count() or 1) + 4)).run
+"""Does work that uses the processor for more than a few milliseconds."""
+loading = Threads("loading", 8).run
+"""Imports and reads what takes up to a minute on a busy machine."""
+on_disk = Threads("disk", 4).run
+"""Reads and writes files, on a disk that may not answer."""
+
+
+def leave(status: int) -> int:
+    """End the process with this status if threads still work, without its usual end, which may
+    crash threads that import or read from a terminal. Otherwise return the status."""
+    if _unended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 class Unfinished:

@@ -45,6 +45,23 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
+def test_only_what_has_to_be_saved_holds_the_end_of_the_process() -> None:
+    """The end of an event loop waits for asyncio's own threads, and uvloop's for its look-ups. They
+    commit what a database in a file has accepted; all else has threads of `gateway.tasks`."""
+    found = {
+        (str(path.relative_to(PACKAGE)), node.attr)
+        for path in modules("")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("to_thread", "run_in_executor", "ThreadPoolExecutor", "getaddrinfo")
+    }
+    assert found <= {
+        ("endpoints/body.py", "to_thread"),
+        ("stores/sqlite/database.py", "to_thread"),
+        ("upstream/pool.py", "getaddrinfo"),  # that of `socket`, in a thread
+    }
+
+
 @pytest.mark.parametrize("path", modules(*PURE), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_the_core_needs_the_standard_library_and_little_more(path: Path) -> None:
     """`wire/` and `steering/` import it, each other, the error tree, the quick search, and what is

@@ -16,6 +16,7 @@ import orjson
 from gateway import __version__
 from gateway.config.alerts import SINK_PLUGINS, AlertSettings, AlertSink, SinkKind
 from gateway.stores.alerts import AlertRecord
+from gateway.tasks import loading
 from gateway.text.formatting import counted, iso
 from gateway.text.sanitize import one_line
 
@@ -109,7 +110,7 @@ _READ_BYTES = 2048
 async def _by_apprise(url: str, message: Mapping[str, str], timeout_s: float) -> str:
     """Send by the package Apprise, which is loaded only for that; the error, or an empty text."""
     try:
-        apprise = await asyncio.to_thread(importlib.import_module, "apprise")
+        apprise = await loading(importlib.import_module, "apprise")
     except ImportError:
         return "Apprise is not installed: pip install 'steering-gateway[apprise]'"
     logging.getLogger("apprise").disabled = True  # its messages may quote the address
@@ -142,7 +143,7 @@ class AlertSender:
         if sink.secret is not None:
             headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))
         # Only alerts need it, and it takes a fifth of a second and 10 MB.
-        await asyncio.to_thread(importlib.import_module, "aiohttp")
+        await loading(importlib.import_module, "aiohttp")
         import aiohttp
 
         if self._is_closed:  # meanwhile: a session that is made now would never be closed

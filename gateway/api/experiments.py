@@ -1,6 +1,5 @@
 """`/api/experiments` and `/api/routing`: reports on experiments and on routing decisions."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from gateway.reporting.routing import RoutingReport, read_routing
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
+from gateway.tasks import off_loop
 
 OPERATIONS = Operations()
 
@@ -102,7 +102,7 @@ async def experiment_report(
         raise NotFound(f"there is no experiment {experiment[:80]!r}", param="experiment_id")
     if shares is None and experiment == current.id:
         shares = current.arms
-    return await asyncio.to_thread(report, experiment, runs, shares=shares, stratum=stratum)
+    return await off_loop(report, experiment, runs, shares=shares, stratum=stratum)
 
 
 @OPERATIONS.add("GET /api/pilot", PilotReport, "The pilot.", errors=(404,))
@@ -122,7 +122,7 @@ async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | N
     runs = await runtime.runs.experiment_runs(pilot.id, tenant=tenant)
     applied = tuple([each for each in pilot.applied if tenant in (None, each.tenant or tenant)])
     pilot = replace(pilot, applied=applied, salt="")
-    return await asyncio.to_thread(pilot_report, pilot, runs, time.time())
+    return await off_loop(pilot_report, pilot, runs, time.time())
 
 
 def shares_of(text: str | None) -> dict[str, float] | None:

@@ -1,6 +1,5 @@
 """Routes of the control plane, and `/api/openapi.json`, which describes its operations."""
 
-import asyncio
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -37,6 +36,7 @@ from gateway.api.params import Parameters
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
+from gateway.tasks import off_loop
 
 _MODULES = (runs, patterns, experiments, alerts, budgets, keys, attribution, lessons, audit)
 OPERATIONS = Operations()
@@ -176,7 +176,7 @@ def operations() -> tuple[Operation[Any], ...]:
 @OPERATIONS.add("GET /api/openapi.json", dict[str, Any], "OpenAPI 3.1.")
 async def get_document(_request: ApiRequest[Parameters]) -> ApiResponse:
     """This document."""
-    return ApiResponse(await asyncio.to_thread(_document))
+    return ApiResponse(await off_loop(_document))
 
 
 @cache

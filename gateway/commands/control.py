@@ -36,6 +36,7 @@ from gateway.errors import BadRequest, ConfigError
 from gateway.stores.alerts import AlertRecord
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
+from gateway.tasks import off_loop
 from gateway.text import formatting
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import one_line
@@ -267,7 +268,7 @@ async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespa
         if not sys.stdin.isatty():
             raise ConfigError("keys reset: without a terminal to ask at, confirm with --yes")
         _note("all keys stop working, and requests without a key are answered; type yes to go on: ")
-        if (await asyncio.to_thread(sys.stdin.readline)).strip().lower() != "yes":
+        if (await off_loop(sys.stdin.readline)).strip().lower() != "yes":
             raise ConfigError("keys reset: not confirmed, nothing is changed")
     deleted = await stores.keys.delete_keys()
     answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")

@@ -1,7 +1,6 @@
 """`gateway policy`: what was learned as a file that people review, and what of it applies."""
 
 import argparse
-import asyncio
 import getpass
 import os
 import sys
@@ -36,6 +35,7 @@ from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import LearnedPolicy, LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.sql.changes import Change, pilot_of
+from gateway.tasks import off_loop
 from gateway.text.formatting import counted
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
@@ -187,7 +187,7 @@ async def _publish(stores: Stores, settings: Settings, args: argparse.Namespace)
         say("learning.trials is off: no lesson or rule is given before it is on")
     if settings.routing.policy != "learned" and whole.routes:
         say("routing.policy is not `learned`: routes only set where the risk of a run begins")
-    if not (args.yes or await asyncio.to_thread(_agreed)):
+    if not (args.yes or await off_loop(_agreed)):
         raise ConfigError("not published: it takes --yes, or a yes at a terminal")
     skipped = f"without a replay: {args.without_replay}" if args.without_replay else ""
     await _put(stores, args, known, whole, "; ".join(filter(None, (args.reason, skipped))))

@@ -8,7 +8,6 @@ GrowingBodies        digests of bodies that were not read: an agent's list of me
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
@@ -17,6 +16,7 @@ from cachetools import LRUCache
 from msgspec import Struct, field
 
 from gateway.conversations.conversation import Conversation
+from gateway.tasks import off_loop
 from gateway.wire.body_prefix import BodyPrefix
 
 # Requests of one agent share their first bytes (model, system prompt): their number is limited.
@@ -258,7 +258,7 @@ class GrowingBodies:
         longest known list that it adds to; an equal one only when the client sends it `again`."""
         sizes = {known.size for known in self._owners.get(owner, ())}
         if len(messages) > _LOOP_BYTES:
-            digests = await asyncio.to_thread(_digests, messages, sizes)
+            digests = await off_loop(_digests, messages, sizes)
         else:
             digests = _digests(messages, sizes)
         own = Growth(size=len(messages), digest=digests[len(messages)])

@@ -5,7 +5,6 @@ A request whose messages are read is matched from memory, or from the store wher
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -47,6 +46,7 @@ from gateway.steering.identity import (
 )
 from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive, with_tails
 from gateway.stores.protocols import StoreError
+from gateway.tasks import off_loop
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
@@ -381,7 +381,7 @@ async def off_the_loop(
     `resume`: the chain of the messages that need not be read again; `tail`: their tail hash."""
     new = len(request.transcript) - (resume.count if resume is not None else 0)
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
-    return await asyncio.to_thread(lambda: with_tails(read(), tail)) if is_big else read()
+    return await off_loop(lambda: with_tails(read(), tail)) if is_big else read()
 
 
 def read_incoming(

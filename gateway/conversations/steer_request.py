@@ -53,7 +53,7 @@ from gateway.steering.steer import (
 )
 from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
-from gateway.tasks import OwnTime
+from gateway.tasks import OwnTime, off_loop
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
 
@@ -509,7 +509,7 @@ async def fold_transcript(
         in_thread = in_thread or weight > _MOST_ON_THE_LOOP
         in_thread = in_thread or fold.open_calls > _MOST_CALLS
         if in_thread:
-            goes_on = await asyncio.to_thread(fold.read_ahead, transcript, MESSAGES_AT_ONCE)
+            goes_on = await off_loop(fold.read_ahead, transcript, MESSAGES_AT_ONCE)
         else:
             goes_on = fold.read_ahead(transcript, MESSAGES_AT_ONCE)
             if goes_on:
@@ -517,7 +517,7 @@ async def fold_transcript(
         at = fold.consumed
     starts_over = fold.starts_over and count > MESSAGES_AT_ONCE
     if in_thread or starts_over or fold.open_calls > _MOST_CALLS:
-        return await asyncio.to_thread(fold.extend, transcript)
+        return await off_loop(fold.extend, transcript)
     return fold.extend(transcript)
 
 

@@ -22,6 +22,7 @@ from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound,
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.protocols import StoreError
 from gateway.stores.totals import SEVERITY_WORDS
+from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.base import header
 
@@ -262,7 +263,7 @@ async def _send(send: Send, page: Page) -> None:
     body = page.body
     if body is None and page.template:
         # A long page would hold up the event loop.
-        body = await asyncio.to_thread(_render, page.template, page.values)
+        body = await off_loop(_render, page.template, page.values)
     body = body or b""
     headers = [
         (b"content-type", page.media.encode()),

@@ -1,13 +1,12 @@
 """One call as it was sent and received."""
 
-import asyncio
-
 import orjson
 
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import find_step
 from gateway.stores.exchanges import RawCall, unpacked
 from gateway.stores.records import StepRow
+from gateway.tasks import off_loop
 
 _SHOWN = 200_000
 
@@ -44,7 +43,7 @@ async def _find(visit: Visit, step: StepRow) -> RawCall | None:
     if store is None or not visit.runtime.settings.storage.store_content:
         return None
     found = await store.find_raw(step.run_id, step.step_index, tenant=visit.tenant)
-    return None if found is None else await asyncio.to_thread(unpacked, found)
+    return None if found is None else await off_loop(unpacked, found)
 
 
 def _text(body: bytes) -> str:

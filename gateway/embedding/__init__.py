@@ -2,10 +2,9 @@
 
 Imports allowed: `gateway.errors`; numpy and LiteLLM only inside the module that needs them."""
 
-import asyncio
-
 from gateway.config.models import EmbeddingSettings
 from gateway.embedding.base import Embedder, EmbeddingError, Meter, Vector
+from gateway.tasks import loading
 
 __all__ = ["Embedder", "EmbeddingError", "EmbeddingSettings", "Vector", "open_embedder"]
 
@@ -30,7 +29,7 @@ async def _open(settings: EmbeddingSettings, meter: Meter | None) -> Embedder:
     if settings.embedder == "static":
         from gateway.embedding.static import StaticEmbedder
 
-        return await asyncio.to_thread(StaticEmbedder.load)
+        return await loading(StaticEmbedder.load)
     from gateway.embedding.litellm import LiteLLMEmbedder
 
     return await LiteLLMEmbedder.open(settings, meter)

@@ -13,6 +13,7 @@ from typing import Any
 from gateway.config.models import LITELLM_PREFIX, EmbeddingSettings
 from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
 from gateway.errors import UnknownProvider
+from gateway.tasks import loading
 from gateway.upstream.litellm_lane.sdk import litellm_imported
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
@@ -39,7 +40,7 @@ class LiteLLMEmbedder:
         """Import LiteLLM and embed one text, to check the provider and learn the dimensions.
         Raises: EmbeddingError when the provider cannot be reached or refuses."""
         _refuse_foreign_key(settings, os.environ)
-        call = await asyncio.to_thread(_aembedding)
+        call = await loading(_aembedding)
         vectors, _ = await _embed(call, settings, [PROBE])
         return cls(settings, call, len(vectors[0]), meter)
 

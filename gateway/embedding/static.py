@@ -5,7 +5,6 @@ the data. The table is memory-mapped, so only the rows in use take memory."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 import unicodedata
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.embedding.base import EmbeddingError, Vector
+from gateway.tasks import off_loop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,7 +113,7 @@ class StaticEmbedder:
         """One unit vector per text; texts without a known word give zeros."""
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return self.vectors(texts)
-        return await asyncio.to_thread(self.vectors, texts)
+        return await off_loop(self.vectors, texts)
 
     def vectors(self, texts: Sequence[str]) -> list[Vector[float]]:
         """The vectors of `texts`, computed in the calling thread."""

@@ -7,7 +7,6 @@ was given; a client that brings a provider's credential of its own is the provid
 operator's key is put on in one place (`gateway/upstream/dispatch.py`), and a call that may not have
 it carries its refusal there, whichever deployment, fallback or default upstream it ends at."""
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import KeyTerms
+from gateway.tasks import off_loop
 from gateway.upstream.base import header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.messages import REFERENCE
@@ -163,7 +163,7 @@ async def _refusal(
     if _MAY_NAME.search(request.raw) is None:
         return None
     # A large body has not been read, and takes its time.
-    named = await asyncio.to_thread(_stored_things, request, at_cloud)
+    named = await off_loop(_stored_things, request, at_cloud)
     # Unless all of it are items that the tenant was given.
     other = next((kind for kind, _ in named if kind != REFERENCE), None)
     if other is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -40,6 +39,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.identity import conversation_id, identify
 from gateway.stores.budgets import Amounts
+from gateway.tasks import off_loop
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
@@ -413,7 +413,7 @@ async def read_request(raw: bytes) -> ChatRequest | None:
     try:
         if len(raw) < COUNTED_BYTES:
             return ChatRequest(raw, parse_object(raw, orjson.loads))
-        body, spans = await asyncio.to_thread(skim, raw, orjson.loads)
+        body, spans = await off_loop(skim, raw, orjson.loads)
         return ChatRequest(raw, body, skimmed=spans)
     except BadRequest:
         return None  # the upstream decides what its own routes accept

@@ -1,6 +1,5 @@
 """The steered endpoint: chat completions, Responses and Messages, each in its own dialect."""
 
-import asyncio
 import contextlib
 from dataclasses import dataclass
 
@@ -35,6 +34,7 @@ from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.tasks import off_loop
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
@@ -134,10 +134,10 @@ class SteeredEndpoint:
         known = services.index.known_prefix(tenant, raw, self.dialect.list_key)
         new_from = known.end if known is not None else 0
         if len(raw) - new_from > services.settings.steering.max_body_mb * 2**20:
-            return await asyncio.to_thread(self.dialect.skim, raw, orjson.loads, asked)
+            return await off_loop(self.dialect.skim, raw, orjson.loads, asked)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
             return self._read(raw, known, asked)
-        return await asyncio.to_thread(self._parse_big, raw, known, new_from, asked)
+        return await off_loop(self._parse_big, raw, known, new_from, asked)
 
     def _parse_big(
         self, raw: bytes, known: BodyPrefix | None, new_from: int, asked: Addressed | None

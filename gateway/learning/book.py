@@ -18,7 +18,7 @@ from gateway.stores.learning import LearnedPolicy, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.learning import LearningStore
-from gateway.tasks import spawn
+from gateway.tasks import off_loop, spawn
 
 CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen
 MOST_TENANTS = 1024
@@ -114,7 +114,7 @@ class LessonBook:
             every = [each.applies for each in (*policy.lessons, *policy.rules)]
             own = [e for e in every if e.tenant in ("", tenant) and e.pattern_id not in forgotten]
             stored = [_published(each, known) for each in own]
-        shelf = await asyncio.to_thread(_shelved, stored)
+        shelf = await off_loop(_shelved, stored)
         shelf.policy = policy
         return shelf
 

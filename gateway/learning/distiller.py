@@ -40,6 +40,7 @@ from gateway.stores.budgets import NOTHING, Amounts
 from gateway.stores.learning import NO_SUPPORT, Allowance, EvidenceRow, Job, Learned, LessonFilter
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.sql.learning import LearningStore
+from gateway.tasks import off_loop
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
@@ -330,7 +331,7 @@ class Distiller:
             if isinstance(question, questions.Correction):
                 entry = await self._rule(job, question, text)
             else:
-                proposal = await asyncio.to_thread(questions.read_proposal, text, question)
+                proposal = await off_loop(questions.read_proposal, text, question)
                 entry = _candidate(job, question, proposal, self.now() + settings.expire_s)
         except questions.Refused as refused:
             return await self._end(job, "refused", str(refused))
@@ -350,8 +351,8 @@ class Distiller:
             same = (each for each in shown if digest(each.words) == key.rpartition("|")[2])
             found = next(same, None)
             return questions.Correction(said=found, steps=steps) if found else None
-        calls = await asyncio.to_thread(read_run, steps)
-        return await asyncio.to_thread(questions.question_about, calls, step, key)
+        calls = await off_loop(read_run, steps)
+        return await off_loop(questions.question_about, calls, step, key)
 
     async def _rule(self, job: Job, question: questions.Correction, text: str) -> Entry:
         """The rule that a model worded, or the one that says the same. Raises: Refused."""

@@ -26,6 +26,7 @@ from gateway.stores.learning import Allowance, EndedRun, Job
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.workloads import WorkloadStore
+from gateway.tasks import off_loop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -249,7 +250,7 @@ class OwnRisks:
             kept = [each for each in newest[:MOST_RUNS] if each.run.run_id not in forgotten]
             runs = await self._read(sorted(kept, key=lambda each: each.run.at))
             known = before.get(tenant, risk.AS_SHIPPED)
-            found[tenant] = await asyncio.to_thread(fit_own, runs, known, self.now())
+            found[tenant] = await off_loop(fit_own, runs, known, self.now())
             await self.store.put_own_risk(tenant, found[tenant])
         return found
 
@@ -266,7 +267,7 @@ class OwnRisks:
             own[run.model] = own.get(run.model, risk.NO_OUTCOMES).with_outcome(failed=each.failed)
             trace = await self.runs.get_run(run.run_id, tenant=run.tenant)
             steps = steps_of(trace) if trace is not None else []
-            if found := await asyncio.to_thread(read_own, each, steps, calibration):
+            if found := await off_loop(read_own, each, steps, calibration):
                 read.append(replace(found, base=base))
             await asyncio.sleep(self.rest * (time.monotonic() - started))
         return read

@@ -3,7 +3,6 @@ tests, or from its end.
 
 The best of the derived ones becomes its outcome, unless one was reported."""
 
-import asyncio
 import math
 import re
 from collections import Counter
@@ -24,6 +23,7 @@ from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunTrace
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DERIVED, RunRecord
+from gateway.tasks import off_loop
 
 RANKS = (
     *("told_header", "told_api", "told_cli"),
@@ -164,7 +164,7 @@ class Verdicts:
                 f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
             )
             if earlier and earlier.run.id not in await self.store.forgotten(run.tenant):
-                before = await asyncio.to_thread(read_run, steps_of(earlier))
+                before = await off_loop(read_run, steps_of(earlier))
                 new += await self._read_off(earlier, before, opening_words(trace))
         return new
 

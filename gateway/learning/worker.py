@@ -42,6 +42,7 @@ from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
+from gateway.tasks import off_loop
 
 MOST_PARENTS = 16
 MOST_PER_LOOK = 8  # runs read at one look: requests share the interpreter with this
@@ -129,7 +130,7 @@ class Learner:
             for run in newest if self.settings().mining else ():
                 # Before any run is judged by a part of the others.
                 if (trace := await self._unforgotten(run.id, run.tenant)) is not None:
-                    await self._met(trace, await asyncio.to_thread(read_run, steps_of(trace)))
+                    await self._met(trace, await off_loop(read_run, steps_of(trace)))
                     await asyncio.sleep(REST_S)
         except StoreError as error:
             self.failed(error)
@@ -180,7 +181,7 @@ class Learner:
             over = False
             if known is not None:
                 self._touched[run_id] = replace(known, at=run.updated_at, ended=False)
-        calls = await asyncio.to_thread(read_run, steps_of(trace))
+        calls = await off_loop(read_run, steps_of(trace))
         report = Report(runs=1)
         if over:
             report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
@@ -230,7 +231,7 @@ class Learner:
         newest = await observed()
         for _ in range(MOST_RECOMPUTED):
             seen = newest
-            found = await asyncio.to_thread(life_cycle.posterior, seen, active=active)
+            found = await off_loop(life_cycle.posterior, seen, active=active)
             await self.store.put_posterior(owner, pattern_id, version, found, now)
             newest = await observed()
             if newest == seen:
@@ -279,7 +280,7 @@ class Learner:
         run, contrast = await self._met(trace, calls)
         # Of an imported run, which may be old, lessons live from now on.
         expires_s = settings.expire_s + max(0.0, self.now() - run.at)
-        found = await asyncio.to_thread(mine, run, calls, expires_s=expires_s, contrast=contrast)
+        found = await off_loop(mine, run, calls, expires_s=expires_s, contrast=contrast)
         kinds = Counter(finding.kind for finding in found if finding.pattern)
         await self._retire_stale(run, contrast)
         said, unsaid = await self._said(trace, run)
@@ -302,7 +303,7 @@ class Learner:
 
     async def _retire_stale(self, run: MinedRun, contrast: Contrast) -> None:
         """Retire the lessons whose move the run made, and that failed in many runs in a row."""
-        for key, move in await asyncio.to_thread(contrast.stale, run.id):
+        for key, move in await off_loop(contrast.stale, run.id):
             identity = run.tenant, key, run.project[0], text_of(move, key.split("|")[1])
             for pattern_id in (lesson_id(tier, *identity) for tier in (Tier.E1, Tier.E2)):
                 stored = await self.store.lesson(run.tenant, pattern_id)
@@ -346,7 +347,7 @@ class Learner:
         every = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
         fresh = (each for each in every if each.words not in repeated)
         teaches = corrections.may_teach(run.project, run.steps)
-        for said, rules in await asyncio.to_thread(lambda: [(s, s.rules(names)) for s in fresh]):
+        for said, rules in await off_loop(lambda: [(s, s.rules(names)) for s in fresh]):
             at = times[said.step]
             unsaid += [said] if teaches and said.clear and not rules else []
             for rule in (r for r in rules if teaches or corrections.names_tool(r, run.steps)):

@@ -25,7 +25,7 @@ from gateway.stores.patterns import Added, Event, PatternFilter, Search
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.patterns import PatternStore
-from gateway.tasks import spawn
+from gateway.tasks import off_loop, spawn
 from gateway.text.secrets import mask_secrets
 
 # By embedder id. Source: `bench/retrieval.py`, results in docs/etraces.md.
@@ -234,7 +234,7 @@ class PatternLibrary:
         report = ImportReport()
         refused = report.refused.append if keep_going else None
         read = read_lines(lines, tenant=tenant, names_tenant=names_tenant, refused=refused)
-        patterns = iter(await asyncio.to_thread(list, read))
+        patterns = iter(await off_loop(list, read))
         while batch := list(itertools.islice(patterns, _BATCH)):
             for outcome, _ in await self.add(batch):
                 report.counts[outcome] += 1

@@ -4,7 +4,6 @@ A run that began on a model which another policy would have given it, too, count
 with the inverse of the model's probability as weight. So one log tells the success and cost of
 policies that were not followed, as far as exploration gave them a share."""
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 from gateway.backends import Stores
 from gateway.steering.scoring.risk import OwnRisk
 from gateway.stores.learning import DecidedRun, WorkloadRate
+from gateway.tasks import off_loop
 
 Z = 1.96  # standard errors in a 95 % interval
 FOLLOWED = "learned"
@@ -96,7 +96,7 @@ async def read_routing(
     published = next((each.subject for each in newest if each.body != "null"), "")
     rates, decided = await store.rates(), await store.decided(tenant=tenant, since=since)
     risks = own_risk_rows(await store.own_risks(), false_alarms)
-    found = await asyncio.to_thread(routing_report, rates, decided, risks, tenant=tenant)
+    found = await off_loop(routing_report, rates, decided, risks, tenant=tenant)
     return replace(found, published=published)
 
 

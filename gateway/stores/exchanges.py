@@ -1,6 +1,5 @@
 """Values and stores of single calls: kept bodies, and answers that later requests name by id."""
 
-import asyncio
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from dataclasses import dataclass, replace
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.engine import Connection, Engine, excluded, made, row_of
+from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
 
 _BODY = ("at", "bytes", "dialect", "request", "response")
@@ -110,7 +110,7 @@ class RawKeeper:
             return
         self._waiting += 1
         try:
-            packed = await asyncio.to_thread(_packed, call, max_bytes, self._mask)
+            packed = await off_loop(_packed, call, max_bytes, self._mask)
             if not await self._store.put_raw(packed, most_bytes=most_bytes):
                 self._dropped()
         except StoreError:

@@ -20,6 +20,7 @@ from gateway.config import RouterSettings
 from gateway.dialects import CHAT, Dialect
 from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
+from gateway.tasks import off_loop
 from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
@@ -269,7 +270,7 @@ class Dispatcher:
 async def _packed_again(body: bytes, coding: bytes) -> bytes:
     """A body in the coding that the client's own was in; a large one is packed in a thread."""
     work = functools.partial(packed, body, codings_of(coding))
-    return work() if len(body) < _PACKED_AT_ONCE else await asyncio.to_thread(work)
+    return work() if len(body) < _PACKED_AT_ONCE else await off_loop(work)
 
 
 def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:

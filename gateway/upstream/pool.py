@@ -18,6 +18,7 @@ from yarl import URL
 
 from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
 from gateway.observability.logging import get_logger
+from gateway.tasks import Threads, loading
 from gateway.upstream.base import IdleGuard, RawHeaders
 from gateway.upstream.http1 import Handover, PooledConnection
 
@@ -26,6 +27,7 @@ _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 _NEXT_ADDRESS_S = 0.25  # RFC 8305 section 8: after this the next address is tried, too
 _NAMES_S = 60.0  # as long are the addresses of a name kept
 _MOST_NAMES = 1000
+_looking_up = Threads("looking up names", 8).run
 
 
 class Origin(NamedTuple):
@@ -153,7 +155,7 @@ class Pool:
         loop, first, secure = asyncio.get_running_loop(), proxy or url, None
         if url.scheme in ("https", "wss"):
             if self._tls is None:  # made in a thread: it reads the files of the authorities
-                self._tls = await asyncio.to_thread(ssl.create_default_context)
+                self._tls = await loading(ssl.create_default_context)
                 self._tls.set_alpn_protocols(["http/1.1"])
             secure = self._tls
         addresses = await self._look_up(first.raw_host or "", first.port or 80)
@@ -179,9 +181,10 @@ class Pool:
             with contextlib.suppress(ValueError):  # a name
                 ipaddress.ip_address(host)
                 flags = socket.AI_NUMERICHOST
+            # uvloop's own look-up holds the end of the loop until a name server has answered.
             addresses = list(
-                await asyncio.get_running_loop().getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM, flags=flags
+                await _looking_up(
+                    socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, flags=flags
                 )
             )
             self._addresses[host, port] = addresses

@@ -6,7 +6,6 @@ other hosts, `default_upstream.cloud_credentials` has to allow it. A client's si
 Signature Version 4) is for the gateway's name and is never passed on. botocore and google-auth are
 optional; both are imported, asked and refreshed in a thread."""
 
-import asyncio
 import os
 import re
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import Forbidden, GatewayError, Unauthorized
+from gateway.tasks import Threads
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.credentials import ANY, family_of_host
 from gateway.upstream.deployments import DeploymentTable, Target
@@ -31,6 +31,7 @@ _CLOUDS: Final = {  # the family of its hosts, and where its credentials come fr
     "bedrock": ("aws", f"{_VARIABLE}, AWS_ACCESS_KEY_ID or AWS_PROFILE"),
     "vertex": ("google", "GOOGLE_APPLICATION_CREDENTIALS, or use `gcloud auth`"),
 }
+_in_thread: Final = Threads("signing", 8).run
 
 
 class CloudSigner:
@@ -71,7 +72,7 @@ class CloudSigner:
             raise Unauthorized(f"for {api} the gateway signs bodies of JSON only")
         make = self._for_bedrock if api == "bedrock" else self._for_vertex
         try:
-            added = await asyncio.to_thread(make, method, url, body)
+            added = await _in_thread(make, method, url, body)
         except Exception as exc:  # of many kinds, from files, networks and other programs
             missing = isinstance(exc, ImportError)
             raise Unauthorized(

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.patience import DEADLINE_MS
+from tests.patience import ANSWER_S, DEADLINE_MS
 
 ROOT = Path(__file__).parents[2]
 START_S = 180.0
@@ -78,8 +78,11 @@ class GatewayProcess:
     ) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.end()
-        self.close()
+        try:
+            self.end()
+        finally:
+            self.process.kill()
+            self.close()
 
     def close(self) -> None:
         """Give up the pipe of a process that has ended."""
@@ -91,7 +94,7 @@ class GatewayProcess:
         """Where clients point."""
         return f"{self.url}/v1"
 
-    def end(self, timeout_s: float = 30) -> int:
+    def end(self, timeout_s: float = ANSWER_S) -> int:
         """Wait for the process; its exit status."""
         status = self.process.wait(timeout_s)
         self._reader.join(timeout_s)

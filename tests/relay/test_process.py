@@ -119,6 +119,49 @@ def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path
     assert not [line for line in gateway.lines if "Traceback" in line]
 
 
+HOLDING = {
+    "litellm/__init__.py": "import time\ntime.sleep(100_000)",
+    "sitecustomize.py": """
+import socket, time
+
+def look_up(*asked, _look_up=socket.getaddrinfo, **more):
+    if asked[0] == "slow.example":
+        time.sleep(100_000)
+    return _look_up(*asked, **more)
+
+socket.getaddrinfo = look_up
+""",
+}
+"""Modules with which the import of LiteLLM, or the look-up of a name, takes more than a day."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("held", HOLDING)
+def test_a_stop_waits_for_nothing_that_is_loaded(tmp_path: Path, held: str, workers: int) -> None:
+    """The process ends with status 0 while a thread imports LiteLLM or looks up a name."""
+    module = tmp_path / "modules" / held
+    module.parent.mkdir(parents=True)
+    module.write_text(HOLDING[held])
+    adapted = {"model_name": "m", "litellm_params": {"model": "cohere/x", "api_key": "k"}}
+    config = {
+        "server": {"workers": workers, "drain_s": 1},
+        "default_upstream": {"api_base": "http://slow.example/v1"},
+        "model_list": [adapted] if "litellm" in held else [],
+    }
+    env = {"PYTHONPATH": f"{tmp_path / 'modules'}{os.pathsep}{ROOT}"}
+    with GatewayProcess(tmp_path, json.dumps(config), env=env) as gateway:
+        if "litellm" in held:
+            gateway.wait_for("loading LiteLLM: a few seconds, only once; calls that need it wait")
+        else:
+            asker = threading.Thread(target=httpx.post, args=[f"{gateway.base_url}/embeddings"])
+            asker.start()
+            gateway.wait_for("request")
+            asker.join()
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.end() == 0
+    assert gateway.events("stopped")
+
+
 def test_trusted_names_without_a_restart(tmp_path: Path) -> None:
     """Hosts and origins of a new config hold at once; its limits of heads at the next start."""
     config = "server: {trusted_hosts: [gw.example], max_head_kb: 1}"

@@ -19,7 +19,7 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.guard.spool import Entry
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
-from gateway.tasks import spawn
+from gateway.tasks import on_disk, spawn
 
 if TYPE_CHECKING:
     # SQLite's library is loaded when the first record waits, or was left behind.
@@ -131,7 +131,7 @@ class DiskSpool:
                 tried, self._tried = self._tried, asyncio.Event()
                 try:
                     async with self._disk:
-                        await asyncio.to_thread(self._perform, changes)
+                        await on_disk(self._perform, changes)
                 except Exception as error:
                     self._trouble.fails = True
                     needed = [each for each in changes if each.file is not None or not each.gone]
@@ -159,14 +159,14 @@ class DiskSpool:
         async with self._disk:
             if self._files is not None and not self._changes:
                 try:
-                    await asyncio.to_thread(self._files.delete_empty)
+                    await on_disk(self._files.delete_empty)
                 except Exception as error:
                     self._trouble.warn(str(error))
 
     async def take_over(self, room: tuple[int, int]) -> list[Entry]:
         """The records of the files that other processes left behind, in order; files for which
         there is no room stay, unless nothing waits here."""
-        return await asyncio.to_thread(self._take, room)
+        return await on_disk(self._take, room)
 
     def _take(self, room: tuple[int, int]) -> list[Entry]:
         known = self._files.known() if self._files is not None else ()
@@ -192,4 +192,4 @@ class DiskSpool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S), self._disk:
                 if self._files is not None:
-                    await asyncio.to_thread(self._files.close)
+                    await on_disk(self._files.close)

@@ -13,7 +13,7 @@ from gateway.stores.guard.breaker import SLOW, Breaker
 from gateway.stores.guard.disk_spool import DiskSpool
 from gateway.stores.guard.spool import Spool, Waiting, with_version
 from gateway.stores.records import CallRecord, ConversationRecord
-from gateway.tasks import spawn
+from gateway.tasks import on_disk, spawn
 
 # Errors of the store; any other error is about the one record.
 TROUBLE = (protocols.StoreUnavailable, protocols.StoreCorrupt, protocols.SchemaMismatch)
@@ -82,7 +82,7 @@ class Recovery:
     async def start(self) -> None:
         """Keep what processes that ended have left on disk. Waits for a slow disk, for
         `storage.start_wait_s` at most: then that continues in the background."""
-        await asyncio.to_thread(self._disk.check_folder)
+        await on_disk(self._disk.check_folder)
         self._look_on_disk()
         if self._taking is not None:
             await asyncio.wait([self._taking], timeout=self._settings.start_wait_s)

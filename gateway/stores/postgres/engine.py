@@ -28,7 +28,7 @@ from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.redact import redaction
 from gateway.stores.sql.engine import Connection, Dialect, Engine, Row, Upkeep, Work
 from gateway.stores.sql.states import CONVERSATION, LOAD, VERSION, SQLStateStore
-from gateway.tasks import spawn
+from gateway.tasks import off_loop, spawn
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class PostgresConnection(Connection):
         await self.raw.executemany(sql, stored)
 
     async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
-        return compute(rows) if len(rows) < _MANY else await asyncio.to_thread(compute, rows)
+        return compute(rows) if len(rows) < _MANY else await off_loop(compute, rows)
 
     async def take_turn(self, table: str) -> None:
         await self.raw.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
@@ -140,7 +140,7 @@ class PostgresEngine(Engine):
     async def commit(self, call: CallRecord) -> int:
         if size_of(call) < _SMALL_BYTES:
             return await self.database.commit(self._redact(call))
-        return await self.database.commit(await asyncio.to_thread(self._redact, call))
+        return await self.database.commit(await off_loop(self._redact, call))
 
     async def changed(self, kind: str) -> None:
         with suppress(StoreError):

@@ -26,6 +26,7 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.sql.tables import Migration, migrations
 from gateway.stores.sqlite.connection import ConnectionHook, FileIdentity, open_all, translate
+from gateway.tasks import on_disk
 
 _TYPES = {
     **dict.fromkeys(("text", "name", "json"), "TEXT"),
@@ -125,7 +126,7 @@ class Database:
         """Open the file at `settings.path`, creating or migrating it as needed. `hooks` run on
         every connection, on the writer's before the migrations. Raises: StoreError."""
         database = cls(settings, migrations, hooks)
-        database._start(await asyncio.to_thread(_open, settings, migrations, hooks))
+        database._start(await on_disk(_open, settings, migrations, hooks))
         return database
 
     async def reopen(self) -> None:
@@ -137,9 +138,9 @@ class Database:
             self._refuse(StoreUnavailable(f"{self.settings.path!r} is being opened again"))
             # The old connections first: the new ones must not share their memory-mapped index.
             await asyncio.to_thread(self._stop)
-            await asyncio.to_thread(self._files.remove_log)
+            await on_disk(self._files.remove_log)
             how = (self.settings, self._migrations, self._hooks, self.after_reopening)
-            self._start(await asyncio.to_thread(_open, *how))
+            self._start(await on_disk(_open, *how))
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """The result of `work` on the writer thread, inside a transaction, after the commit. It may
@@ -161,7 +162,7 @@ class Database:
         """Return if the file is the one that was opened, and can be read and written."""
         if not self._writer.thread.is_alive():
             raise StoreClosed("the store's writer has stopped")
-        if not await asyncio.to_thread(self._files.is_current):
+        if not await on_disk(self._files.is_current):
             raise StoreReplaced(f"{self.settings.path!r} was deleted or replaced")
         await self.read(_touch)
         await self.write(_touch)

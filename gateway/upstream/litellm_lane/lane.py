@@ -16,6 +16,7 @@ import orjson
 from gateway.config import TimeoutSettings
 from gateway.dialects import CHAT, Dialect
 from gateway.errors import UpstreamFailure, UpstreamTimeout
+from gateway.tasks import loading, off_loop
 from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import Target
@@ -57,10 +58,12 @@ class LiteLLMLane:
         self._timeouts = timeouts
         self._headers = dict(headers or {})
         self._sdk: sdk.Sdk | None = None
+        self._loading = asyncio.Lock()  # calls that wait for the import take no thread each
 
     async def start(self) -> None:
         """Import LiteLLM before the first call. Raises: ImportError: it is not installed."""
-        self._sdk = await asyncio.to_thread(sdk.load)
+        async with self._loading:
+            self._sdk = self._sdk or await loading(sdk.load)
 
     async def send(
         self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect = CHAT
@@ -359,7 +362,7 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
             yield chunk
         return
     steps: Iterator[Any] = iter(inner)
-    while (chunk := await asyncio.to_thread(next, steps, _END)) is not _END:
+    while (chunk := await off_loop(next, steps, _END)) is not _END:
         yield chunk
 
 
