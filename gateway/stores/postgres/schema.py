@@ -78,6 +78,10 @@ DAYS_AHEAD = 7
 
 _EPOCH = date(1970, 1, 1)
 _LOCK_WAIT = "SET LOCAL lock_timeout = '2s'"
+_PARTITION = f"""
+{_LOCK_WAIT}; CREATE TABLE IF NOT EXISTS {{name}} PARTITION OF {{table}}
+FOR VALUES FROM ({{first}}) TO ({{end}})
+"""
 
 # The day of the database's clock, since 1970, UTC.
 TODAY = "floor(extract(epoch FROM now()) / 86400)::bigint"
@@ -109,10 +113,12 @@ async def migrate(connection: asyncpg.Connection, place: str) -> None:
                 )
             await connection.execute(_CREATE)
         applied = await _applied(connection, names, place)
-        for migration in MIGRATIONS:
-            if migration.name not in applied:
-                await connection.execute(migration.sql)
-                await connection.execute(_APPLIED, migration.name, migration.breaks_older)
+        missing = [migration for migration in MIGRATIONS if migration.name not in applied]
+        if not missing:  # another gateway has applied them meanwhile
+            return
+        await connection.execute(";\n".join([migration.sql for migration in missing]))
+        names_of = [(migration.name, migration.breaks_older) for migration in missing]
+        await connection.executemany(_APPLIED, names_of)
 
 
 async def _applied(connection: asyncpg.Connection, known: set[str], place: str) -> set[str]:
@@ -149,13 +155,14 @@ async def add_partitions(connection: asyncpg.Connection) -> None:
         for day in range(today, today + DAYS_AHEAD):
             if _name(table, day) in known:
                 continue
+            statements = _PARTITION.format(
+                name=_name(table, day),
+                table=table,
+                first=day << DAY_BITS,
+                end=(day + 1) << DAY_BITS,
+            )
             with suppress(*_NOT_MADE):
-                async with connection.transaction():
-                    await connection.execute(_LOCK_WAIT)
-                    await connection.execute(
-                        f"CREATE TABLE IF NOT EXISTS {_name(table, day)} PARTITION OF {table} "
-                        f"FOR VALUES FROM ({day << DAY_BITS}) TO ({(day + 1) << DAY_BITS})"
-                    )
+                await connection.execute(statements)  # one transaction
 
 
 async def days_with_partitions(connection: asyncpg.Connection) -> list[int]:

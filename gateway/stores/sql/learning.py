@@ -26,7 +26,7 @@ from gateway.stores.learning import (
 )
 from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import engine as db
-from gateway.stores.sql.patterns import SELECT_LESSONS, insert_pattern, stored_lesson
+from gateway.stores.sql.patterns import SELECT_LESSONS, stored_lesson, write_patterns
 from gateway.stores.totals import DERIVED
 
 FORGOTTEN = "[forgotten]"  # in place of texts that only a forgotten run taught
@@ -518,7 +518,7 @@ async def _learn(
     if evidence and not kept:
         return False, 0
     if known is None:
-        await insert_pattern(pattern, connection)
+        await write_patterns([pattern], connection)
     new = [
         row for row in kept if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from msgspec.structs import replace
@@ -74,12 +74,13 @@ WITH RECURSIVE found(name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL
 """
-_INSERT = f"{db.insert('patterns', _NEW)} RETURNING pk"
-_REPLACE = f"UPDATE patterns SET {db.assigned(_CONTENT)} WHERE pk = :pk"
-_SAME = """
-SELECT pk, pattern_id FROM patterns WHERE tenant = :tenant AND digest = :digest AND origin = ''
+_WRITE = f"""
+{db.insert("patterns", _NEW)} ON CONFLICT (tenant, pattern_id) DO UPDATE
+SET {", ".join([f"{name} = excluded.{name}" for name in _CONTENT])}
 """
-_OWN = "SELECT pk, origin FROM patterns WHERE tenant = :tenant AND pattern_id = :pattern_id"
+_KNOWN = """
+SELECT tenant, pattern_id, digest, origin FROM patterns WHERE {digests} OR {ids}
+"""
 _FIND = """
 SELECT pk FROM patterns WHERE pattern_id = :pattern_id
     AND (CAST(:tenant AS TEXT) IS NULL OR tenant IN ('', :tenant))
@@ -97,7 +98,8 @@ ON CONFLICT (embedder_id) DO NOTHING
 _SPACE = "SELECT number, dimensions FROM pattern_spaces WHERE embedder_id = :embedder_id"
 _PUT = """
 INSERT INTO pattern_vectors (space, pk, tenant, tier, vector)
-SELECT :space, p.pk, p.tenant, p.tier, {vector} FROM patterns AS p WHERE p.pk = :pk
+SELECT :space, p.pk, p.tenant, p.tier, {vector}
+FROM patterns AS p WHERE p.tenant = :tenant AND p.digest = :digest
 ON CONFLICT (space, pk) DO UPDATE
 SET tenant = excluded.tenant, tier = excluded.tier, vector = excluded.vector
 """
@@ -114,15 +116,18 @@ WHERE v.distance <= :most ORDER BY v.distance, p.pk
 """
 _SUITABLE = " AND pk IN (SELECT p.pk FROM patterns AS p WHERE {conditions})"
 _FORGET = "DELETE FROM pattern_vectors WHERE pk = :pk"  # of all embedders
+_OUTDATED = """
+DELETE FROM pattern_vectors WHERE pk IN (
+    SELECT pk FROM patterns WHERE tenant = :tenant AND pattern_id = :pattern_id
+)
+"""
 _UNFIT = """
 DELETE FROM pattern_vectors WHERE space = :space
     AND ({size} <> :dimensions OR pk NOT IN (SELECT pk FROM patterns))
 """
 _LACKING = "p.tier <> 'e3' AND p.origin = '' AND v.pk IS NULL"
-_CURRENT = """
-SELECT pk FROM patterns
-WHERE tenant = :tenant AND pattern_id = :pattern_id AND digest = :digest
-"""
+
+_Entry: TypeAlias = "tuple[Pattern, values.Vector[float] | None]"
 
 
 class PatternStore:
@@ -148,23 +153,26 @@ class PatternStore:
         lacking = f"SELECT count(*) FROM patterns AS p {self._joined} WHERE {_LACKING}"
         return int((await self._engine.fetch(lacking))[0][0])
 
-    async def add(
-        self, entries: Sequence[tuple[Pattern, values.Vector[float] | None]]
-    ) -> list[tuple[values.Added, str]]:
+    async def add(self, entries: Sequence[_Entry]) -> list[tuple[values.Added, str]]:
         """Store patterns, all or none; returns for each the result and its id. A pattern whose
         content the tenant already has changes nothing and gives the stored id; one with a known id
-        replaces that pattern's content and keeps its counts. Raises: SpaceMismatch for a vector of
-        other dimensions."""
+        replaces that pattern's content and keeps its counts. The number of statements does not grow
+        with that of the patterns. Raises: SpaceMismatch for a vector of other dimensions."""
         self._check(*(vector for _, vector in entries))
+        entries = [(with_id(pattern), vector) for pattern, vector in entries]
 
         async def work(connection: db.Connection) -> list[tuple[values.Added, str]]:
             # One at a time: two gateways may bring the same patterns, as at their first start.
             await connection.take_turn(_TABLE)
-            return [await self._add(with_id(each), vector, connection) for each, vector in entries]
+            known = await self._known([pattern for pattern, _ in entries], connection)
+            results = [known.add(pattern) for pattern, _ in entries]
+            await write_patterns(known.changed, connection)
+            await self._put(entries, connection)
+            return results
 
-        added = await self._engine.transact(work)
+        results = await self._engine.transact(work, patient=True)
         await self._engine.changed(PATTERNS)
-        return added
+        return results
 
     async def edit(self, pattern: Pattern, vector: values.Vector[float] | None) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
@@ -172,15 +180,14 @@ class PatternStore:
 
         async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
-            tenant, pattern_id = pattern.tenant, pattern.pattern_id
-            pk = await connection.value(_OWN, tenant=tenant, pattern_id=pattern_id)
-            if pk is None:
-                raise values.PatternConflict(f"there is no pattern {pattern_id!r}")
-            same = await connection.row(_SAME, tenant=tenant, digest=content_id(pattern))
-            if same is not None and same[0] != pk:
-                raise values.PatternConflict(f"pattern {same[1]!r} has the same content")
-            await _replace(pk, pattern, connection)
-            await self._put(pk, vector, connection)
+            known = await self._known([pattern], connection)
+            if (pattern.tenant, pattern.pattern_id) not in known.contents:
+                raise values.PatternConflict(f"there is no pattern {pattern.pattern_id!r}")
+            _, same = known.add(pattern)
+            if same != pattern.pattern_id:
+                raise values.PatternConflict(f"pattern {same!r} has the same content")
+            await write_patterns([pattern], connection)
+            await self._put([(pattern, vector)], connection)
 
         await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
@@ -284,20 +291,16 @@ class PatternStore:
         )
         return [pattern_of(row) for row in found]
 
-    async def set_vectors(self, entries: Sequence[tuple[Pattern, values.Vector[float]]]) -> None:
-        """Store vectors of the open space for patterns, found by tenant and id."""
+    async def set_vectors(self, entries: Sequence[_Entry]) -> None:
+        """Store vectors of the open space for patterns. Skips a pattern that was edited or removed
+        while its vector was computed."""
         self._check(*(vector for _, vector in entries))
 
         async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
-            for pattern, vector in entries:
-                # Skips a pattern that was edited or removed while its vector was computed.
-                own = db.row_of(pattern, ("tenant", "pattern_id"))
-                pk = await connection.value(_CURRENT, **own, digest=content_id(pattern))
-                if pk is not None:
-                    await self._put(pk, vector, connection)
+            await self._put(entries, connection)
 
-        await self._engine.transact(work)
+        await self._engine.transact(work, patient=True)
 
     async def remove_unfit(self) -> None:
         """Remove vectors of the open space that are of a wrong size or fit no pattern."""
@@ -322,32 +325,30 @@ class PatternStore:
         """Joins `patterns AS p` with the space's vectors as `v`, whose `pk` is NULL without one."""
         return f"LEFT JOIN pattern_vectors AS v ON v.space = {self._space} AND v.pk = p.pk"
 
-    async def _add(
-        self, pattern: Pattern, vector: values.Vector[float] | None, connection: db.Connection
-    ) -> tuple[values.Added, str]:
-        """Insert or replace one pattern, or keep one with the same content; as `add`."""
-        tenant, pattern_id = pattern.tenant, pattern.pattern_id
-        added = (values.Added.ADDED, pattern_id)
-        if same := await connection.row(_SAME, tenant=tenant, digest=content_id(pattern)):
-            pk, added = same[0], (values.Added.UNCHANGED, same[1])
-        elif known := await connection.row(_OWN, tenant=tenant, pattern_id=pattern_id):
-            pk, origin = known
-            if origin:
-                raise values.PatternConflict(f"{pattern_id!r} is the id of a lesson")
-            await _replace(pk, pattern, connection)
-            added = (values.Added.REPLACED, pattern_id)
-        else:
-            pk = await insert_pattern(pattern, connection)
-        await self._put(pk, vector, connection)
-        return added
+    async def _known(self, patterns: Sequence[Pattern], connection: db.Connection) -> _Known:
+        """The stored patterns with the content or the id of one of these."""
+        among = self._engine.dialect.among
+        statement = _KNOWN.format(
+            digests=among("digest", "digests", "text"), ids=among("pattern_id", "ids", "text")
+        )
+        digests = [content_id(pattern) for pattern in patterns]
+        ids = [pattern.pattern_id for pattern in patterns]
+        return _Known(await connection.fetch(statement, digests=digests, ids=ids))
 
-    async def _put(
-        self, pk: int, vector: values.Vector[float] | None, connection: db.Connection
-    ) -> None:
-        """Store the vector of pattern `pk`, in place of an earlier one; without one nothing."""
-        if vector is not None:
-            statement = _PUT.format(vector=self._engine.dialect.vector)
-            await connection.fetch(statement, space=self._space, pk=pk, vector=vector)
+    async def _put(self, entries: Sequence[_Entry], connection: db.Connection) -> None:
+        """Store the vectors of patterns, found by their content, in place of earlier ones."""
+        statement = _PUT.format(vector=self._engine.dialect.vector)
+        rows = [
+            {
+                "space": self._space,
+                "tenant": pattern.tenant,
+                "digest": content_id(pattern),
+                "vector": vector,
+            }
+            for pattern, vector in entries
+            if vector is not None
+        ]
+        await connection.execute_many(statement, rows)
 
     async def _nearest(
         self, search: values.Search, families: Sequence[str] | None, connection: db.Connection
@@ -420,8 +421,43 @@ def _content(pattern: Pattern) -> dict[str, Any]:
     }
 
 
-async def insert_pattern(pattern: Pattern, connection: db.Connection) -> int:
-    """Insert a pattern that is not there yet, without a vector; its row."""
+class _Known:
+    """Stored patterns, and those that are added to them one after the other.
+
+    `contents`: the digest by tenant and id. `changed`: the patterns to write, in their order."""
+
+    def __init__(self, rows: Sequence[db.Row]) -> None:
+        self.contents = {(tenant, own): digest for tenant, own, digest, _ in rows}
+        self.changed: list[Pattern] = []
+        self._lessons = {(tenant, own) for tenant, own, _, origin in rows if origin}
+        self._ids = {(tenant, digest): own for tenant, own, digest, origin in rows if not origin}
+
+    def add(self, pattern: Pattern) -> tuple[values.Added, str]:
+        """The result of adding one pattern, and its id. Raises: PatternConflict."""
+        tenant, digest = pattern.tenant, content_id(pattern)
+        if (same := self._ids.get((tenant, digest))) is not None:
+            return values.Added.UNCHANGED, same
+        key = (tenant, pattern.pattern_id)
+        if key in self._lessons:
+            raise values.PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
+        result = values.Added.REPLACED if key in self.contents else values.Added.ADDED
+        self._ids.pop((tenant, self.contents.get(key)), None)
+        self._ids[tenant, digest] = pattern.pattern_id
+        self.contents[key] = digest
+        self.changed.append(pattern)
+        return result, pattern.pattern_id
+
+
+async def write_patterns(patterns: Sequence[Pattern], connection: db.Connection) -> None:
+    """Write the contents of patterns, new ones or over those of the same ids. The vectors of all
+    embedders, which belong to the old texts, are removed."""
+    rows = [_row(pattern) for pattern in patterns]
+    await connection.execute_many(_WRITE, rows)
+    ids = [db.row_of(pattern, ("tenant", "pattern_id")) for pattern in patterns]
+    await connection.execute_many(_OUTDATED, ids)
+
+
+def _row(pattern: Pattern) -> dict[str, Any]:
     lesson = pattern.lesson
     known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
     known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
@@ -430,14 +466,7 @@ async def insert_pattern(pattern: Pattern, connection: db.Connection) -> int:
         known["status"], known["trust"] = lesson.status.value, lesson.trust.value
         known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
     row = _content(pattern) | known | db.row_of(pattern, ("tenant", "pattern_id"))
-    return int(await connection.value(_INSERT, **row, created_at=row["updated_at"]))
-
-
-async def _replace(pk: int, pattern: Pattern, connection: db.Connection) -> None:
-    """Write the content of `pattern` to row `pk`; the vectors of all embedders, which belong to the
-    old text, are removed."""
-    await connection.fetch(_REPLACE, **_content(pattern), pk=pk)
-    await connection.fetch(_FORGET, pk=pk)
+    return row | {"created_at": row["updated_at"]}
 
 
 async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) -> int | None:

@@ -63,6 +63,29 @@ async def a_known_id_gets_the_new_content(stores: Stores) -> None:
     assert await found(store, vector=vector(0, 1), floor=0.5) == ["new"]
 
 
+async def many_at_once_are_one_after_the_other(stores: Stores) -> None:
+    """A text that is repeated, replaced or taken over by another id has the result and the vector
+    that it would have by itself."""
+    store = await opened(stores)
+    await add(store, pattern("old", pattern_id="p"), vector(1))
+    batch = [
+        (pattern("new", pattern_id="p"), vector(0, 1)),
+        (pattern("old", pattern_id="q"), vector(1)),
+        (pattern("old", pattern_id="r"), vector(1)),
+        (pattern("one", pattern_id="s"), vector(1)),
+        (pattern("two", pattern_id="s"), vector(0, 1)),
+    ]
+    assert await store.add(batch) == [
+        (Added.REPLACED, "p"),
+        (Added.ADDED, "q"),
+        (Added.UNCHANGED, "q"),
+        (Added.ADDED, "s"),
+        (Added.REPLACED, "s"),
+    ]
+    assert await found(store, floor=0.5) == ["old"]
+    assert set(await found(store, vector=vector(0, 1), floor=0.5)) == {"new", "two"}
+
+
 async def two_tenants_may_use_the_same_id(stores: Stores) -> None:
     """An id belongs to its tenant; each gets its own."""
     store = await opened(stores)
@@ -168,6 +191,7 @@ PATTERN_CHECKS: tuple[Check, ...] = (
     a_pattern_is_kept_as_it_was,
     the_same_content_is_stored_once,
     a_known_id_gets_the_new_content,
+    many_at_once_are_one_after_the_other,
     two_tenants_may_use_the_same_id,
     a_pattern_can_be_edited,
     an_edit_cannot_duplicate_or_create,
