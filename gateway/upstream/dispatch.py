@@ -21,7 +21,7 @@ from gateway.dialects import CHAT, Dialect
 from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.tasks import off_loop
-from gateway.upstream import credentials
+from gateway.upstream import credentials, retries
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
@@ -36,16 +36,6 @@ INSTANCE_HEADER = b"x-gateway-instance"
 
 # Set for each connection separately, or meant for the gateway itself.
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
-
-# Another attempt may succeed: rate limits and server errors, including those of providers (529 is
-# Anthropic's "overloaded") and of proxies in front of them (520 to 527 are Cloudflare's). What is
-# no status of HTTP, 600 and above, counts as a server error (RFC 9110 section 15).
-RETRY_STATUSES = frozenset({429, *range(500, 1000)})
-
-# Answers to credentials and a model name that are the operator's and not the client's: another
-# target has other ones.
-_REFUSALS = frozenset({401, 403, 404})
-
 
 _PACKED_AT_ONCE = 2**15  # bytes that take about a millisecond to pack
 
@@ -249,7 +239,7 @@ class Dispatcher:
         """(index in the schedule of the next attempt, or None; seconds to wait before it)."""
         if isinstance(outcome, Delivery):
             asked = retry_after_s(outcome.response.headers)
-            again = outcome.response.status in RETRY_STATUSES
+            again = outcome.response.status in retries.AT_SAME_TARGET
         else:
             asked, again = outcome.retry_after_s, outcome.retryable
         if asked is None:
@@ -276,9 +266,9 @@ async def _packed_again(body: bytes, coding: bytes) -> bytes:
 def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
     """Whether another attempt, at this target or the next, may end better than this one."""
     status = outcome.response.status if isinstance(outcome, Delivery) else outcome.status
-    if status in _REFUSALS:
+    if status in retries.WITH_OTHER_KEY:
         return bool(target.api_key) or not target.client_apis
-    return status in RETRY_STATUSES
+    return status in retries.AT_OTHER_TARGET
 
 
 def attempt_schedule(

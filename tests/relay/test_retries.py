@@ -49,7 +49,7 @@ def deployments(*servers: ScriptedUpstream, name: str = "m", **more: Any) -> lis
     ]
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 520, 524, 529])
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 520, 524, 529])
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 def test_a_passing_failure_is_not_seen(
     upstream: ScriptedUpstream, relay: Relay, body: dict[str, Any], status: int
@@ -82,6 +82,32 @@ def test_what_cannot_get_better_is_not_repeated(
     heard = hear(relay(), json=HELLO)
     assert (heard.status, len(upstream.requests)) == (status, 1)
     assert heard.headers["x-gateway-attempts"] == "1"
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize(
+    ("status", "asked"),
+    [
+        *((status, [1, 0]) for status in (400, 409, 413)),
+        *((status, [2, 1]) for status in (408, 425, 429, 500, 503, 529)),
+        *((status, [1, 1]) for status in (501, 505)),
+        *((status, [1, 1]) for status in (401, 403, 404)),
+    ],
+)
+def test_both_lanes_ask_again_after_the_same_answers(
+    two: tuple[ScriptedUpstream, ScriptedUpstream],
+    relay: Relay,
+    lane: str,
+    status: int,
+    asked: list[int],
+) -> None:
+    """The same target once more, a fallback, both or none: by the status alone."""
+    two[0].default = Fault(FaultKind.UNAVAILABLE, status=status, retry_after="0")
+    made = [*deployments(two[0], api_key="k"), *deployments(two[1], name="spare")]
+    listed = [{**made[0], "lane": lane}, made[1]]
+    router = {"fallbacks": [{"m": ["spare"]}], "num_retries": 1}
+    hear(relay({"model_list": listed, "router": router}), json=HELLO)
+    assert [len(server.requests) for server in two] == asked
 
 
 def test_retry_after_is_honoured(upstream: ScriptedUpstream, relay: Relay) -> None:

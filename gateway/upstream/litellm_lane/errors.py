@@ -14,9 +14,8 @@ from gateway.upstream.base import RawHeaders, header, retry_after_s
 from gateway.upstream.litellm_lane.readable import parsed
 from gateway.upstream.litellm_lane.transport import ProviderCall
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.retries import AT_SAME_TARGET
 from gateway.wire.coerce import as_int, as_mapping, as_text
-
-RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 # status -> (type, code) when the provider sends none.
 _BY_STATUS: Mapping[int, tuple[str, str | None]] = {
@@ -156,7 +155,7 @@ def _from_answer(
         code=details.code,
         param=details.param,
         headers=tuple(passed),
-        retryable=status in RETRYABLE,
+        retryable=status in AT_SAME_TARGET,
         retry_after_s=wait_s,
     )
 
@@ -174,12 +173,12 @@ def _from_body(
                 hide(details.message or "the provider reported an error", secrets),
                 type=details.type,
                 code=details.code,
-                retryable=status in RETRYABLE,
+                retryable=status in AT_SAME_TARGET,
             )
     code = _status_code(error) if streaming else None
     if code is not None:
         message = str(getattr(error, "message", None) or error)
-        return _build(code, hide(message, secrets), retryable=code in RETRYABLE)
+        return _build(code, hide(message, secrets), retryable=code in AT_SAME_TARGET)
     return UpstreamMalformed(
         f"the provider's answer could not be read ({type(error).__name__})", retryable=True
     )

@@ -1,0 +1,17 @@
+"""May a call be tried again? One table of answers, for both lanes."""
+
+# The same target may answer otherwise a moment later: it gave up waiting (408), wants a connection
+# without early data (425), has too many calls (429), or failed (5xx; 520 to 527 are of a proxy in
+# front of it, 529 is Anthropic's "overloaded"). What is no status of HTTP, 600 and above, counts as
+# 5xx. A server that does not know the method (501) or the version of HTTP (505) will not know it
+# then, either, and a conflict (409) is the client's to resolve. Sources: RFC 9110 section 15, RFC
+# 8470 section 5.2.
+AT_SAME_TARGET = frozenset({408, 425, 429, *range(500, 1000)}) - {501, 505}
+"""Statuses after which the same target is asked again."""
+
+AT_OTHER_TARGET = AT_SAME_TARGET | {501, 505}
+"""Statuses after which another target is asked."""
+
+WITH_OTHER_KEY = frozenset({401, 403, 404})
+"""Answers to credentials and a model name: where these are the operator's and not the client's,
+another target has other ones."""
