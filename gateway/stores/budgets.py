@@ -324,8 +324,12 @@ def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
     counted = asked.had if mine is None else NOTHING
     for name, amounts in report.moved.items():
         if name in leases:
-            rest = (leases[name].open - amounts).most(NOTHING)
-            leases[name] = structs.replace(leases[name], open=rest)
+            # The call may have been taken from what its gateway had free when it last renewed.
+            rest = leases[name].open - amounts
+            free = leases[name].free - (NOTHING - rest).most(NOTHING)
+            leases[name] = structs.replace(
+                leases[name], open=rest.most(NOTHING), free=free.most(NOTHING)
+            )
         else:
             counted += amounts
     account = charged(account, report.spent - counted, report.estimated - counted)

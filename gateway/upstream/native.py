@@ -6,7 +6,6 @@ are all things a proxy must not do: answers are read by `gateway/upstream/http1.
 import asyncio
 import math
 import re
-import time
 import urllib.request
 from collections.abc import AsyncIterator
 from functools import lru_cache, partial
@@ -22,7 +21,6 @@ from gateway.upstream.pool import Pool, Route, closed_early, where
 
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
-_STALE_S = 1.0  # a connection that was closed while idle fails within this time
 _MOST_ROUTES = 512  # as many URLs are kept prepared
 _LENGTH = frozenset({b"content-length"})
 _SET_HERE = frozenset({b"host", b"content-length"})
@@ -94,7 +92,7 @@ class NativeLane:
         headers = [h for h in headers if h[0] != b"content-length"]
         head = route.head(headers, length)
         guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)
-        answer, reused, began = None, False, time.monotonic()
+        answer, reused = None, False
         try:
             with guard:
                 connection = await route.pool.connect(route.origin)
@@ -105,7 +103,7 @@ class NativeLane:
             guard.stop()
             if answer is not None:
                 await answer.aclose()
-            if reused and isinstance(exc, ConnectionError) and time.monotonic() - began < _STALE_S:
+            if reused and isinstance(exc, ConnectionError):
                 raise StaleConnection(
                     closed_early(where(route.origin.url)).message, retryable=True
                 ) from exc
@@ -127,4 +125,5 @@ class NativeLane:
 
 
 class StaleConnection(UpstreamUnreachable):
-    """The upstream closed an idle connection just when it was used; it read nothing."""
+    """The upstream closed a connection that had been used before, without an answer. It may have
+    closed it while it was idle and read nothing, or have executed the request."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from gateway.budgets.ledger import BudgetLedger, Held, MemoryBudgets
 from gateway.config.budgets import ControlSettings
@@ -74,6 +74,7 @@ STEP = st.tuples(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, max_size=120))
+@example([("call", 0)] * 5 + [("call", 1), ("die", 1), ("late", 0), ("call", 0)])
 def test_spent_and_leased_stay_within_the_limit(steps: list[tuple[str, int]]) -> None:
     """Any order of calls, ends, reports, deaths, expiries, ends that another gateway reports, and
     renewals that were done without an answer. Calls that were let through are never over."""
