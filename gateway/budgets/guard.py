@@ -12,7 +12,13 @@ from msgspec import Struct, convert, structs, to_builtins
 from gateway.budgets import rules
 from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
 from gateway.budgets.ledger import BudgetLedger, Held
-from gateway.budgets.texts import budget_error, budget_header, unpriced_error, used_up
+from gateway.budgets.texts import (
+    budget_error,
+    budget_header,
+    uncounted_error,
+    unpriced_error,
+    used_up,
+)
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
 from gateway.exchange import Exchange
@@ -39,12 +45,15 @@ _WAIT_STEP_S = 0.1
 
 
 class CallBody(Struct, frozen=True, kw_only=True):
-    """Parts of a request that an estimate reads. `answers`: the model writes an answer."""
+    """Parts of a request that an estimate reads. `answers`: the model writes an answer. `counted`:
+    the list of `routes.toml` that its `route` is in, empty for none."""
 
     fields: Mapping[str, Any]
     raw: bytes
     answers: bool = True
     calls: int = 1
+    counted: str = "answer"
+    route: str = ""
 
 
 class Admission(Struct, kw_only=True):
@@ -125,6 +134,10 @@ class BudgetGuard:
         if not applied:
             return None
         estimate = self._estimate(model, subject.root, body)
+        # Of pictures and sounds only those with a price for tokens are counted.
+        uncounted = not body.counted or (estimate.unpriced and body.counted == "media")
+        if uncounted and binding and (hard := [a for a in applied if a.budget.hard]):
+            raise _refused(uncounted_error(body.route, hard[0].budget.name), hard[0])
         if estimate.unpriced:
             self._check_unpriced(applied, model, binding=binding)
         held = await self._reserve(applied, estimate, binding=binding)
@@ -300,9 +313,7 @@ class BudgetGuard:
         counting = [each for each in applied if each.budget.limits.usd is not None]
         how = self.control.unpriced
         if counting and how == "refuse" and binding:
-            first, now = counting[0], time.time()
-            found = rules.standing(first, opened(first.wanted, now), now)
-            raise Refused(unpriced_error(model, first.budget.name), first.budget.stop_with, found)
+            raise _refused(unpriced_error(model, counting[0].budget.name), counting[0])
         if counting and model not in self._unpriced and len(self._unpriced) < _MOST_UNPRICED:
             self._unpriced.add(model)
             (_log.info if how == "count_as" else _log.warning)(
@@ -327,6 +338,12 @@ class BudgetGuard:
 
     async def _accounts(self, applied: Sequence[rules.Applied]) -> list[Account]:
         return await self.ledger.look([each.wanted for each in applied])
+
+
+def _refused(error: BudgetExceeded, by: rules.Applied) -> Refused:
+    """The refusal of a call that a budget cannot count, whatever is left of it."""
+    now = time.time()
+    return Refused(error, by.budget.stop_with, rules.standing(by, opened(by.wanted, now), now))
 
 
 class Spending(Struct, kw_only=True):

@@ -15,6 +15,7 @@ from gateway.text.formatting import counted, money
 
 _ROUNDING = 1e-9
 NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of scope `key`
+NO_MODEL = "(no model)"  # the same of calls that name no model, in budgets of scope `model`
 
 
 class CallSubject(Struct, frozen=True, kw_only=True):
@@ -92,7 +93,9 @@ def applying(
 
 
 def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
-    patterns = ((n, getattr(budget.match, n)) for n in ("client", "model", "tenant", "key"))
+    # A hard budget of some models counts a call of an unknown one, too.
+    names = ("client", "tenant", "key", *(("model",) if call.model or not budget.hard else ()))
+    patterns = ((n, getattr(budget.match, n)) for n in names)
     return all(p is None or fnmatchcase(getattr(call, name), p) for name, p in patterns)
 
 
@@ -100,7 +103,7 @@ def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
     """The account's subject, such as `acme/web@2026-W48`; empty for a call without one of the
     scopes, which does not count."""
     named = {scope: getattr(call, name) for scope, name in SUBJECTS.items()}
-    named |= {**call.labels, "key": call.key or NO_KEY}
+    named |= {**call.labels, "key": call.key or NO_KEY, "model": call.model or NO_MODEL}
     parts = [named.get(scope, "") for scope in budget.scopes if scope != "day"]
     if _BELOW_TENANT.isdisjoint(budget.scopes):
         parts.insert(0, call.tenant)

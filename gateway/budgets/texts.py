@@ -78,6 +78,12 @@ def unpriced_error(model: str, budget: str) -> errors.BudgetExceeded:
     return errors.BudgetExceeded(errors.STOPPED + text, headers=NO_RETRY)
 
 
+def uncounted_error(route: str, budget: str) -> errors.BudgetExceeded:
+    """The refusal of a call whose use a hard budget cannot count."""
+    text = f"what a call of {route[:100]} uses cannot be counted, and the budget {budget} is hard"
+    return errors.BudgetExceeded(errors.STOPPED + text, headers=NO_RETRY)
+
+
 def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
     """The refusal of a call, with when to try again where that is known: a window ends, and what is
     only reserved may become free."""

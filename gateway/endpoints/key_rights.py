@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from gateway.auth.authenticator import Principal
 from gateway.config import KeyRights
 from gateway.dialects import SteeredRequest
-from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
+from gateway.errors import Forbidden, GatewayError, NotFound
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.protocols import StoreError
@@ -26,7 +26,7 @@ from gateway.tasks import off_loop
 from gateway.upstream.base import header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.messages import REFERENCE
-from gateway.wire.parsing import parse_object
+from gateway.wire.parsing import parse_object, refuse_repeated
 from gateway.wire.request import ChatRequest
 
 # Compared with the path as it is sent, so that no other spelling of a path passes for one of these.
@@ -124,7 +124,7 @@ async def require_own(
     unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)
     is_limited = _is_limited(services, principal)
     if request is not None and not unreadable and (is_limited or _rights(services, principal)):
-        _refuse_repeated(request.repeated)
+        refuse_repeated(request.raw)
     require_models(services, principal, None if request is None or unreadable else request.body)
     if not is_limited or _STORED.fullmatch(f"{call.method} {call.path}"):
         return
@@ -136,13 +136,6 @@ async def require_own(
         return
     at_cloud = in_path or call.seat is not None
     call.instead_of_operator_key = await _refusal(runtime, services, principal, request, at_cloud)
-
-
-def _refuse_repeated(name: str | None) -> None:
-    """Refuse a limited key's body in which two members have one name, of which the upstream may
-    read the other one than this module."""
-    if name is not None:
-        raise BadRequest(f"two members of the body are named {name[:80]!r}, case aside", param=name)
 
 
 async def _refusal(

@@ -13,6 +13,7 @@ import orjson
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
+from gateway.budgets.routes import counted_how, form_model
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.texts import with_status
 from gateway.calls.prepared_request import UpstreamReply, readable
@@ -49,40 +50,29 @@ from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
 from gateway.wire.request import ChatRequest
 from gateway.wire.response_tee import ResponseWatch
 
-# Bodies that name a model and ask it nothing, and routes that only count.
-_NO_CALL: Final = re.compile(
-    r"/(?:count[_-]tokens|input_tokens|assistants(?:/[^/]+)?|fine_tuning/.+)$|(?::|%3A)\w+Tokens$"
-)
-_ANSWERS: Final = ("/completions", "/responses", "/messages")
+_MEDIA_BYTES: Final = 25  # of a picture or sound, for one of a text of as many tokens
 # A JSON string cannot contain a bare quote: these are keys.
-_USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_USAGE: Final = re.compile(rb'"usage(?:Metadata)?"\s*:\s*(?=\{)')
 _MODEL: Final = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
 _USAGE_BYTES: Final = 4096  # longer than any usage object
 _decode: Final = json.JSONDecoder().raw_decode
 
 
 async def admit(
-    runtime: Runtime,
-    services: Services,
-    exchange: Exchange,
-    call: UpstreamCall,
-    raw: bytes,
-    request: ChatRequest | None,
-) -> _CountedCall | None:
-    """Reserve a call on the budgets that it counts on; None if it is no call, or counts on none.
-    `request`: the body, None for one that names no model or cannot be read. Raises: BudgetExceeded:
-    a budget has not enough left."""
+    runtime: Runtime, services: Services, exchange: Exchange, call: UpstreamCall, sent: CallBody
+) -> CountedCall | None:
+    """Reserve a call on the budgets that it counts on; None if it is free, or counts on none.
+    Raises: BudgetExceeded: a budget has not enough left, or is hard and cannot count the call."""
     guard = services.budgets
-    if guard is None or request is None or _NO_CALL.search(call.path):
+    if guard is None or sent.counted == "free":
         return None
     client = header(call.headers, b"user-agent").decode("latin-1").split(" ")[0][:80]
     asked = exchange.request
-    about = {"tenant": asked.tenant, "key": asked.key, "client": client, "model": request.model}
+    about = {"tenant": asked.tenant, "key": asked.key, "client": client, "model": asked.model}
     subject = CallSubject(labels=asked.labels, **about)
-    body = CallBody(fields=request.body, raw=raw, answers=call.path.endswith(_ANSWERS))
     binding = services.settings.steering.mode != "shadow"
     try:
-        admission = await guard.admit(subject, subject.model, body, binding=binding)
+        admission = await guard.admit(subject, subject.model, sent, binding=binding)
     except Refused as refused:
         runtime.metrics.budget_stops.labels(refused.standing.applied.budget.name).inc()
         raise with_status(refused.error, services.settings.control.stop_status) from None
@@ -91,14 +81,14 @@ async def admit(
     if shown := admission.header:
         exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
         exchange.notes["budget"] = shown
-    counted = _CountedCall(guard, admission, services, exchange, body, binding)
+    counted = CountedCall(guard, admission, services, exchange, sent, binding)
     call.headers = readable(call.headers, plain=False)
     call.admits = counted.admits
     return counted
 
 
 @dataclass(slots=True)
-class _CountedCall:
+class CountedCall:
     """A call that has reserved its estimate, until its answer says what it used."""
 
     guard: BudgetGuard
@@ -126,8 +116,8 @@ class _CountedCall:
     async def settle(self, status: int, content: bytes) -> None:
         """End the reservation with what an answer reports, by its content as far as it was read."""
         usage = _usage_in(content)
-        if usage:
-            used, unpriced = amounts_of(self._model(content), usage, self.services.catalogue.cost)
+        used, unpriced = amounts_of(self._model(content), usage, self.services.catalogue.cost)
+        if used.of("tokens"):
             await self.guard.settle(self.admission, used, unpriced=unpriced)
         else:
             # What it used is unknown, so that its estimate counts; an error used nothing.
@@ -147,7 +137,7 @@ class _CountedAnswer:
     """`LaneResponse` that is read on its way; the reservation ends before the last byte goes out,
     where that can be held back: a stream is not delayed."""
 
-    def __init__(self, response: LaneResponse, call: _CountedCall, limit_bytes: int) -> None:
+    def __init__(self, response: LaneResponse, call: CountedCall, limit_bytes: int) -> None:
         self.status, self.headers = response.status, response.headers
         self.usage = response.usage
         self._response = response
@@ -225,28 +215,41 @@ class PassThrough:
             if asked is not None or echo is not None:
                 call.headers = readable(headers, plain=echo is not None)
             answering = _Answering(self._runtime, services, exchange, send, asked, echo)
+            how = counted_how(call.method, call.path, headers)
             content_type = header(headers, b"content-type")
-            if scope["method"] == "POST" and content_type.startswith(b"application/json"):
+            as_json = scope["method"] == "POST" and content_type.startswith(b"application/json")
+            raw, upload = b"", None
+            if as_json or (services.budgets is not None and how not in ("", "free")):
                 raw = await read_body(headers, receive, exchange, limit, share)
-                async with DisconnectWatch(receive, exchange) as watch:
-                    read = await read_request(raw)
-                    if read is not None and call.seat is not None and call.seat.model:
-                        read.model = read.body["model"] = call.seat.model  # not the body's
+            elif _has_body(headers):
+                upload = Upload(headers, receive, limit)
+            async with DisconnectWatch(receive, exchange, upload) as watch:
+                read = await read_request(raw)
+                if read is not None and call.seat is not None and call.seat.model:
+                    read.model = read.body["model"] = call.seat.model  # not the body's
+                if as_json:
                     await require_own(self._runtime, services, principal, call, read)
-                    request = read if read and isinstance(read.body.get("model"), str) else None
-                    if request is not None and call.dialect is not None:
-                        call.conversation = _conversation(services, principal.tenant, call, request)
-                    counted = await admit(self._runtime, services, exchange, call, raw, request)
-                    sending = _send_json(services, exchange, call, raw, request)
-                    response = await (counted.answer_of(sending) if counted else sending)
-                    await answering.relay(response, watch)
-            else:
-                if _has_body(headers):
+                elif _has_body(headers):
                     require_models(services, principal, None)
-                upload = Upload(headers, receive, limit) if _has_body(headers) else None
-                async with DisconnectWatch(receive, exchange, upload) as watch:
-                    response = await _send_stream(services, exchange, call, upload)
-                    await answering.relay(response, watch)
+                named = read if read and isinstance(read.body.get("model"), str) else None
+                if as_json and named is not None and call.dialect is not None:
+                    call.conversation = _conversation(services, principal.tenant, call, named)
+                exchange.request.model = named.model if named else form_model(raw)
+                sent = CallBody(
+                    fields=named.body if named else {},
+                    raw=raw[: len(raw) // _MEDIA_BYTES] if how == "media" else raw,
+                    answers=how != "input",
+                    counted=how,
+                    route=call.path,
+                )
+                counted = await admit(self._runtime, services, exchange, call, sent)
+                if upload is None:
+                    request = named if as_json else None
+                    sending = _send_json(services, exchange, call, raw, request)
+                else:
+                    sending = _send_stream(services, exchange, call, upload)
+                response = await (counted.answer_of(sending) if counted else sending)
+                await answering.relay(response, watch)
 
     def _stored_answer(self, tenant: str, scope: Scope) -> tuple[Asked | None, EchoFilter | None]:
         """The background answer that a request polls, cancels or deletes, and the filter that
@@ -320,7 +323,6 @@ async def _send_json(
 ) -> LaneResponse:
     """Send a JSON body; it was read whole, to select a deployment by `model` and to retry."""
     model = request.model if request else ""
-    exchange.request.model = model
 
     def body(target: Target) -> bytes:
         if request is None or target.model is None:
@@ -348,13 +350,13 @@ async def _send_json(
 
 
 async def _send_stream(
-    services: Services, exchange: Exchange, call: UpstreamCall, upload: Upload | None
+    services: Services, exchange: Exchange, call: UpstreamCall, upload: Upload
 ) -> LaneResponse:
     started = time.perf_counter()
     try:
-        return await _to_keeper(services, exchange, call, b"" if upload is None else upload)
+        return await _to_keeper(services, exchange, call, upload)
     except UpstreamFailure:
-        if upload is not None and upload.error is not None:
+        if upload.error is not None:
             raise upload.error from None  # to the transport it looks like a broken connection
         raise
     finally:

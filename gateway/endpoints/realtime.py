@@ -11,13 +11,16 @@ from functools import partial
 from urllib.parse import parse_qs, quote
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
+from gateway.budgets.guard import CallBody
 from gateway.endpoints.body import Receive, Scope, Send, asks_for_websocket, raw_path_of
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_right
+from gateway.endpoints.passthrough import admit
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.stores.budgets import Amounts
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
@@ -132,6 +135,10 @@ class RealtimeEndpoint:
             raise NotFound(
                 f"no deployment of {model!r} is reached without translation, which /realtime needs"
             )
+        body = CallBody(fields={}, raw=b"", answers=False, counted="", route=self.path)
+        counted = await admit(self._runtime, services, exchange, call, body)
+        if counted is not None:  # as one call: what crosses is not read
+            await counted.guard.settle(counted.admission, Amounts(calls=1))
         target = native[0]
         if target.model is not None:
             rest = [part for part in call.query.split(b"&") if not part.startswith(b"model=")]

@@ -16,6 +16,7 @@ from typing import Any
 
 from gateway import __version__
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
+from gateway.wire.usage import INPUT, OUTPUT
 
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]
@@ -47,8 +48,8 @@ def tokens_of(usage: Mapping[str, Any]) -> dict[str, int]:
     forms include cached tokens in the prompt, Anthropic's counts them separately. Counts that are
     not positive numbers are read as 0; never raises."""
     anthropic = "prompt_tokens" not in usage and "cache_read_input_tokens" in usage
-    prompt = _count(usage, "prompt_tokens", "input_tokens")
-    completion = _count(usage, "completion_tokens", "output_tokens")
+    prompt = _count(usage, *INPUT)
+    completion = _count(usage, *OUTPUT)
     input_details = first_mapping(usage, "prompt_tokens_details", "input_tokens_details")
     output_details = first_mapping(usage, "completion_tokens_details", "output_tokens_details")
     read = _count(usage, "cache_read_input_tokens") or _count(input_details, "cached_tokens")
@@ -273,6 +274,8 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
 def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
     thresholds = {int(found[1]) * 1000 for key in entry if (found := _ABOVE.search(key))}
     base = _rates(entry, "", {})
+    if entry.get("mode") == "image_generation":  # tokens of pictures cost more than others
+        base = {**base, **{k: entry[name] for k, name in _IMAGE_RATES.items() if name in entry}}
     tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
     served = entry.get("supported_endpoints")
     if isinstance(served, list):
@@ -321,6 +324,9 @@ RATE_KEYS: Mapping[str, str] = {
     "reasoning": "output_cost_per_reasoning_token",
     "audio_output": "output_cost_per_audio_token",
 }
+
+
+_IMAGE_RATES = {"input": "input_cost_per_image_token", "output": "output_cost_per_image_token"}
 
 
 def _rates(entry: Mapping[str, Any], suffix: str, base: Rates) -> Rates:

@@ -206,25 +206,30 @@ def skim(raw: bytes, loads: Loads) -> tuple[dict[str, Any], dict[str, list[Span]
 
 
 class _Member:
-    """A key while `member_names` counts: two of one name stay apart."""
+    """A key, while `refuse_repeated` looks at all of them: two of one name stay apart."""
 
 
-def member_names(raw: bytes) -> list[str]:
-    """The keys of the object in `raw`, one for each member, whatever else has the same. Values are
-    passed over, a megabyte of them in 0.6 ms. Raises: BadRequest: too many members."""
-    names: list[str] = []
+def refuse_repeated(raw: bytes) -> None:
+    """Refuse an object in which two members have one name, case aside: each reader decides for
+    itself which of them counts. Passes over the values, a megabyte of them in 0.6 ms. Raises:
+    BadRequest: it names the member; or there are too many."""
+    seen = set[str]()
 
     def note(_: type, name: str) -> _Member:
-        if len(names) == _MOST_MEMBERS:
+        if name.casefold() in seen:
+            what = f"two members of the body are named {name[:80]!r}, case aside"
+            raise BadRequest(what, param=name)
+        seen.add(name.casefold())
+        if len(seen) > _MOST_MEMBERS:
             raise BadRequest(f"the body has more than {_MOST_MEMBERS} members")
-        names.append(name)
         return _Member()
 
     try:
         msgspec.json.decode(raw, type=dict[_Member, msgspec.Raw], dec_hook=note)
     except (msgspec.DecodeError, RecursionError):  # stricter than JSON's grammar
-        return [str(parse_value(name, json.loads)) for name, _, _ in _members(raw)]
-    return names
+        seen.clear()
+        for key, _, _ in _members(raw):
+            note(_Member, str(parse_value(key, json.loads)))
 
 
 def _value(raw: bytes, loads: Loads) -> Any:

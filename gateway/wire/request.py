@@ -14,7 +14,6 @@ from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.parsing import (
     Span,
     array_spans,
-    member_names,
     object_spans,
     parse_object,
     scannable,
@@ -120,21 +119,6 @@ class ChatRequest:
             return self.raw, len(self.raw), 0
         cut, end = self.known.opening, self.prefix.end
         return self.raw[: cut + 1] + self.raw[end:], cut, end - cut - 1
-
-    @property
-    def repeated(self) -> str | None:
-        """A name that two members of the body have, case aside: which of them counts is decided by
-        each reader for itself. None without one. Raises: BadRequest: too many members."""
-        if self.unread:
-            names = [name for name, places in (self._spans or {}).items() for _ in places]
-        else:
-            names = member_names(self.raw)
-        seen = set[str]()
-        for name in names:
-            if name.casefold() in seen:
-                return name
-            seen.add(name.casefold())
-        return None
 
     def set_value(self, key: str, value: Any) -> list[Splice]:
         """The splices that give top-level `key` the value, adding the key when it is absent."""

@@ -7,6 +7,10 @@ from msgspec import Struct
 
 from gateway.wire.coerce import first_mapping
 
+# The names of the two sums. Source: OpenAI's APIs, Anthropic's, Bedrock's `Converse`, Gemini's.
+INPUT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
+OUTPUT = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount")
+
 
 class TokenUsage(Struct, frozen=True, kw_only=True):
     """Tokens of one call. `input` includes the cached and cache-write ones; None = not reported."""
@@ -27,7 +31,9 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
     of_input = {**usage, **input_details}
     return TokenUsage(
         input=_input(usage),
-        output=_count(usage, "completion_tokens", "output_tokens", "outputTokens"),
+        output=_count(
+            usage, "completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"
+        ),
         cached=_count(of_input, "cached_tokens", "cache_read_input_tokens"),
         cache_write=_count(of_input, "cache_creation_input_tokens", "cache_creation_tokens"),
         reasoning=_count(output_details, "reasoning_tokens"),
@@ -35,7 +41,7 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
 
 
 def _input(usage: Mapping[str, Any]) -> int | None:
-    total = _count(usage, "prompt_tokens", "input_tokens", "inputTokens")
+    total = _count(usage, *INPUT)
     if total is None or "prompt_tokens" in usage:
         return total
     # Anthropic's `input_tokens` leaves out what was read from the cache or written to it.
