@@ -11,7 +11,7 @@ from gateway.auth.browsers import BrowserGuard
 from gateway.config import Settings
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.embedding import EmbeddingError
-from gateway.endpoints.body import BodyRoom, Receive, Scope, Send
+from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.health import HealthEndpoints, OnlyMethods, front_door, not_found
 from gateway.endpoints.models import ModelsEndpoint
@@ -20,8 +20,10 @@ from gateway.endpoints.realtime import PATHS as REALTIME_PATHS
 from gateway.endpoints.realtime import RealtimeEndpoint
 from gateway.endpoints.responses_socket import ResponsesSocket
 from gateway.endpoints.steered import SteeredEndpoint
+from gateway.endpoints.unpacking import Unpacking
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
+from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
 from gateway.tasks import loading
@@ -73,9 +75,9 @@ def build_app(settings: Settings) -> Edge:
     runtime.reloaded.append(lambda fresh: auth.update(fresh.auth))
     runtime.reloaded.append(lambda fresh: guard.update(fresh.server))
     pipeline = Pipeline(runtime)
-    room = BodyRoom()
+    room = Room(runtime.waiting_bytes)
     anything = PassThrough(runtime, auth, room)
-    endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, room=room)
+    endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, room=room, unpacking=Unpacking())
     steered = [
         Route(path, served, methods=["POST"])
         for dialect in DIALECTS.values()

@@ -81,6 +81,10 @@ class Runtime:
         self._lacking = ""
         """Why deployments of the config cannot be served yet; empty once they can."""
 
+    def waiting_bytes(self) -> int:
+        """Bytes of the records in memory that wait for the database."""
+        return self.store.health.waiting_bytes if self.started else 0
+
     async def start(self) -> Opened:
         """Open everything, on the event loop that will serve the requests. Raises StoreError: the
         store cannot be used."""
@@ -240,7 +244,7 @@ class Runtime:
         states.reopened.append(reopened)
         metrics.store_degraded.set_function(lambda: states.health.incident is not None)
         metrics.store_waiting.set_function(lambda: states.health.waiting)
-        metrics.store_waiting_bytes.set_function(lambda: states.health.waiting_bytes)
+        metrics.store_waiting_bytes.set_function(self.waiting_bytes)
         metrics.store_on_disk.set_function(lambda: states.health.waiting_on_disk)
         await states.take_over()
         return states

@@ -20,7 +20,6 @@ from gateway.calls.prepared_request import UpstreamReply, readable
 from gateway.calls.recorder import Recorder
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
-    BodyRoom,
     DisconnectWatch,
     Receive,
     Scope,
@@ -36,6 +35,7 @@ from gateway.endpoints.relay import Relay
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
+from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.identity import conversation_id, identify
@@ -185,7 +185,7 @@ _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 class PassThrough:
     """Forwards to the default upstream, or, for a JSON body naming one, to its deployment."""
 
-    def __init__(self, runtime: Runtime, auth: Authenticator, room: BodyRoom) -> None:
+    def __init__(self, runtime: Runtime, auth: Authenticator, room: Room) -> None:
         self._runtime = runtime
         self._room = room
         self._auth = auth
@@ -202,6 +202,7 @@ class PassThrough:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            share.key = principal.key
             if principal.terms is not None:
                 exchange.request.labels = principal.terms.labels()
             call = _call(services, scope, principal, exchange)

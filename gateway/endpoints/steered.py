@@ -15,23 +15,21 @@ from gateway.endpoints.body import (
     ON_GONE,
     SOCKET,
     WRITE_NOW,
-    BodyRoom,
     DisconnectWatch,
     Receive,
     Scope,
     Send,
-    coding_of,
     raw_path_of,
     read_body,
-    unpacked,
-    without_coding,
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.relay import Relay
+from gateway.endpoints.unpacking import Unpacking, coding_of, without_coding
 from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
+from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import off_loop
@@ -54,7 +52,8 @@ class SteeredEndpoint:
     pipeline: Pipeline
     auth: Authenticator
     dialect: Dialect
-    room: BodyRoom
+    room: Room
+    unpacking: Unpacking
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
@@ -64,6 +63,7 @@ class SteeredEndpoint:
         with in_use as services, self.room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._admit(scope, exchange)
+            share.key = principal.key
             path = raw_path_of(scope)
             seat = services.table.seats.of(path, headers)
             query, asked = scope["query_string"], self.dialect.addressed(path)
@@ -73,7 +73,7 @@ class SteeredEndpoint:
             require_route(services, principal, self.dialect.path if asked is None else path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
-            packed = await unpacked(raw, coding_of(headers), limit, share)
+            packed = await self.unpacking.body(raw, coding_of(headers), limit, share)
             if packed is None:
                 request = self.dialect.opaque(raw, asked)  # the upstream may know the coding
             else:

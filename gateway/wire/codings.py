@@ -15,6 +15,11 @@ from msgspec import Struct
 _ANY_ZLIB_HEADER: Final = 47
 """zlib's window argument that accepts both gzip and zlib headers."""
 _LEAST_BETWEEN: Final = 2**20
+MOST_MEMBERS: Final = 64
+"""Members of one body. Programs that pack in parallel write one for each core or megabyte; an empty
+one has nine bytes in zstd and twenty in gzip, and costs a decompressor of its own."""
+_AT_ONCE_BYTES: Final = 2**16
+"""A decompressor is given so much at a time, because it copies what follows the end of a member."""
 _ZSTD_WINDOW: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
 """8 MiB, the most that a sender may ask for (RFC 9659 section 3.1); a window is memory."""
 _MOST_CODINGS: Final = 3  # on top of each other: each has a window in memory
@@ -31,14 +36,17 @@ class Coding(Struct, frozen=True, kw_only=True):
 
 
 class Inflater:
-    """Decompresses a body, which may consist of several members (RFC 1952 section 2.2)."""
+    """Decompresses a body, which may consist of several members (RFC 1952 section 2.2). Whatever is
+    in it, a decompressor is given each byte once, and at most 64 kB a second time for each further
+    member."""
 
-    __slots__ = ("_begun", "_coding", "_first", "_member")
+    __slots__ = ("_begun", "_coding", "_first", "_member", "_members")
 
     def __init__(self, coding: Coding) -> None:
         self._coding = coding
         self._first = b""
         self._member: Any = None
+        self._members = 0
         self._begun = False
 
     @property
@@ -48,28 +56,41 @@ class Inflater:
 
     def decompress(self, data: bytes, limit: int) -> bytes:
         """At most about `limit` bytes of what `data` adds. Raises: zlib.error when it is something
-        else. What is beyond the limit is lost: whoever asks reads no further then."""
+        else, or has more than 64 members. What is beyond the limit is lost: whoever asks reads no
+        further then."""
         out: list[bytes] = []
         self._begun = self._begun or bool(data)
-        while data and limit > 0:
-            if self._member is not None and self._member.eof and self._coding.several:
-                data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
-                if not data:
+        for at in range(0, len(data), _AT_ONCE_BYTES):
+            rest = data[at : at + _AT_ONCE_BYTES]
+            while rest and limit > 0:
+                rest = self._opened(rest)
+                if self._member is None or not rest:
                     break
-                self._member = None
-            if self._member is None:
-                data, self._first = self._first + data, b""
-                if len(data) < 2:
-                    self._first = data
-                    break
-                self._member = self._coding.opened(data)
-            try:
-                out.append(self._member.decompress(data, limit))
-            except (brotli.error, zstd.ZstdError) as exc:
-                raise zlib.error(str(exc)) from exc
-            limit -= len(out[-1])
-            data = self._member.unused_data
+                try:
+                    out.append(self._member.decompress(rest, limit))
+                except (brotli.error, zstd.ZstdError) as exc:
+                    raise zlib.error(str(exc)) from exc
+                limit -= len(out[-1])
+                rest = self._member.unused_data
         return b"".join(out)
+
+    def _opened(self, data: bytes) -> bytes:
+        """`data` for the member that it belongs to, which is opened if it begins here; no member is
+        open as long as its beginning is not there."""
+        if self._member is not None and self._member.eof and self._coding.several:
+            data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
+            if not data:
+                return data
+            self._member = None
+        if self._member is None:
+            data = self._first + data
+            self._first = data if len(data) < 2 else b""
+            if not self._first:
+                self._members += 1
+                if self._members > MOST_MEMBERS:
+                    raise zlib.error(f"more than {MOST_MEMBERS} members")
+                self._member = self._coding.opened(data)
+        return data
 
 
 class Unpacker:

@@ -16,12 +16,19 @@ from typing import Any
 import brotli
 import pytest
 from backports import zstd
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.config.settings import ServerSettings
-from gateway.endpoints.body import BodyRoom, unpacked
+from gateway.endpoints import unpacking
+from gateway.endpoints.unpacking import Unpacking
+from gateway.errors import Overloaded
+from gateway.room import Room
 from gateway.tasks import spawn
+from gateway.upstream.dispatch import PackedBody
+from gateway.wire import codings as wire_codings
 from gateway.wire.codings import READABLE, Unpacker, codings_of, packed, unreadable
-from tests.patience import ANSWER_S
 
 CODINGS = (b"gzip", b"x-gzip", b"deflate", b"br", b"zstd")
 STACKED = b"gzip, zstd"
@@ -39,11 +46,21 @@ def body_of(random_: random.Random) -> bytes:
     return (noise * (size // len(noise) + 1))[:size]
 
 
+OWN = Unpacking()
+
+
 def read(content: bytes, coding: bytes, limit: int = LIMIT) -> bytes | None:
     """What the gateway reads in a request's body; None for one that it cannot read."""
-    with BodyRoom().share(ServerSettings()) as share:
-        got = asyncio.run(unpacked(content, coding, limit, share))
+    got = asyncio.run(unpacked(OWN, content, coding, limit))
     return None if got is None else got.plain
+
+
+async def unpacked(
+    own: Unpacking, content: bytes, coding: bytes = b"gzip", limit: int = LIMIT
+) -> PackedBody | None:
+    """A body with its plain bytes, in a room that has nothing else."""
+    with Room().share(ServerSettings()) as share:
+        return await own.body(content, coding, limit, share)
 
 
 @pytest.mark.parametrize("trips", [ROUND_TRIPS, MANY])
@@ -168,26 +185,188 @@ def test_garbage_is_refused() -> None:
                 Unpacker([coding]).decompress(bytes(damaged), LIMIT)
 
 
-@pytest.mark.parametrize("coding", PACKERS)
-def test_the_loop_goes_on_while_a_body_is_unpacked(
-    coding: bytes, monkeypatch: pytest.MonkeyPatch
+EMPTY = {b"gzip": gzip.compress(b""), b"zstd": zstd.compress(b""), b"deflate": zlib.compress(b"")}
+
+
+@pytest.mark.parametrize("coding", EMPTY)
+def test_a_body_of_more_than_sixty_four_members_is_not_read(coding: bytes) -> None:
+    """However little is in them: each costs a decompressor."""
+    for filler in (EMPTY[coding], *([SKIPPABLE] if coding == b"zstd" else [])):
+        assert read(filler * 63 + PACKERS[coding](BODY), coding) == BODY
+        assert read(filler * 64 + PACKERS[coding](BODY), coding) is None
+        assert read(filler * 300_000, coding) is None
+
+
+_MEMBERS = st.lists(
+    st.sampled_from([*EMPTY.values(), SKIPPABLE, gzip.compress(BODY), zstd.compress(BODY * 2000)])
+    | st.sampled_from([b"\0", b"\0" * 70_000, b"\x1f\x8b", b"\x28\xb5\x2f\xfd"])
+    | st.binary(max_size=60)
+    | st.binary(min_size=3000, max_size=3000).map(lambda noise: gzip.compress(noise * 30, 1)),
+    max_size=90,
+)
+
+
+@given(members=_MEMBERS, times=st.sampled_from([1, 3, 5000]), coding=st.sampled_from(CODINGS))
+def test_a_decompressor_is_given_no_byte_often(
+    members: list[bytes], times: int, coding: bytes
 ) -> None:
-    """It is unpacked in a thread: here one that waits until the event loop has done something."""
-    body = random.Random(5).randbytes(2**12) * 8
-    content = PACKERS[coding](body)
-    decompress, served = Unpacker.decompress, threading.Event()
+    """Whatever the body: each byte once, and a piece again for each of at most 64 members."""
+    content = (b"".join(members) * times)[: 2**21]
+    given_, calls = 0, 0
+    opened = wire_codings._CODINGS[coding].opened
 
-    def waiting(self: Unpacker, *asked: Any) -> bytes:
-        assert served.wait(ANSWER_S)
-        return decompress(self, *asked)
+    class Counted:
+        def __init__(self, start: bytes) -> None:
+            self._inner = opened(start)
 
-    async def unpack() -> bytes | None:
-        with BodyRoom().share(ServerSettings()) as share:
-            task = spawn(unpacked(content, coding, LIMIT, share))
-            await asyncio.sleep(0)  # in which it begins
-            served.set()
-            got = await task
-        return got and got.plain
+        def decompress(self, data: bytes, limit: int) -> Any:
+            nonlocal given_, calls
+            given_, calls = given_ + len(data), calls + 1
+            return self._inner.decompress(data, limit)
 
-    monkeypatch.setattr(Unpacker, "decompress", waiting)
-    assert asyncio.run(unpack()) == body
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    counted = structs.replace(wire_codings._CODINGS[coding], opened=Counted)
+    inflater = wire_codings.Inflater(counted)
+    with contextlib.suppress(zlib.error):
+        inflater.decompress(content, 2**40)
+    piece = wire_codings._AT_ONCE_BYTES
+    assert given_ <= len(content) + wire_codings.MOST_MEMBERS * piece
+    assert calls <= len(content) // piece + 1 + wire_codings.MOST_MEMBERS
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> list[unpacking._Body]:
+    """The body of each slice that was unpacked; a slice is one piece here."""
+    seen: list[unpacking._Body] = []
+    go_on = unpacking._Body.go_on
+
+    def noted(body: unpacking._Body) -> bool:
+        seen.append(body)
+        return go_on(body)
+
+    monkeypatch.setattr(unpacking._Body, "go_on", noted)
+    monkeypatch.setattr(unpacking, "_SLICE_S", 1e-9)
+    return seen
+
+
+LARGE = gzip.compress(random.Random(5).randbytes(2**20))
+
+
+def test_a_body_that_costs_more_than_others_of_its_size_is_given_up(
+    slices: list[unpacking._Body], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processor time for each byte, and in all."""
+    monkeypatch.setattr(unpacking, "_FREE_COST_S", 0.0)
+    monkeypatch.setattr(unpacking, "_BYTE_COST_S", 1e-15)
+    assert read(LARGE, b"gzip") is None
+    assert len(slices) == 1
+    monkeypatch.setattr(unpacking, "_BYTE_COST_S", 1.0)
+    monkeypatch.setattr(unpacking, "_MOST_COST_S", 1e-15)
+    assert read(LARGE, b"gzip") is None
+    assert len(slices) == 2
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Return when something has happened; others run meanwhile."""
+    while not happened():  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0)
+
+
+async def idle(own: Unpacking) -> None:
+    """Return when its threads have done all that they were given."""
+    await asyncio.gather(*[own._threads.run(lambda: None) for _ in range(own.threads)])
+
+
+async def test_the_loop_goes_on_while_a_body_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice waits for a turn of the loop, which it gets."""
+    loop, go_on = asyncio.get_running_loop(), unpacking._Body.go_on
+
+    def waits(body: unpacking._Body) -> bool:
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        assert turned.wait(60)
+        return go_on(body)
+
+    monkeypatch.setattr(unpacking._Body, "go_on", waits)
+    got = await unpacked(Unpacking(), LARGE)
+    assert got is not None
+    assert got.plain == gzip.decompress(LARGE)
+
+
+async def test_nothing_is_unpacked_for_a_client_that_left(slices: list[unpacking._Body]) -> None:
+    """At most the slice that is in work is finished."""
+    own = Unpacking(threads=1)
+    reading = spawn(unpacked(own, LARGE))
+    await until(lambda: bool(slices))
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await idle(own)
+    begun = len(slices)
+    got = await unpacked(own, gzip.compress(BODY))
+    assert got is not None
+    assert len(slices) == begun + 1
+    assert slices[-1].content == gzip.compress(BODY)
+    assert begun < len(LARGE) // 2**14
+
+
+async def test_a_small_body_waits_for_no_large_one(slices: list[unpacking._Body]) -> None:
+    """Whoever has cost least is next, however many came before."""
+    own, ended = Unpacking(threads=1), []
+
+    async def note(content: bytes) -> None:
+        await unpacked(own, content)
+        ended.append(len(content))
+
+    large = [spawn(note(LARGE)) for _ in range(9)]
+    await until(lambda: len(slices) > 2)
+    await note(gzip.compress(BODY))
+    assert ended == [len(gzip.compress(BODY))]
+    await asyncio.gather(*large)
+    assert own._bodies == own._busy == 0
+
+
+async def test_more_bodies_than_there_are_places_for_are_refused() -> None:
+    """With 503 and when to come again; the others are read."""
+    own, gate = Unpacking(threads=1, most_bodies=2), threading.Event()
+    spawn(own._threads.run(gate.wait, 60))
+    await asyncio.sleep(0)
+    first = [spawn(unpacked(own, LARGE)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as refused:
+        await unpacked(own, LARGE)
+    assert (refused.value.status, dict(refused.value.headers)) == (503, {"retry-after": "5"})
+    gate.set()
+    assert all(await asyncio.gather(*first))
+    assert await unpacked(own, LARGE)
+
+
+async def test_a_body_that_has_had_its_time_is_refused(slices: list[unpacking._Body]) -> None:
+    """And no further slice of it is unpacked."""
+    own, gate = Unpacking(threads=1, most_wait_s=0.0), threading.Event()
+    spawn(own._threads.run(gate.wait, 60))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="was not unpacked within 0 s"):
+        await unpacked(own, LARGE)
+    gate.set()
+    await idle(own)
+    assert len(slices) <= 1
+
+
+async def test_a_body_without_room_on_its_way_is_read_when_there_is_some(
+    slices: list[unpacking._Body],
+) -> None:
+    """It holds nothing meanwhile that another body may wait for."""
+    room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=2)
+    share, other = room.share(settings), room.share(settings)
+    await other.grow(2**20)
+    reading = spawn(Unpacking().body(LARGE, b"gzip", LIMIT, share))
+    await until(lambda: len(slices) > 2)
+    await until(lambda: bool(room._waiting))
+    assert share.size <= len(LARGE)
+    other.shrink(0)
+    got = await reading
+    assert got is not None
+    assert got.plain == gzip.decompress(LARGE)

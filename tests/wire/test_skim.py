@@ -40,6 +40,61 @@ def test_it_finds_what_a_parser_finds(
         assert found == json.loads(raw)
 
 
+_MARKS = st.lists(
+    st.sampled_from(
+        [b"[", b"]", b"{", b"}", b'"', b'\\"', b"\\\\", b"\\n", b"a", b"[[[[", b"]]]]"]
+    ),
+    max_size=2000,
+)
+
+
+@given(marks=_MARKS, times=st.sampled_from([1, 40]))
+def test_the_end_of_a_value_is_where_its_brackets_are_closed(
+    marks: list[bytes], times: int
+) -> None:
+    """Whatever the value: seen byte by byte, brackets in strings do not count."""
+    raw = b"".join(marks) * times
+    depth, in_string, at, end = 1, False, 0, None
+    while at < len(raw) and end is None:
+        if raw[at : at + 2] in (b"\\\\", b'\\"'):
+            at += 1
+        elif raw[at : at + 1] == b'"':
+            in_string = not in_string
+        elif raw[at] in b"[]{}" and not in_string:
+            depth += 1 if raw[at] in b"[{" else -1
+            end = None if depth else at + 1
+        at += 1
+    if end is not None:
+        assert skimming._brackets_end(raw, 0) == end
+    else:
+        with pytest.raises(IndexError):
+            skimming._brackets_end(raw, 0)
+
+
+@pytest.mark.parametrize(
+    "value", [b"[[[]]],", b'{"a":[{"":1}]},', b"[" * 900 + b"]" * 900 + b",", b'"\\"[",', b'"]",']
+)
+def test_a_value_is_looked_at_four_times_at_most(
+    value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of bounded size, whatever brackets it has."""
+    sizes: list[int] = []
+    lowest = skimming._lowest
+
+    def measured(brackets: bytes, depth: int) -> int:
+        sizes.append(len(brackets))
+        return lowest(brackets, depth)
+
+    monkeypatch.setattr(skimming, "_lowest", measured)
+    for size in (100, 10_000, 2 * MB):
+        sizes.clear()
+        members = b'"a":[' + value * (size // len(value)) + b"1],"
+        raw = b"{" + members * 3 + b'"b":1}'
+        assert len(skim(raw, orjson.loads)[1]["a"]) == 3
+        assert sum(sizes) <= 4 * len(raw)
+        assert max(sizes) <= 2**15 + 1
+
+
 def test_large_members_are_left_out_and_the_last_of_equal_keys_counts() -> None:
     """As with a parser; a large member is there, without its value."""
     large = "[" + ",".join(['{"a": "]}\\""}'] * SMALL_BYTES) + "]"
@@ -93,7 +148,7 @@ def test_what_is_no_body_is_refused(raw: bytes) -> None:
 def test_no_piece_is_long(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """One match covers a bounded part of a text, so that others run between two of them."""
     lengths: list[int] = []
-    for name in ("_PIECE", "_STRING_PART", "_SPACE", "_SCALAR"):
+    for name in ("_STRING_PART", "_SPACE", "_SCALAR"):
         monkeypatch.setattr(skimming, name, _Measured(getattr(skimming, name), lengths))
     _, spans = skim(b'{"a":' + text + b"}", orjson.loads)
     assert spans["a"] == [(5, 5 + len(text))]

@@ -1,0 +1,107 @@
+"""The room for all bytes that a process holds for others: bodies, messages of sockets, answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from gateway.config.settings import ServerSettings
+from gateway.errors import Overloaded
+
+RETRY_S: Final = 5
+"""Seconds that a refused client is asked to wait: about as long as a body of 60 MB takes."""
+
+
+class Room:
+    """The bytes that are held, from before they are read to the end of what needs them. Whoever
+    waits for room gets it in the order of arrival, but what fits does not wait for something larger
+    that does not. What is larger than all the room is let through when nothing else is held. A
+    gateway key has at most half of the room. `elsewhere` gives bytes that are held anyway."""
+
+    def __init__(self, elsewhere: Callable[[], int] = lambda: 0) -> None:
+        self._elsewhere = elsewhere
+        self._held = 0
+        self._of_keys = Counter[str]()
+        self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
+
+    def share(self, settings: ServerSettings, key: str = "") -> Share:
+        """A part of the room for one request or connection; nothing yet. `key`: the gateway key
+        that it counts for. Use it as a context, which gives it back."""
+        return Share(self, settings, key)
+
+    def _fits(self, share: Share, size: int) -> bool:
+        others = self._held - share.size
+        if others and others + size + self._elsewhere() > share.limit:
+            return False
+        of_key = self._of_keys[share.key] - share.size if share.key else 0
+        return not of_key or of_key + size <= share.limit // 2
+
+    def _set(self, share: Share, size: int) -> None:
+        gives_back = size < share.size
+        self._held += size - share.size
+        if share.key:
+            self._of_keys[share.key] += size - share.size
+            if not self._of_keys[share.key]:
+                del self._of_keys[share.key]
+        share.size = size
+        if gives_back:
+            for turn, (waiting, wanted) in list(self._waiting.items()):
+                if not turn.done() and waiting.take(wanted):
+                    turn.set_result(None)
+
+    async def _wait(self, share: Share, size: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = share, size
+        try:
+            async with asyncio.timeout(share.wait_s):
+                await turn
+        except TimeoutError:
+            held = f"bodies and messages of {self._held / 2**20:.0f} MiB are in flight"
+            if share.key:
+                held += f", {self._of_keys[share.key] / 2**20:.0f} MiB of this key"
+            raise Overloaded(
+                f"{held}, of at most {share.limit / 2**20:g} MiB (server.max_bytes_in_flight_mb), "
+                "half of it for one key",
+                status=503,
+                headers=(("retry-after", str(RETRY_S)),),
+            ) from None
+        finally:
+            del self._waiting[turn]
+
+
+class Share:
+    """The room of one request or connection; its limits are those of the config it began with."""
+
+    def __init__(self, room: Room, settings: ServerSettings, key: str) -> None:
+        self._room = room
+        self.key = key
+        self.limit = int(settings.max_bytes_in_flight_mb * 2**20)
+        self.wait_s = settings.body_wait_s
+        self.size = 0
+
+    def take(self, size: int) -> bool:
+        """Have room for `size` bytes in all, if there is any, and tell whether there is."""
+        if size > self.size and self.limit:
+            if not self._room._fits(self, size):
+                return False
+            self._room._set(self, size)
+        return True
+
+    async def grow(self, size: int) -> None:
+        """The same, after waiting for it if need be. Raises: Overloaded: there was none within
+        `server.body_wait_s`."""
+        if not self.take(size):
+            await self._room._wait(self, size)
+
+    def shrink(self, size: int) -> None:
+        """Give back what is more than `size` bytes."""
+        if size < self.size:
+            self._room._set(self, size)
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shrink(0)
