@@ -241,14 +241,16 @@ class Pipeline:
                 raise _Unread("encoding", "the body is compressed in a way that cannot be read")
             raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
+            await self._place_unread(services, call, request, headers)
             return
         exchange, now = call.exchange, time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
         conversation = resolved.conversation
-        mode = self._mode(services, call, conversation) if conversation is not None else ""
-        note_identity(exchange, resolved)
         if conversation is None:
+            await self._place_unread(services, call, request, headers, resolved.conversation_id)
             return
+        mode = self._mode(services, call, conversation)
+        note_identity(exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
         result.agent, result.project = control.agent, control.tags.get("project", "")
@@ -270,19 +272,25 @@ class Pipeline:
             exchange.evaluations = evaluations(position, control.outcome, settings)
 
     async def _place_unread(
-        self, services: Services, call: Call, request: SteeredRequest, headers: Mapping[str, str]
+        self,
+        services: Services,
+        call: Call,
+        request: SteeredRequest,
+        headers: Mapping[str, str],
+        beside: str = "",
     ) -> None:
-        """Find where a request that was not read is recorded: as one call more of its run."""
+        """Find where a request that was not read, or one aside, is recorded: as one call more of
+        its run; the latter touches nothing else. `beside`: as in `resolve_unread`."""
         asked = call.exchange.request
         resolved, conversation = await services.resolver.resolve_unread(
-            request, headers, asked.tenant, asked.key, time.time()
+            request, headers, asked.tenant, asked.key, time.time(), beside
         )
         mode = self._mode(services, call, conversation)
         note_identity(call.exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
         result.agent = call.control.agent
-        conversation.run.unscored_calls += 1
+        conversation.run.unscored_calls += request.unread
 
     def _mode(self, services: Services, call: Call, conversation: Conversation) -> str:
         """The mode of the request; one of an experiment or a pilot is assigned to its arm."""

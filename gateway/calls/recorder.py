@@ -72,6 +72,9 @@ class Recorder:
         result, metrics = call.result, self._runtime.metrics
         if result is None:
             return
+        if result.position.step < 0:  # its session may have begun meanwhile
+            known = services.index.get(result.conversation.id)
+            result.conversation = known or result.conversation
         try:
             async with result.conversation.lock:
                 await self._commit(services, call, result, completion, pending_id)
@@ -165,7 +168,7 @@ class Recorder:
         if learner is None:
             return
         for run in record.runs:
-            step = max((s.step_index for s in record.steps if s.run_id == run.id), default=0)
+            step = max([0, *[s.step_index for s in record.steps if s.run_id == run.id]])
             decided = any(each.run_id == run.id for each in record.decisions)
             ended, tenant = run.ended_at is not None, record.conversation.tenant
             if not run.updated_at:
@@ -195,7 +198,7 @@ class Recorder:
         run, workloads = result.conversation.run, self._runtime.opened.workloads
         if workloads is None or run.workload is None or run.workload_noted:
             return
-        if run.index == result.position.run:
+        if run.index == result.position.run and result.position.step >= 0:
             run.workload_noted = True
             choice = run.memory.choice if result.applies else None
             workloads.note(run.workload, result.run_id, call.model, choice)

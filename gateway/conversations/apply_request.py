@@ -180,7 +180,7 @@ def open_conversation(
         # The stored runs keep their ids, so the new ones are counted after them.
         opened.unit, opened.ancestors = replaced.unit, replaced.ancestors
         opened.unsaved.version = replaced.unsaved.version
-        opened.run.index = replaced.run.index + 1
+        opened.run.index = replaced.run.index + bool(replaced.history.branch.signature)
         opened.run.start = RunStart(snapshot=RunSnapshot(run=opened.run.index))
     else:
         turns = incoming.hashes.turns[max(verdict.position - incoming.hashes.start, 0)]

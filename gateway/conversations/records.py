@@ -232,6 +232,9 @@ def _run_update(
 ) -> RunUpdate:
     conversation, own, control = result.conversation, run == result.position.run, call.control
     state = FSMState.END if run < conversation.run.index else result.state_after
+    model = call.exchange.request.model
+    if result.position.step < 0:  # another model's call says nothing of the run's
+        model = conversation.history.branch.model or model
     if run > result.position.run and newest is not None:
         # Another request has begun the next run in the meantime.
         state = newest.state
@@ -255,7 +258,7 @@ def _run_update(
         unit=control.unit if control.experiment else None,
         policy_digest=recorded.policy_digest,
         identity_source=result.resolved.source,
-        model_requested=call.exchange.request.model,
+        model_requested=model,
         key_name=call.exchange.request.key,
         tags=control.tags if own else {},
     )

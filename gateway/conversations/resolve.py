@@ -282,9 +282,16 @@ class ConversationResolver:
                 await self.loader.load_key(tenant, parent)
 
     async def resolve_unread(
-        self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, key: str, now: float
+        self,
+        request: SteeredRequest,
+        headers: Mapping[str, str],
+        tenant: str,
+        key: str,
+        now: float,
+        beside: str = "",
     ) -> tuple[Resolved, Conversation]:
-        """A request whose messages are not read, and its conversation; changes memory only.
+        """A request whose messages are not read, or one aside, and its conversation, `beside` where
+        no id of the client names it; changes memory only.
 
         Without an id of the client it continues the conversation of the unread body whose messages
         it begins with; else it has one of its own. An id that several conversations may share does
@@ -300,8 +307,8 @@ class ConversationResolver:
             given = name = conversation_id(tenant, value)
             load = partial(self.loader.load_key, tenant, value)
         else:
-            grown = await self._grown(request, headers, owner)
-            name = (grown.conversation_id if grown is not None else None) or ""
+            grown = await self._grown(request, headers, owner) if request.unread else None
+            name = (grown.conversation_id if grown is not None else beside) or ""
             load = partial(self.loader.load, tenant, name)
         found = self.index.get(name)
         if found is None and name:
@@ -310,11 +317,14 @@ class ConversationResolver:
             found = self.index.get(name)
         incoming = _without_history(request, headers, tenant, found)
         kind = MatchKind.NEW if found is None else MatchKind.CONTINUE
+        kind = kind if request.unread else MatchKind.SIDE
         verdict = ConversationMatch(kind=kind, conversation_id=found.id if found else None)
         if found is None:
             found = open_conversation(self.index, verdict, identity, given, incoming, tenant, now)
             # No hash: a request that is read later finds it by its id alone, and begins a run.
             branch = replace(found.history.branch, served_hash=b"", awaits=Awaits.ANYTHING)
+            if not request.unread:  # the conversation itself has not begun
+                branch = replace(branch, signature=b"", has_tools=False)
             found.history.branch = branch
         if grown is not None:
             self.index.growing_bodies.keep(owner, replace(grown, conversation_id=found.id))

@@ -194,9 +194,14 @@ def unobserved(
     conversation: Conversation, resolved: Resolved, mode: str, model: str
 ) -> SteeringResult:
     """The result of a request before its steps are read, at the position that is expected: one step
-    after the newest call that is known; a retry is at the same step again."""
+    after the newest call that is known; a retry is at the same step again, and a call aside at
+    none: its number is negative."""
     run, newest, compacts = conversation.run, conversation.snapshot(), resolved.incoming.compacts
-    if newest is None or (newest.state is FSMState.END and not compacts):
+    if aside := resolved.match.kind is MatchKind.SIDE:
+        number = int.from_bytes(resolved.incoming.hashes.state.digest[:4])  # drawn for this call
+        state = newest.state if newest else FSMState.INIT
+        position = RunPosition(run=newest.run if newest else run.index, step=~number, state=state)
+    elif newest is None or (newest.state is FSMState.END and not compacts):
         index = run.index if newest is None else newest.run + 1
         position = RunPosition(run=index, step=run.unscored_calls, state=FSMState.INIT)
     else:
@@ -210,7 +215,7 @@ def unobserved(
         position=position,
         model=model,
         state_after=position.state,
-        applies=mode == "on",
+        applies=mode == "on" and not aside,
     )
 
 

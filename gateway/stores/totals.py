@@ -122,7 +122,7 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
         scored = [*fresh, *[step for _, step in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
-        states = dict(_counted(self.states, [step.state for step in fresh]))
+        states = dict(_counted(self.states, [s.state for s in fresh if s.step_index >= 0]))
         for state, step in late:
             if state != step.state:
                 states[state] = states.get(state, 0) - 1

@@ -280,7 +280,8 @@ def _unknown(request: Incoming, branches: Branches, named: _Named) -> Conversati
         )
     if rewritten := _rewritten(request, branches, named, None):
         return rewritten
-    if branch is None or (request.has_tools and not (branch.has_tools or branch.steps or weak)):
+    begins = request.has_tools and branch and not (branch.has_tools or branch.steps or weak)
+    if branch is None or not branch.signature or begins:
         # The branch is a title request that came first: the conversation itself takes over the id.
         return _matched(MatchKind.NEW, conversation_id)
     return _fork(request, conversation_id, branches)

@@ -279,6 +279,7 @@ _DESCRIPTION = ", ".join(
     f"{name} = CASE WHEN excluded.updated_at = 0 THEN x.{name} ELSE excluded.{name} END"
     for name in ("state", "mode", "policy_digest", "model_requested", "updated_at")
 )
+_DESCRIPTION += ", task_preview = coalesce(nullif(x.task_preview, ''), excluded.task_preview)"
 
 
 def _commit(stored: str) -> str:

@@ -40,7 +40,7 @@ ORDER BY step_index DESC LIMIT 1
 _CALM = """
 SELECT step_index FROM steps WHERE run_pk = :pk AND (composite IS NULL OR NOT EXISTS (
     SELECT 1 FROM {fired} WHERE value <> '{length}'
-)) AND step_index <= :newest ORDER BY step_index DESC LIMIT 1
+)) AND step_index BETWEEN 0 AND :newest ORDER BY step_index DESC LIMIT 1
 """
 _GUIDANCE = f"""
 SELECT {codec.INJECTIONS} FROM injections WHERE run_pk = :pk AND source <> 'e3'

@@ -216,7 +216,8 @@ _INSERT_RUN = _insert("runs", "id", "conversation_pk", "tenant", *codec.UPDATE_C
 _UPDATE_RUN = f"""
 UPDATE runs
 SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, outcome_source = ?,
-    mode = ?, policy_digest = ?, model_requested = ?, {_assigned(_TOTALS)}
+    mode = ?, policy_digest = ?, model_requested = ?,
+    task_preview = CASE task_preview WHEN '' THEN ? ELSE task_preview END, {_assigned(_TOTALS)}
 WHERE pk = ?
 """
 _UPDATE_SUMS = f"UPDATE runs SET {_assigned(_TOTALS)} WHERE pk = ?"
@@ -309,7 +310,7 @@ def _save_run(
     elif found:
         tags = _add_tags(pk, run, tags, connection)
         latest = (run.updated_at, run.ended_at, run.state)
-        policy = (run.mode, run.policy_digest, run.model_requested)
+        policy = (run.mode, run.policy_digest, run.model_requested, run.task_preview)
         outcome = settled_outcome((outcome, source), run)
         execute(_UPDATE_RUN, (*latest, *outcome, *policy, *codec.totals_row(totals), pk))
     else:

@@ -57,6 +57,25 @@ async def returns_the_whole_trace(stores: Stores) -> None:
         assert getattr(run, name) == getattr(update, name)
 
 
+async def counts_calls_aside(stores: Stores) -> None:
+    """A call of the session without a step has a negative number: it is in all sums and no trace,
+    once; the run that begins after it has its own task."""
+    await stores.states.commit(a_call(runs=(a_run(task_preview=""),), steps=(a_step(-7),)))
+    for version in (1, 2):
+        call = a_call(
+            conversation=a_conversation(version=version),
+            runs=(a_run(task_preview="Fix it."),),
+            steps=(a_first_step(), a_step(-7)),
+        )
+        await stores.states.commit(call)
+    run = await _only(stores)
+    assert (run.task_preview, run.totals.calls, run.totals.steps) == ("Fix it.", 2, 0)
+    assert run.totals.states == {"INIT": 1}
+    trace = await stores.runs.get_run(run.id, tenant=TENANT)
+    assert trace is not None
+    assert [step.step_index for step in trace.steps] == [0]
+
+
 async def adds_up_a_run(stores: Stores) -> None:
     """Totals are the sums over the run's calls and scored steps, over however many commits."""
     await stores.states.commit(a_call())
