@@ -4,6 +4,7 @@ A store is a row of `STORES` in `gateway/config/storage.py`: the function that o
 settings and, by name, `vectors` and `existing` (see `open_stores`), and returns `Stores`. Another
 package adds one with an entry point of the group `steering_gateway.stores`."""
 
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.sql.workloads import WorkloadStore
+from gateway.tasks import on_disk
+
+_LOOK_S = 2.0  # longest search for damage before a start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,22 @@ async def open_stores(
     opener = load_class(__package__, STORES[settings.kind])
     stores: Stores = await opener(settings, vectors=vectors, existing=existing)
     return stores
+
+
+async def keep_damaged(settings: StorageSettings) -> str:
+    """Look for damage in a gateway's SQLite file before it is opened. Returns the name under which
+    a damaged one is kept, empty when nothing is damaged or the file is too large to be read in 2 s:
+    then the gateway looks while it serves. Raises: StoreError."""
+    if settings.kind or settings.in_memory:
+        return ""
+    from gateway.stores.sqlite import damage, database
+
+    ends_at = time.monotonic() + _LOOK_S
+
+    def given_up() -> bool:
+        return time.monotonic() > ends_at
+
+    return await on_disk(database.keep_damaged, settings, damage.QUICK, given_up)
 
 
 async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:

@@ -12,7 +12,7 @@ from typing import Any
 from gateway import __version__
 from gateway.alerts.watch import open_alerts
 from gateway.auth.keyring import KeyRing
-from gateway.backends import Stores, open_stores
+from gateway.backends import Stores, keep_damaged, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
@@ -120,10 +120,11 @@ class Runtime:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
         storage, closing = self.settings.storage, self._closing
         searched = self.settings.etraces.enabled
+        damaged = await wait(lambda: keep_damaged(storage))
         stores = await wait(lambda: open_stores(storage, vectors=searched))
         closing.push_async_callback(stores.close)
         self.instance = stores.identity or self.instance
-        states = await self._open_states(stores)
+        states = await self._open_states(stores, damaged)
         await wait(lambda: self.keys.refresh(stores.keys))
         following = self.keys.follow(stores.keys, lambda: self.settings.auth)
         self._follow(following, "watch gateway keys")
@@ -223,7 +224,8 @@ class Runtime:
         self._follow(watch.follow_rules(), "rules of alerts")
         self._follow(watch.follow_queue(), "queue of alerts")
 
-    async def _open_states(self, stores: Stores) -> GuardedStateStore:
+    async def _open_states(self, stores: Stores, damaged: str) -> GuardedStateStore:
+        """`damaged`: the name under which a file is kept that was found at the start, if any."""
         metrics = self.metrics
 
         async def reopened() -> None:
@@ -242,6 +244,8 @@ class Runtime:
         )
         self._closing.push_async_callback(states.close)
         states.reopened.append(reopened)
+        states.damaged += [damaged] if damaged else []
+        metrics.store_damaged.set_function(lambda: len(states.damaged))
         metrics.store_degraded.set_function(lambda: states.health.incident is not None)
         metrics.store_waiting.set_function(lambda: states.health.waiting)
         metrics.store_waiting_bytes.set_function(self.waiting_bytes)
@@ -269,6 +273,10 @@ class Runtime:
     def degraded(self) -> StoreHealth | None:
         """The state of a store that is unavailable; None while it works. Requests are served."""
         return _degraded(self.store) if self.started else None
+
+    def store_health(self) -> StoreHealth | None:
+        """The state of the store, working or not; None before the start."""
+        return self.store.health if self.started else None
 
     def replace(self, load: Callable[[], Settings]) -> bool:
         """Apply new settings; on any error the old ones stay. True when they were replaced."""

@@ -188,7 +188,7 @@ class PageEndpoint:
                 "title": error.message,
                 "status": error.status,
                 "access": access,
-                "store": self._runtime.degraded(),
+                "store": self._runtime.store_health(),
                 "path": scope["path"],
             }
             more = tuple((name.encode(), value.encode()) for name, value in error.headers)
@@ -220,7 +220,7 @@ class PageEndpoint:
             raise unavailable(error) from error
         if form and page.status < 400 and not (self._page.public or self._page.report):
             await self._note(visit, page)
-        store = self._runtime.degraded()
+        store = self._runtime.store_health()
         shared = {"access": access, "path": scope["path"], "store": store}
         return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
 

@@ -36,8 +36,9 @@ class HealthEndpoints:
         scope[EXCHANGE].route = "readyz"
         problems = self._runtime.problems()
         body: dict[str, Any] = {"status": "unready" if problems else "ready", "problems": problems}
-        if not problems and (degraded := self._runtime.degraded()):
-            body |= _degraded(degraded)
+        if not problems and (health := self._runtime.store_health()):
+            body |= _degraded(health) if health.incident else {}
+            body |= {"damaged": health.damaged} if health.damaged else {}
         await send_json(send, 503 if problems else 200, body)
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -91,6 +91,7 @@ class Metrics:
         self.store_failures = self._counter("store_failures_total", "kind")
         self.store_dropped = self._counter("store_dropped_total")
         self.store_reopened = self._counter("store_reopened_total")
+        self.store_damaged = self._gauge("store_damaged_files")
         self.store_degraded = self._gauge("store_degraded")
         self.store_waiting = self._gauge("store_waiting_records")
         self.store_waiting_bytes = self._gauge("store_waiting_bytes")

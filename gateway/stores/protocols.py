@@ -77,6 +77,10 @@ class StoreReplaced(StoreUnavailable, label="replaced"):
     """The file was deleted or replaced: what is written to it would be lost. `reopen` helps."""
 
 
+class StoreDamaged(StoreReplaced, label="damaged"):
+    """The file may be damaged: what is written to it may be lost. `reopen` looks, and helps."""
+
+
 class StoreUnreachable(StoreUnavailable):
     """No server answers in time, or it is starting, stopping or out of connections."""
 
@@ -122,8 +126,9 @@ class StateStore(Protocol):
     async def ping(self) -> None:
         """Return if the store can be read and written. Raises: StoreError."""
 
-    async def reopen(self) -> None:
-        """Connect again, after StoreReplaced; a missing database is created. Raises: StoreError."""
+    async def reopen(self) -> str | None:
+        """Connect again, after StoreReplaced; a missing database is created, one that is damaged is
+        replaced. Returns the name under which that is kept, if it was. Raises: StoreError."""
 
     async def close(self) -> None:
         """Finish the accepted operations, then refuse more. A second call does nothing."""

@@ -97,6 +97,27 @@ def replace(path: Path, by: Path) -> None:
     os.replace(fresh, path)
 
 
+def moved(path: Path) -> None:
+    """Another process moves the log into the file, so that it begins again."""
+    other = apsw.Connection(str(path))
+    other.set_busy_timeout(30_000)
+    assert other.execute("SELECT count(*) FROM runs").get
+    other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    other.close()
+
+
+def overwrite(path: Path, by: Path) -> None:
+    """Copy a file over the database, as `cp` does."""
+    with path.open("r+b") as file:
+        file.truncate()
+        file.write(by.read_bytes())
+
+
+def cut(path: Path) -> None:
+    """Cut the file off in its middle."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
 async def readiness(http: httpx.AsyncClient, server: AppServer) -> dict[str, Any]:
     """The body of `/readyz`, which answers 200."""
     answer = await http.get(f"{server.url}/readyz")

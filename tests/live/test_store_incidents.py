@@ -20,10 +20,13 @@ from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
 from tests.live.incidents import (
     copy,
+    cut,
     delete,
     fault,
     locked,
     logged,
+    moved,
+    overwrite,
     readiness,
     replace,
     until,
@@ -208,6 +211,48 @@ async def test_a_restored_backup_is_used(
     made, calls, retries = await calls_of(path, answers[-1])
     # Step 2 was recorded in the file that is gone; the step itself may be known from the history.
     assert (made, calls, retries) == ([0, 1, 3, 4, 5, 6], 6, 0)
+
+
+@pytest.mark.parametrize("harm", ["copied over", "cut off"])
+async def test_a_damaged_file_is_kept_and_said(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    harm: str,
+) -> None:
+    """Under calls: what is answered from then on is recorded once, in a sound file; `/readyz`, the
+    pages, the metric and the log name what is kept."""
+    upstream.default = worker(40)
+    path, backup = tmp_path / "runs.db", tmp_path / "backup.db"
+    async with logged() as lines:
+        server = gateway_server(settings(path, **PATIENT))
+        agents = [Agent(http, server.base_url, opening(f"Task {n}.")) for n in range(4)]
+        for agent in agents:
+            await agent.run(2, "x" * 5_000)
+        copy(path, backup)
+        for agent in agents:
+            await agent.run(2, "x" * 5_000)
+        moved(path)
+        for agent in agents:
+            await agent.run(1, "x" * 5_000)
+        overwrite(path, backup) if harm == "copied over" else cut(path)
+        after = [await agent.run(4) for agent in agents]
+
+        async def said() -> bool:
+            body = await readiness(http, server)
+            return body["status"] == "ready" and bool(body.get("damaged"))
+
+        assert await until(said)
+        (line,) = lines("the log of the database" if harm == "copied over" else "the database is")
+    (name,) = (await readiness(http, server))["damaged"]
+    assert Path(line["kept"]).name == name
+    assert name in (await http.get(f"{server.url}/dashboard")).text
+    assert await metric(http, server, "gateway_store_damaged_files") == 1
+    for answers in after:
+        made, calls, retries = await calls_of(path, answers[-1])
+        assert made[-4:] == [5, 6, 7, 8]
+        assert (calls, retries) == (len(made), 0)
 
 
 async def test_a_lost_file_does_not_open_the_gateway(

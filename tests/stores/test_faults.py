@@ -10,12 +10,14 @@ from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import (
     SchemaMismatch,
     StoreBusy,
     StoreCorrupt,
+    StoreDamaged,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -43,6 +45,10 @@ def path(tmp_path: Path) -> Path:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file()
 
 
 def _read(path: Path) -> bytes:
@@ -152,7 +158,8 @@ async def test_an_unusable_path_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
-    """Damage in one table fails the operations on it; all others still work."""
+    """Damage in one table fails the operations on it, and then all writes, until the file was
+    opened again: that makes a new one."""
     database = await _open(path)
     store = SQLStateStore(SQLiteEngine(database))
     for number in range(50):
@@ -167,11 +174,18 @@ async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
     database = await _open(path)
     store = SQLStateStore(SQLiteEngine(database))
     assert await store.load(TENANT, "c0007") is not None
-    with pytest.raises(StoreCorrupt, match="damaged"):
-        await store.commit(one_run(99))
-    assert await store.load(TENANT, "c0099") is None
     bare = a_call(conversation=a_conversation("bare"), runs=(), steps=())
     assert await store.commit(bare) == 1
+    for call in (one_run(99), replace(bare, conversation=a_conversation("another"))):
+        with pytest.raises(StoreDamaged, match="damaged"):
+            await store.commit(call)
+    assert await store.load(TENANT, "bare") is not None
+    with pytest.raises(StoreDamaged, match="is checked"):
+        await store.reopen()
+    name = await store.reopen()
+    assert _is_there(path.with_name(name or ""))
+    assert await store.load(TENANT, "bare") is None
+    assert await store.commit(one_run(99)) == 1
     await database.close()
 
 
@@ -228,7 +242,7 @@ def test_every_error_has_a_label() -> None:
     mine = {kind: kind.label for kind in kinds if kind.__module__ == "gateway.stores.protocols"}
     # A server that cannot be reached is counted as before it had a type of its own.
     assert mine.pop(StoreUnreachable) == StoreUnavailable.label
-    assert len(set(mine.values())) == len(mine) == 11
+    assert len(set(mine.values())) == len(mine) == 12
     assert all(label.isidentifier() for label in mine.values())
 
 

@@ -36,12 +36,14 @@ _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 class StoreHealth(Struct, frozen=True, kw_only=True):
     """The state of the store; `incident` is None while it works. `waiting_on_disk`: waiting records
-    that a killed gateway does not lose."""
+    that a killed gateway does not lose. `damaged`: the names under which damaged databases are kept
+    since the start."""
 
     incident: Incident | None
     waiting: int
     waiting_bytes: int
     waiting_on_disk: int = 0
+    damaged: tuple[str, ...] = ()
 
 
 class _ReadGuard:
@@ -145,7 +147,13 @@ class GuardedStateStore:
             waiting=recovery.spool.records,
             waiting_bytes=recovery.spool.bytes,
             waiting_on_disk=recovery.on_disk,
+            damaged=tuple(recovery.damaged),
         )
+
+    @property
+    def damaged(self) -> list[str]:
+        """The names under which damaged databases are kept since the start."""
+        return self._recovery.damaged
 
     def active_within(self, seconds: float) -> list[str]:
         """The conversations committed by this process in the last `seconds`, at most 10,000."""
@@ -295,8 +303,8 @@ class GuardedStateStore:
     async def ping(self) -> None:
         await self._store.ping()
 
-    async def reopen(self) -> None:
-        await self._store.reopen()
+    async def reopen(self) -> str | None:
+        return await self._store.reopen()
 
     async def close(self) -> None:
         """Write what waits if that is possible within 5 s, then close the store."""

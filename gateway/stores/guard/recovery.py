@@ -58,6 +58,7 @@ class Recovery:
         self._trouble = (SLOW, "a commit takes long")
         self._log = structlog.get_logger("gateway.store")
         self.reopened: list[Callable[[], Awaitable[None]]] = []
+        self.damaged: list[str] = []  # names under which damaged databases are kept
 
     async def follow(self) -> None:
         """Check the store every `storage.probe_interval_s`, without end."""
@@ -270,11 +271,13 @@ class Recovery:
 
     async def _reopen(self) -> bool:
         try:
-            await self._store.reopen()
+            kept = await self._store.reopen()
         except protocols.StoreError as error:
             self.note(error)
             return False
         self._replaced = False
+        if kept:
+            self.damaged.append(kept)
         if self.breaker.incident is not None:
             self.breaker.incident.reopened = True
         for listener in self.reopened:

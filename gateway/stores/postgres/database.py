@@ -72,7 +72,7 @@ class Database:
         database.identity = await prepare(settings, vectors=vectors)
         return database
 
-    async def reopen(self) -> None:
+    async def reopen(self) -> str | None:
         """Close the connections, check and migrate the database again. Raises: StoreError."""
         async with self._reopening:
             if isinstance(self._refusal, StoreClosed):
@@ -89,6 +89,7 @@ class Database:
 
             await self._slots[0].run(work)
             self._refusal = None
+        return None
 
     async def commit(self, call: CallRecord) -> int:
         """Write one call, together with others that wait. Raises: StoreError."""

@@ -75,9 +75,9 @@ class SQLStateStore:
     async def ping(self) -> None:
         await self._engine.database.ping()
 
-    async def reopen(self) -> None:
+    async def reopen(self) -> str | None:
         """Opens the database again for every store in it."""
-        await self._engine.database.reopen()
+        return await self._engine.database.reopen()
 
     async def close(self) -> None:
         """Close the database, for every store in it."""

@@ -19,34 +19,84 @@ from gateway.stores import protocols
 if sys.platform != "win32":
     import fcntl
 
-_LOG = "-wal"
-_LOG_SUFFIXES = (_LOG, "-shm")
+LOG = "-wal"
+INDEX = "-shm"
+"""Suffixes of the write-ahead log of a file, and of the log's index."""
+
+_LOG_SUFFIXES = (LOG, INDEX)
+_LOG_NUMBERS = (
+    12,
+    12,
+)  # place and length in the header: https://sqlite.org/fileformat2.html#walformat
+_CHECKPOINT_S = 0.1  # to let another process finish what it moves from the log into the file
 
 _FileId = tuple[int, int] | None  # device and inode; None when there is no file
 
 
 class FileIdentity:
-    """The files of an open database at `settings.path`: itself, and its write-ahead log."""
+    """The files of an open database at `settings.path`: itself, and its write-ahead log.
 
-    def __init__(self, settings: StorageSettings) -> None:
-        self._path, self._in_memory = settings.path, settings.in_memory
-        self._database, self._log = _id(self._path), _id(self._path + _LOG)
+    SQLite writes to the file only while it moves pages from the log there, and the log begins again
+    only after that. A file that changes at any other time is written to by somebody else, who
+    copies a backup over it or cuts it off. `sound`: the doubt that the last check of the file did
+    not confirm; SQLite's word for it is not taken again."""
 
-    def is_current(self) -> bool:
-        """Whether these files are still those at the path, and have not been emptied."""
-        return self._in_memory or (
-            self._database is not None
-            and _id(self._path) == self._database
-            and _id(self._path + _LOG) == self._log
-        )
+    def __init__(self, settings: StorageSettings, writer: apsw.Connection, sound: str) -> None:
+        self.path = settings.path
+        self._sound = sound
+        self._ids = _ids(self.path)
+        self._written = _written(self.path)
+        self._moved = _moved(writer)
+        self._seen: tuple[int, int] | None = None
+        self.doubt = ""
+        """The reason why the file has to be checked before it is used again; empty without one."""
+
+    def lost(self, writer: apsw.Connection) -> protocols.StoreReplaced | None:
+        """The error for what is written to these files when they are not those at the path any
+        more, or when somebody else has written to them."""
+        if self.path == IN_MEMORY:
+            return None
+        if self._ids[0] is None or _ids(self.path) != self._ids:
+            return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
+        if not self.doubt and not self._as_left(writer):
+            time.sleep(_CHECKPOINT_S)
+            if not self._as_left(writer):
+                self.doubt = "was written to by another program"
+        return protocols.StoreDamaged(f"{self.path!r} {self.doubt}") if self.doubt else None
+
+    def _as_left(self, writer: apsw.Connection) -> bool:
+        """True if only SQLite has written to the file since the last look."""
+        moved = _moved(writer)
+        written = _written(self.path)
+        if written != self._written and _moved(writer) == self._moved:
+            return False
+        self._moved = moved
+        self._written = written
+        return True
+
+    def is_quiet(self) -> bool:
+        """True if nobody has written to a file in doubt since this was asked before."""
+        before = self._seen
+        self._seen = _written(self.path)
+        return not self.doubt or before == self._seen
 
     def remove_log(self) -> None:
         """Remove the log if the file was replaced: it does not belong to the new one."""
-        if self._log is None or _id(self._path) in (None, self._database):
+        database, log = self._ids
+        if log is None or _id(self.path) in (None, database):
             return
-        with locked(Path(self._path).parent):
-            if _id(self._path + _LOG) == self._log:
-                _remove_log(self._path)
+        with locked(Path(self.path).parent):
+            if _id(self.path + LOG) == log:
+                _remove_log(self.path)
+
+    def translated(self, error: BaseException) -> BaseException:
+        """The StoreError for an error of SQLite; after one that says that the file is damaged, the
+        file is checked."""
+        doubt = f"is damaged ({error})"
+        translated = translate(error, self.path)
+        if isinstance(translated, protocols.StoreCorrupt) and doubt != self._sound:
+            self.doubt = doubt
+        return translated
 
 
 def create_private(path: str) -> None:
@@ -66,6 +116,31 @@ def create_private(path: str) -> None:
 def _remove_log(path: str) -> None:
     for suffix in _LOG_SUFFIXES:
         Path(path + suffix).unlink(missing_ok=True)
+
+
+def _written(path: str) -> tuple[int, int]:
+    """The size of a file, and when it was last written to; zeros when it is not there."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _moved(writer: apsw.Connection) -> tuple[int, bytes]:
+    """The number of pages of the log that were moved into the file, and the numbers in the log's
+    header that change when it begins again."""
+    try:
+        _, pages = writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        _, numbers = writer.read("main", 1, *_LOG_NUMBERS)
+    except apsw.Error:  # the log, or its index, cannot be read
+        return -1, b""
+    return pages, numbers
+
+
+def _ids(path: str) -> tuple[_FileId, _FileId]:
+    """Those of a database, and of its log."""
+    return _id(path), _id(path + LOG)
 
 
 def _id(path: str) -> _FileId:
@@ -148,6 +223,8 @@ def translate(error: BaseException, path: str) -> BaseException:
     )
     if meaning is protocols.StoreUnavailable and (forbidden := _unwritable(path)):
         meaning, words = protocols.StoreReadOnly, forbidden
+    if isinstance(error, apsw.SQLError) and "no such table" in str(error):
+        meaning, words = protocols.StoreCorrupt, "has lost tables"
     translated = meaning(f"{path!r} {words} ({error})")
     translated.__cause__ = error
     return translated

@@ -8,7 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -20,12 +20,13 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import (
     SchemaMismatch,
     StoreClosed,
+    StoreDamaged,
     StoreOverloaded,
-    StoreReplaced,
     StoreUnavailable,
 )
 from gateway.stores.sql.tables import Migration, migrations
 from gateway.stores.sqlite.connection import ConnectionHook, FileIdentity, open_all, translate
+from gateway.stores.sqlite.damage import QUICK, THOROUGH, damage, set_aside
 from gateway.tasks import on_disk
 
 _TYPES = {
@@ -64,6 +65,22 @@ def applied_to(connection: apsw.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM migrations")}
 
 
+def missing_tables(connection: apsw.Connection) -> str:
+    """Says which tables a database lacks though it has all changes; empty when it has them all."""
+    if "migrations" not in _tables(connection):
+        return ""
+    with closing(apsw.Connection(":memory:")) as whole:
+        migrate(whole, MIGRATIONS, ":memory:")
+        lacking = _tables(whole) - _tables(connection)
+        known = applied_to(whole) <= applied_to(connection)
+    return f"it has lost its tables ({', '.join(sorted(lacking))})" if lacking and known else ""
+
+
+def _tables(connection: apsw.Connection) -> set[str]:
+    names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+    return {name for (name,) in names}
+
+
 def _apply_once(migration: Migration, connection: apsw.Connection) -> None:
     # Two processes may open a new file at once: the check needs the write lock.
     connection.execute("BEGIN IMMEDIATE")
@@ -100,18 +117,20 @@ class Database:
         self._hooks = hooks
         self._closing: asyncio.Future[None] | None = None
         self._reopening = asyncio.Lock()
+        self._check: threading.Thread | None = None
+        self._sound = ""  # the last doubt about the file that a check did not confirm
 
     def _start(self, connections: Sequence[apsw.Connection]) -> None:
         loop, settings = asyncio.get_running_loop(), self.settings
         writer, *others = connections
-        self._files = FileIdentity(settings)
+        self._files = FileIdentity(settings, writer, self._sound)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
         # In memory SQLite locks out readers during a write, and the other way round. Threads that
         # take turns never meet that lock, so no request fails or waits for SQLite's next attempt.
         turn = threading.Lock() if settings.in_memory else nullcontext()
-        self._writer = Writer(writer, self._writes, settings.path, turn, self._files.is_current)
-        self._readers = readers(others, self._reads, settings.path, turn)
+        self._writer = Writer(writer, self._writes, self._files, turn)
+        self._readers = readers(others, self._reads, self._files.translated, turn)
         for thread in (self._writer.thread, *self._readers):
             thread.start()
 
@@ -129,9 +148,11 @@ class Database:
         database._start(await on_disk(_open, settings, migrations, hooks))
         return database
 
-    async def reopen(self) -> None:
-        """Close the connections and open the file again. Meanwhile, and after an error, every
-        operation raises StoreUnavailable. Of a database in memory nothing is left."""
+    async def reopen(self) -> str | None:
+        """Close the connections and open the file again; one that is damaged is replaced by a new
+        one. Returns the name under which it is kept, if it was. Meanwhile, and after an error,
+        every operation raises StoreUnavailable. Of a database in memory nothing is left. Raises:
+        StoreDamaged while somebody writes to the file; and other StoreErrors."""
         async with self._reopening:
             if self._closing is not None:
                 raise StoreClosed("the store is closed")
@@ -139,8 +160,13 @@ class Database:
             # The old connections first: the new ones must not share their memory-mapped index.
             await asyncio.to_thread(self._stop)
             await on_disk(self._files.remove_log)
+            if not await on_disk(self._files.is_quiet):
+                raise StoreDamaged(f"{self.settings.path!r} {self._files.doubt}: it is checked")
+            kept = await on_disk(keep_damaged, self.settings, THOROUGH)
+            self._sound = "" if kept else self._files.doubt
             how = (self.settings, self._migrations, self._hooks, self.after_reopening)
             self._start(await on_disk(_open, *how))
+            return kept
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """The result of `work` on the writer thread, inside a transaction, after the commit. It may
@@ -159,13 +185,23 @@ class Database:
         return len(self._readers)
 
     async def ping(self) -> None:
-        """Return if the file is the one that was opened, and can be read and written."""
+        """Return if the file is the one that was opened, and can be read and written. The first
+        time the whole file is checked for damage in the background; what is found fails the next
+        writes."""
         if not self._writer.thread.is_alive():
             raise StoreClosed("the store's writer has stopped")
-        if not await on_disk(self._files.is_current):
-            raise StoreReplaced(f"{self.settings.path!r} was deleted or replaced")
-        await self.read(_touch)
+        if self._check is None and not self.settings.in_memory:
+            self._check = threading.Thread(target=self._look, name="store-check", daemon=True)
+            self._check.start()
         await self.write(_touch)
+        await self.read(_touch)
+
+    def _look(self) -> None:
+        files = self._files
+        with contextlib.suppress(apsw.Error, OSError):
+            path, given_up = self.settings.path, lambda: self._reads.refusal is not None
+            if found := damage(path, QUICK, missing_tables, given_up=given_up):
+                files.doubt = f"is damaged ({found})"
 
     async def close(self) -> None:
         """Commit what was accepted, then close. A second call waits for the first."""
@@ -182,12 +218,28 @@ class Database:
         self._reads.refusal = self._writes.refusal = error
 
     def _stop(self) -> None:
+        if self._check is not None:
+            self._check.join()
         # The writer stops last: the last connection moves the log into the file and removes it.
         for queue, threads in ((self._reads, self._readers), (self._writes, [self._writer.thread])):
             for _ in threads:
                 queue.jobs.put(None)
             for thread in threads:
                 thread.join()
+
+
+def keep_damaged(
+    settings: StorageSettings, check: str, given_up: Callable[[], bool] = lambda: False
+) -> str:
+    """`set_aside` for the file that the settings name, if they name one. Raises: StoreError."""
+    if settings.in_memory:
+        return ""
+    try:
+        return set_aside(settings.path, check, missing_tables, given_up)
+    except OSError as error:
+        raise StoreUnavailable(f"{settings.path!r} cannot be renamed ({error})") from error
+    except apsw.Error as error:
+        raise translate(error, settings.path) from error
 
 
 def _open(
@@ -302,15 +354,14 @@ class Writer:
     Jobs that wait at the same time share a transaction. Each has its own savepoint, so that a
     failing job does not affect the others. A job's function may run a second time when the shared
     transaction is lost. Results are delivered after the commit and before a checkpoint, so that
-    no caller waits for the checkpoint. `turn` is held during each transaction. `is_current` says
-    whether the file is still the one that was opened: SQLite goes on writing into a file that was
-    deleted, where nobody will ever find it."""
+    no caller waits for the checkpoint. `turn` is held during each transaction. `files`: SQLite
+    goes on writing into a file that was deleted, where nobody will ever find it, or over one that
+    somebody else writes to. Into such a file no page is moved from the log."""
 
     connection: apsw.Connection
     queue: JobQueue
-    path: str
+    files: FileIdentity
     turn: AbstractContextManager[Any]
-    is_current: Callable[[], bool]
     _log_pages: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -327,13 +378,16 @@ class Writer:
                         results = self._perform(jobs)
                     except Exception as error:  # a caller would wait for a dead thread for ever
                         results = [self._failed(job, error) for job in jobs]
-                if not self.is_current():
-                    lost = StoreReplaced(f"{self.path!r} was deleted or replaced")
-                    results = [JobResult(each.future, None, each.error or lost) for each in results]
+                if lost := self.files.lost(self.connection):
+                    results = [JobResult(each.future, None, lost) for each in results]
                 self.queue.answer(results)
                 del jobs, results  # not kept during the wait for the next job, which may be long
+                if lost:
+                    self._log_pages = 0
             self._checkpoint_if_due()
             jobs, more = self._take() if more else ([], False)
+        if self.files.doubt:
+            self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.connection.close()
 
     def _take(self) -> tuple[list[Job], bool]:
@@ -383,14 +437,16 @@ class Writer:
         return results
 
     def _failed(self, job: Job, error: BaseException) -> JobResult:
-        return JobResult(job.future, None, translate(error, self.path))
+        return JobResult(job.future, None, self.files.translated(error))
 
     def _roll_back(self) -> None:
         if self.connection.in_transaction:
             try:
                 self.connection.execute("ROLLBACK")
             except apsw.Error as error:
-                _log.warning("rollback of a transaction failed", path=self.path, error=str(error))
+                _log.warning(
+                    "rollback of a transaction failed", path=self.files.path, error=str(error)
+                )
 
     def _on_commit(self, _connection: apsw.Connection, _schema: str, pages: int) -> int:
         self._log_pages = pages
@@ -402,7 +458,9 @@ class Writer:
         try:
             pages, moved = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:
-            _log.warning("checkpoint of the database failed", path=self.path, error=str(error))
+            _log.warning(
+                "checkpoint of the database failed", path=self.files.path, error=str(error)
+            )
             pages, moved = self._log_pages, 0
         # A reader that still needs old pages stops the copying; retry when the log has grown.
         self._checkpoint_at = CHECKPOINT_PAGES if pages == moved else pages + CHECKPOINT_PAGES
@@ -412,7 +470,7 @@ class Writer:
 def readers(
     connections: Sequence[apsw.Connection],
     queue: JobQueue,
-    path: str,
+    translated: Callable[[BaseException], BaseException],
     turn: AbstractContextManager[Any],
 ) -> list[threading.Thread]:
     """Threads that run jobs as they come, each on its connection. `turn` is held during each."""
@@ -423,7 +481,7 @@ def readers(
                 with turn:
                     result = JobResult(job.future, job.work(connection), None)
             except Exception as error:
-                result = JobResult(job.future, None, translate(error, path))
+                result = JobResult(job.future, None, translated(error))
             queue.answer((result,))
             del job, result
         connection.close()
