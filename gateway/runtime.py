@@ -244,7 +244,7 @@ class Runtime:
         )
         self._closing.push_async_callback(states.close)
         states.reopened.append(reopened)
-        states.damaged += [damaged] if damaged else []
+        states.damaged.extend([damaged] if damaged else [])
         metrics.store_damaged.set_function(lambda: len(states.damaged))
         metrics.store_degraded.set_function(lambda: states.health.incident is not None)
         metrics.store_waiting.set_function(lambda: states.health.waiting)

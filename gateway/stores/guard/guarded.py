@@ -69,8 +69,10 @@ class _ReadGuard:
             await asyncio.sleep(self._settings.probe_interval_s)
             if not (self._refuses or degraded()):
                 continue
+            others = 0 if self._refuses else self._failures
             try:
                 await self.within(self.limit_s, probe)
+                self._failures = others  # those of reads that are slower than this one
             except StoreError as error:
                 self._failures = self._settings.breaker_failures  # no call has to find it out
                 self.failed(error)
