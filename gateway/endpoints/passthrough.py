@@ -249,7 +249,11 @@ class PassThrough:
                     sending = _send_json(services, exchange, call, raw, request)
                 else:
                     sending = _send_stream(services, exchange, call, upload)
-                response = await (counted.answer_of(sending) if counted else sending)
+                started = time.perf_counter()
+                try:
+                    response = await (counted.answer_of(sending) if counted else sending)
+                finally:
+                    exchange.timing.waited_s += time.perf_counter() - started
                 await answering.relay(response, watch)
 
     def _stored_answer(self, tenant: str, scope: Scope) -> tuple[Asked | None, EchoFilter | None]:
@@ -337,14 +341,10 @@ async def _send_json(
     of_model = call.dialect and (not call.dialect.stores_answers or call.path.endswith("/compact"))
     if of_model and not native:
         raise NotFound(f"the upstream of {model!r} does not have {call.path}")
-    started = time.perf_counter()
-    try:
-        alone = request is None or not native or native == [services.table.default]
-        if alone or call.seat is not None:
-            return await _to_keeper(services, exchange, call, raw)
-        delivery = await services.dispatcher.send(call, model, native_only=True)
-    finally:
-        exchange.timing.waited_s += time.perf_counter() - started
+    alone = request is None or not native or native == [services.table.default]
+    if alone or call.seat is not None:
+        return await _to_keeper(services, exchange, call, raw)
+    delivery = await services.dispatcher.send(call, model, native_only=True)
     target = delivery.target
     exchange.upstream.lane, exchange.upstream.deployment = target.lane, target.name
     return delivery.response
@@ -353,15 +353,12 @@ async def _send_json(
 async def _send_stream(
     services: Services, exchange: Exchange, call: UpstreamCall, upload: Upload
 ) -> LaneResponse:
-    started = time.perf_counter()
     try:
         return await _to_keeper(services, exchange, call, upload)
     except UpstreamFailure:
         if upload.error is not None:
             raise upload.error from None  # to the transport it looks like a broken connection
         raise
-    finally:
-        exchange.timing.waited_s += time.perf_counter() - started
 
 
 async def _to_keeper(
