@@ -5,7 +5,6 @@ import concurrent.futures
 import contextvars
 import os
 import queue
-import sys
 import threading
 import time
 import types
@@ -38,9 +37,9 @@ class ThreadsBusy(Exception):
 
 class Threads:
     """Up to `most` threads for one kind of work that would block the event loop, so that work of
-    one kind never waits for another's. Neither the end of the loop nor, with `leave`, that of the
-    process waits for them, as both do for asyncio's own: an import may take a minute.
-    `most_waiting`: how many pieces of work may wait for a thread; None: any number."""
+    one kind never waits for another's. Neither the end of the loop nor that of the process
+    waits for them, as both do for asyncio's own: an import may take a minute. `most_waiting`: how
+    many pieces of work may wait for a thread; None: any number."""
 
     def __init__(self, name: str, most: int, most_waiting: int | None = None) -> None:
         self._name = name
@@ -56,8 +55,6 @@ class Threads:
         if self._most_waiting is not None and self._jobs.qsize() >= self._most_waiting:
             raise ThreadsBusy(self._name)
         done = concurrent.futures.Future[T]()
-        _unended.add(done)
-        done.add_done_callback(_unended.discard)
         context = contextvars.copy_context()
         self._jobs.put((done, lambda: context.run(work, *args, **kwargs)))
         if not self._idle.acquire(blocking=False):
@@ -91,8 +88,6 @@ def _do(done: concurrent.futures.Future[Any], work: Callable[[], Any]) -> None:
 
 
 _starting = threading.Lock()
-_unended: set[concurrent.futures.Future[Any]] = set()
-"""Work of all threads that waits or is being done."""
 
 off_loop = Threads("computing", min(32, (os.cpu_count() or 1) + 4)).run
 """Does work that uses the processor for more than a few milliseconds."""
@@ -100,16 +95,6 @@ loading = Threads("loading", 8).run
 """Imports and reads what takes up to a minute on a busy machine."""
 on_disk = Threads("disk", 4).run
 """Reads and writes files, on a disk that may not answer."""
-
-
-def leave(status: int) -> int:
-    """End the process with this status if threads still work, without its usual end, which may
-    crash threads that import or read from a terminal. Otherwise return the status."""
-    if _unended:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    return status
 
 
 class Unfinished:

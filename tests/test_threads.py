@@ -91,7 +91,8 @@ def test_neither_a_loop_nor_a_process_waits_for_a_thread(work: str) -> None:
     holds the lock of the standard input, where Python's own end is a fatal error."""
     program = f"""
 import asyncio, sys, threading, time
-from gateway.tasks import leave, off_loop, spawn
+from gateway.cli import leave
+from gateway.tasks import off_loop, spawn
 
 async def main():
     begun = threading.Event()
@@ -102,7 +103,7 @@ async def main():
 
 asyncio.run(main())
 print("said", end="")
-sys.exit(leave(7))
+leave(7)
 """
     with subprocess.Popen(
         [sys.executable, "-c", program],
