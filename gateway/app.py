@@ -20,7 +20,6 @@ from gateway.endpoints.realtime import PATHS as REALTIME_PATHS
 from gateway.endpoints.realtime import RealtimeEndpoint
 from gateway.endpoints.responses_socket import ResponsesSocket
 from gateway.endpoints.steered import SteeredEndpoint
-from gateway.endpoints.unpacking import Unpacking
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.room import Room
@@ -77,7 +76,7 @@ def build_app(settings: Settings) -> Edge:
     pipeline = Pipeline(runtime)
     room = Room(runtime.waiting_bytes)
     anything = PassThrough(runtime, auth, room)
-    endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, room=room, unpacking=Unpacking())
+    endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, room=room)
     steered = [
         Route(path, served, methods=["POST"])
         for dialect in DIALECTS.values()
@@ -98,6 +97,7 @@ def build_app(settings: Settings) -> Edge:
         Route("/metrics", _Endpoint(health.metrics), methods=["GET"]),
     ]
     sockets = ResponsesSocket(runtime, auth, anything)
+    sockets.room = room
     routes = [
         *(Route(path, sockets, methods=["GET"]) for path in RESPONSES.routes),
         *endpoints,

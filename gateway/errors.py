@@ -133,7 +133,8 @@ class HeadTooLarge(GatewayError):
 
 
 class RequestTooSlow(GatewayError):
-    """A head took longer than `server.max_head_s`, or a body paused for `server.keep_alive_s`."""
+    """A head took longer than `server.max_head_s`, a body longer than `server.max_body_s`, or it
+    paused for `server.keep_alive_s`."""
 
     status, type, code, label = 408, "invalid_request_error", "request_too_slow", "too_slow"
 

@@ -14,6 +14,10 @@ RETRY_S: Final = 5
 """Seconds that a refused client is asked to wait: about as long as a body of 60 MB takes."""
 
 
+ARRIVAL_BYTES_S: Final = 2**14
+"""After `server.max_body_s`, so much of a body or message has to arrive in each second."""
+
+
 class Room:
     """The bytes that are held, from before they are read to the end of what needs them. Whoever
     waits for room gets it in the order of arrival, but what fits does not wait for something larger
@@ -55,7 +59,7 @@ class Room:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[turn] = share, size
         try:
-            async with asyncio.timeout(share.wait_s):
+            async with asyncio.timeout(share.settings.body_wait_s):
                 await turn
         except TimeoutError:
             held = f"bodies and messages of {self._held / 2**20:.0f} MiB are in flight"
@@ -76,9 +80,9 @@ class Share:
 
     def __init__(self, room: Room, settings: ServerSettings, key: str) -> None:
         self._room = room
+        self.settings = settings
         self.key = key
         self.limit = int(settings.max_bytes_in_flight_mb * 2**20)
-        self.wait_s = settings.body_wait_s
         self.size = 0
 
     def take(self, size: int) -> bool:
@@ -88,6 +92,11 @@ class Share:
                 return False
             self._room._set(self, size)
         return True
+
+    def beside(self) -> Callable[[int], bool]:
+        """Like `take`, for an answer: its bytes beside those that are held now."""
+        own = self.size
+        return lambda size: self.take(own + size)
 
     async def grow(self, size: int) -> None:
         """The same, after waiting for it if need be. Raises: Overloaded: there was none within

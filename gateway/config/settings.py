@@ -98,7 +98,9 @@ class ServerSettings:
     `trusted_origins`: a `*` in place of the port or, except for http and https, of the host stands
     for any. `null` is the origin of any page in a sandbox, and counts only where a key is required.
     `max_bytes_in_flight_mb`: a body is held to the end of its request, and takes four times its
-    size in memory while it is parsed and sent (measured: six of 60 MiB 1,430 MiB)."""
+    size in memory while it is parsed and sent (measured: six of 60 MiB 1,430 MiB). `max_body_s`: a
+    client that needs longer has to send 16 KiB in each further second, or it would hold its room
+    for ever."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -111,6 +113,7 @@ class ServerSettings:
     max_head_s: float = 10
     keep_alive_s: float = 75
     max_body_mb: float = 64
+    max_body_s: float = 60
     max_buffered_response_mb: float = 32
     max_concurrent_requests: int = 0
     max_bytes_in_flight_mb: float = 192
@@ -124,7 +127,7 @@ class ServerSettings:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: must be 0 to 65535, got {self.port}")
         above_zero(self, "max_body_mb", "max_buffered_response_mb", "max_head_kb", "max_head_s")
-        above_zero(self, "keep_alive_s")
+        above_zero(self, "keep_alive_s", "max_body_s")
         at_least(self, 1, "workers", "max_head_fields", "max_pipelined_requests")
         at_least(self, 0, "max_concurrent_requests", "max_bytes_in_flight_mb")
         at_least(self, 0, "sse_keepalive_s", "drain_s", "body_wait_s")

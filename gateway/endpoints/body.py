@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from gateway.errors import BodyTooLarge, GatewayError
+from gateway.errors import BodyTooLarge, GatewayError, RequestTooSlow
 from gateway.exchange import Exchange
-from gateway.room import Share
+from gateway.room import ARRIVAL_BYTES_S, Share
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders, header
 
@@ -47,24 +47,46 @@ async def read_body(
     """The whole body, at most `limit` bytes; `share` is where it has to find room, if anywhere.
     Room is taken for the declared length before anything is read, else for what has arrived.
     Raises: BodyTooLarge: over the limit; before reading, when the length is declared. Overloaded:
-    there was no room for it. ClientGone: the client disconnected before the end."""
+    there was no room for it. RequestTooSlow: it took too long to arrive. ClientGone: the client
+    disconnected before the end."""
     started = time.perf_counter()
-    parts, size, more = list[bytes](), int(header(headers, b"content-length") or 0), True
-    _check_size(size, limit)
+    declared = int(header(headers, b"content-length") or 0)
+    _check_size(declared, limit)
+    if share is not None:
+        await share.grow(declared)
+    # Not by `_body_chunks`: an asynchronous generator is registered with the loop.
+    content, more = await _next_chunk(receive)
+    _check_size(len(content), limit)
+    if more:
+        content = await _with_rest(content, receive, limit, share)
+    elif share is not None:
+        await share.grow(len(content))
+    exchange.timing.waited_s += time.perf_counter() - started
+    return content
+
+
+async def _with_rest(first: bytes, receive: Receive, limit: int, share: Share | None) -> bytes:
+    """A body of which `first` has arrived. Raises: RequestTooSlow, and what `read_body` raises."""
+    began = asyncio.get_running_loop().time()
+    parts = [first]
+    size = len(first)
+    more = True
+    try:
+        async with asyncio.timeout(None) as late:
+            while more:
+                if share is not None:
+                    await share.grow(size)
+                    late.reschedule(began + share.settings.max_body_s + size / ARRIVAL_BYTES_S)
+                chunk, more = await _next_chunk(receive)
+                parts.append(chunk)
+                size += len(chunk)
+                _check_size(size, limit)
+    except TimeoutError:
+        text = "the body did not arrive in server.max_body_s, nor at 16 KiB a second since then"
+        raise RequestTooSlow(text) from None
     if share is not None:
         await share.grow(size)
-    size = 0
-    # Not by `_body_chunks`: an asynchronous generator is registered with the loop.
-    while more:
-        chunk, more = await _next_chunk(receive)
-        size += len(chunk)
-        _check_size(size, limit)
-        if chunk:
-            parts.append(chunk)
-            if share is not None:
-                await share.grow(size)
-    exchange.timing.waited_s += time.perf_counter() - started
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
 
 
 async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:

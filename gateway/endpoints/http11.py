@@ -90,6 +90,8 @@ class HttpProtocol(HttpToolsProtocol):
                 self.transport.close()
             elif self._offers_connection:
                 self._early += data
+                if len(self._early) > BUFFER_BYTES:
+                    self.flow.pause_reading()
             return
         self._unset_keepalive_if_required()
         self._chunk_bytes = len(data)
@@ -214,6 +216,7 @@ class HttpProtocol(HttpToolsProtocol):
         """The connection as streams, from the bytes after the head on; HTTP ends here."""
         self._stop_timers()
         self._offers_connection = False
+        self.flow.resume_reading()
         self.cycle.disconnected = True  # uvicorn expects no answer any more
         reader = asyncio.StreamReader(limit=BUFFER_BYTES, loop=self.loop)
         protocol = _Upgraded(reader, self)

@@ -35,7 +35,7 @@ from gateway.endpoints.relay import Relay
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
-from gateway.room import Room
+from gateway.room import Room, Share
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.identity import conversation_id, identify
@@ -103,15 +103,18 @@ class CountedCall:
         model = target.name if target.key else target.model or self.admission.subject.model
         return await self.guard.extend(self.admission, model, self.body, binding=self.binding)
 
-    async def answer_of(self, sending: Awaitable[LaneResponse]) -> LaneResponse:
-        """The answer, which ends the reservation when it has been read."""
+    async def answer_of(self, sending: Awaitable[LaneResponse], share: Share) -> LaneResponse:
+        """The answer, which ends the reservation when it has been read. `share`: the room that the
+        request has; the answer is held beside it."""
         try:
             response = await sending
         except BaseException:
             await self.guard.settle(self.admission, Amounts(calls=1))
             raise
         limit = int(self.services.settings.server.max_buffered_response_mb * 2**20)
-        return _CountedAnswer(response, self, limit)
+        answer = _CountedAnswer(response, self, limit)
+        answer.watch.allowance.holds = share.beside()
+        return answer
 
     async def settle(self, status: int, content: bytes) -> None:
         """End the reservation with what an answer reports, by its content as far as it was read."""
@@ -142,25 +145,25 @@ class _CountedAnswer:
         self.usage = response.usage
         self._response = response
         self._call = call
-        self._watch = ResponseWatch(header(self.headers, b"content-encoding"), limit_bytes)
+        self.watch = ResponseWatch(header(self.headers, b"content-encoding"), limit_bytes)
         self._streams = b"event-stream" in header(self.headers, b"content-type")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         held = b""
         async for chunk in self._response:
-            self._watch.feed(chunk)
+            self.watch.feed(chunk)
             if self._streams:
                 yield chunk
             else:
                 if held:
                     yield held
                 held = chunk
-        await self._call.settle(self.status, self._watch.content)
+        await self._call.settle(self.status, self.watch.content)
         if held:
             yield held
 
     async def aclose(self) -> None:
-        await self._call.settle(self.status, self._watch.content)
+        await self._call.settle(self.status, self.watch.content)
         await self._response.aclose()
 
 
@@ -251,7 +254,7 @@ class PassThrough:
                     sending = _send_stream(services, exchange, call, upload)
                 started = time.perf_counter()
                 try:
-                    response = await (counted.answer_of(sending) if counted else sending)
+                    response = await (counted.answer_of(sending, share) if counted else sending)
                 finally:
                     exchange.timing.waited_s += time.perf_counter() - started
                 await answering.relay(response, watch)

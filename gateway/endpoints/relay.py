@@ -26,6 +26,7 @@ from gateway.errors import (
     UpstreamMalformed,
 )
 from gateway.exchange import Exchange
+from gateway.room import Share
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.dispatch import BegunResponse
@@ -178,6 +179,7 @@ class Relay:
     dialect: Dialect
     delivered: Callable[[], None] = lambda: None
     write: WriteNow | None = None
+    share: Share | None = None
     _watch: ResponseWatch | None = field(default=None, init=False)
     _whole: ResponseWatch | None = field(default=None, init=False)
     _pings: KeepAlive | None = field(default=None, init=False)
@@ -252,6 +254,7 @@ class Relay:
         marker nor a finish reason, gets an error event and no proper end. One in which no reply can
         be read ends as the upstream's."""
         watch = self._watch = stream_watch(encoding, self._limit, self.dialect.end)
+        self._count(watch)
         plain = encoding in (b"", b"identity")
         if not plain:
             usage_filter = None  # compressed bytes cannot be edited
@@ -293,6 +296,10 @@ class Relay:
         await self._body(rest, last=True)
         self.delivered()
 
+    def _count(self, watch: ResponseWatch) -> None:
+        if self.share is not None:
+            watch.allowance.holds = self.share.beside()
+
     async def _relay_whole(
         self, response: LaneResponse, encoding: bytes, echo: EchoFilter | None
     ) -> LaneResponse | None:
@@ -300,6 +307,7 @@ class Relay:
         is sent of a successful one that begins like server-sent events: it is returned, with all
         its bytes."""
         watch = self._whole = ResponseWatch(encoding, self._limit)
+        self._count(watch)
         chunks: list[bytes] = []
         iterator, size, began = aiter(response), 0, time.perf_counter()
         is_known = response.status >= 300
@@ -314,7 +322,7 @@ class Relay:
                 if is_known and _FIELD.match(start):
                     self.exchange.timing.waited_s += time.perf_counter() - began
                     return BegunResponse(response, chunks, iterator)
-            if is_known and size > self._limit:
+            if is_known and (size > self._limit or watch.oversized):
                 break
         else:
             self.exchange.timing.waited_s += time.perf_counter() - began

@@ -43,13 +43,14 @@ from gateway.errors import (
     UpstreamUnreachable,
 )
 from gateway.exchange import Exchange
+from gateway.room import Room, Share
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
-from gateway.upstream.websocket import Handshake, MessageSide, Streams
+from gateway.upstream.websocket import BUFFER_BYTES, Handshake, MessageSide, Streams
 from gateway.wire.coerce import as_int, as_mapping, as_text
 from gateway.wire.request import ChatRequest
 from gateway.wire.sse import SSEDecoder
@@ -57,7 +58,7 @@ from gateway.wire.sse import SSEDecoder
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "error")
 _USES_NOTHING: Final = ("response.cancel", "response.processed")
 """Messages that ask for no tokens; where keys or budgets count those, no others pass."""
-_MOST_WAITING, _MOST_EVENTS, _MOST_WARM = 4, 64, 8
+_MOST_WAITING, _MOST_EVENTS, _MOST_WARM = 4, 64, 2
 _FIRST: Final = asyncio.FIRST_COMPLETED
 _LOOK_S = 1.0  # how often an idle connection looks whether the gateway is shutting down
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-", b"x-request-id")
@@ -71,6 +72,7 @@ class ResponsesSocket(RealtimeEndpoint):
     route = RESPONSES.route
     path = RESPONSES.path
     app: ASGIHandler  # the whole application, which has this endpoint as a part
+    room: Room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         plain = not header(scope["headers"], b"upgrade") and not scope["path"].startswith("/v1/")
@@ -95,7 +97,8 @@ class ResponsesSocket(RealtimeEndpoint):
         call.headers = [h for h in call.headers if h[0] != b"sec-websocket-extensions"]
         settings = services.settings
         connection = _Connection(self.app, scope, call, target, settings, counts=counts)
-        return target, partial(connection.talk, self._runtime, exchange)
+        new_share = partial(self.room.share, settings.server, principal.key)
+        return target, partial(connection.talk, new_share, self._runtime, exchange)
 
 
 def _is_off(services: Services, headers: RawHeaders, *, assigned: bool) -> bool:
@@ -128,7 +131,7 @@ class _Answer:
 class _Connection:
     """One connection, on which one request after the other is answered (`OpenConnection`). `call`:
     its handshake. `counts`: whether keys or budgets limit the client. `warm`: the items of requests
-    that only prepared a later one, by the ids of their answers."""
+    that only prepared a later one, and their bytes, by the ids of their answers."""
 
     app: ASGIHandler
     scope: Scope
@@ -137,7 +140,7 @@ class _Connection:
     settings: Settings
     counts: bool
     answer_id: str = ""
-    warm: dict[str, list[Any]] = field(default_factory=dict)
+    warm: dict[str, tuple[list[Any], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._host = self.target
@@ -150,13 +153,24 @@ class _Connection:
         self._idle = asyncio.Event()
 
     async def talk(
-        self, runtime: Runtime, exchange: Exchange, answer: Handshake, client: Streams
+        self,
+        new_share: Callable[[], Share],
+        runtime: Runtime,
+        exchange: Exchange,
+        answer: Handshake,
+        client: Streams,
     ) -> None:
-        """Serve until both sides have closed; a shutdown ends what is idle at once."""
+        """Serve until both sides have closed; a shutdown ends what is idle at once. `new_share`
+        gives a part of the room for each side's messages."""
         upstream = accept(exchange, answer, client)
         limits = self.settings.server
-        self._client = MessageSide(client, limits.max_body_mb)
-        self._upstream = MessageSide(upstream, limits.max_buffered_response_mb, asks=True)
+        with new_share() as asked, new_share() as answered:
+            self._client = MessageSide(client, limits.max_body_mb, asked)
+            most_mb = limits.max_buffered_response_mb
+            self._upstream = MessageSide(upstream, most_mb, answered, asks=True)
+            await self._serve(runtime)
+
+    async def _serve(self, runtime: Runtime) -> None:
         self._worker = spawn(self._answer_all())
         ways = [spawn(self._from_client()), spawn(self._from_upstream())]
         try:
@@ -210,6 +224,7 @@ class _Connection:
         kind = request.body.get("type") if request is not None else None
         if request is not None and kind == "response.create":
             self._idle.clear()
+            self._client.keep(len(raw))
             await self._waiting.put((raw, request))
         elif not self.counts:
             await self._upstream.send(event)
@@ -234,6 +249,8 @@ class _Connection:
             self._events = None
             self.answer_id = as_text(as_mapping(data.get("response")).get("id"), "")
         await events.put((kind, text))
+        if len(text) > BUFFER_BYTES:
+            await events.join()  # or all of the queue might be as large
         return True
 
     async def _answer_all(self) -> None:
@@ -247,15 +264,19 @@ class _Connection:
             events, self._events = self._events, None
             while events is not None and not events.empty():
                 events.get_nowait()  # lets go whoever waits to put more
-            self._keep_warm()
+                events.task_done()
+            self._keep_warm(len(raw))
         self._idle.set()
 
-    def _keep_warm(self) -> None:
-        """Keep what a request has only prepared, for the next one."""
-        if self._prepares is not None and self.answer_id:
-            self.warm[self.answer_id] = self._prepares
-            if len(self.warm) > _MOST_WARM:
-                del self.warm[next(iter(self.warm))]
+    def _keep_warm(self, size: int) -> None:
+        """Keep what a request of `size` bytes has only prepared, for the next one; give back the
+        room of any other."""
+        if self._prepares is None or not self.answer_id:
+            self._client.keep(-size)
+            return
+        self.warm[self.answer_id] = self._prepares, size
+        if len(self.warm) > _MOST_WARM:
+            self._client.keep(-self.warm.pop(next(iter(self.warm)))[1])
 
     async def _answer(self, raw: bytes, request: ChatRequest) -> None:
         """Have the application answer a message."""
@@ -317,7 +338,7 @@ class _Connection:
         earlier = self.warm.get(request.previous_response_id or "")
         if earlier is not None and not request.unread:
             request.previous_response_id = None
-            request.own_messages = request.transcript = [*earlier, *request.own_messages]
+            request.own_messages = request.transcript = [*earlier[0], *request.own_messages]
         if RESPONSES.is_side_request(request) and not request.unread:
             self._prepares = list(request.own_messages)
 
@@ -372,6 +393,7 @@ class _Connection:
         try:
             async with asyncio.timeout(limit_s or None):
                 said = await events.get()
+                events.task_done()
         except TimeoutError:
             self._upstream.close()  # what comes now belongs to no request any more
             raise UpstreamTimeout(f"no event within {limit_s:g} s (timeouts.{limit})") from None

@@ -25,7 +25,7 @@ from gateway.endpoints.body import (
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.relay import Relay
-from gateway.endpoints.unpacking import Unpacking, coding_of, without_coding
+from gateway.endpoints.unpacking import coding_of, unpacked, without_coding
 from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
@@ -53,7 +53,6 @@ class SteeredEndpoint:
     auth: Authenticator
     dialect: Dialect
     room: Room
-    unpacking: Unpacking
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
@@ -72,15 +71,16 @@ class SteeredEndpoint:
                 raise NotFound("letters of this path are percent-encoded: its model is not read")
             require_route(services, principal, self.dialect.path if asked is None else path)
             limit = int(services.settings.server.max_body_mb * 2**20)
-            raw = await read_body(headers, receive, exchange, limit, share)
-            packed = await self.unpacking.body(raw, coding_of(headers), limit, share)
+            offers = scope.get("extensions", {})
+            socket = offers.get(SOCKET)  # which has the room of its messages
+            raw = await read_body(headers, receive, exchange, limit, None if socket else share)
+            packed = await unpacked(raw, coding_of(headers), limit, share)
             if packed is None:
                 request = self.dialect.opaque(raw, asked)  # the upstream may know the coding
             else:
                 headers = without_coding(headers) if packed.coding else headers
                 request = await self._parse(services, exchange.request.tenant, packed.plain, asked)
-            offers = scope.get("extensions", {})
-            if (socket := offers.get(SOCKET)) is not None:
+            if socket is not None:
                 socket.prepare(request)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
@@ -92,7 +92,9 @@ class SteeredEndpoint:
                     socket.bind(services, prepared, sending)
                 await require_own(self.runtime, services, principal, sending, request)
                 given = send, exchange, watch, prepared.complete, services.settings.server
-                relay = Relay(*given, self.dialect, prepared.note_delivered, offers.get(WRITE_NOW))
+                relay = Relay(
+                    *given, self.dialect, prepared.note_delivered, offers.get(WRITE_NOW), share
+                )
                 if request.stream and socket is None and self.dialect.ping:
                     exchange.response.begin = relay.begin
                 try:

@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from io import BytesIO, StringIO
+from io import BytesIO
+from typing import Any
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import CloseConnection, Event, Message
+from wsproto.events import CloseConnection, Event, Message, TextMessage
 from wsproto.frame_protocol import CloseReason
 from yarl import URL
 
 from gateway.config import TimeoutSettings
-from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
+from gateway.errors import Overloaded, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
+from gateway.room import ARRIVAL_BYTES_S, Share
 from gateway.upstream.base import IdleGuard, RawHeaders
 from gateway.upstream.http1 import Handover
 from gateway.upstream.pool import Origin, Pool
@@ -21,6 +23,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 BUFFER_BYTES = 2**16  # what one direction holds before its sender has to wait
 _PIECE_BYTES = 2**13
+_LATE = "the message did not arrive in time (server.max_body_s)"
+_NO_ROOM = "there is no room for the message (server.max_bytes_in_flight_mb)"
 _MAX_REFUSAL_BYTES = 2**20
 """Of an answer that refuses the WebSocket, so much is relayed; it is an error message."""
 
@@ -97,40 +101,77 @@ def _streams(answer: Handover) -> Streams:
 
 class MessageSide:
     """One side of a WebSocket past its handshake, as whole messages and control frames. `limit_mb`:
-    size of the largest message; a larger one, or a broken frame, ends the connection. `asks`: it is
-    the upstream, whose client this is."""
+    size of the largest message; a larger one, or a broken frame, ends the connection, and so does
+    one that takes too long to arrive (`server.max_body_s`) or finds no room. `share`: the room of
+    the message that is arriving or being handled. `asks`: it is the upstream, whose client this
+    is."""
 
-    def __init__(self, streams: Streams, limit_mb: float, *, asks: bool = False) -> None:
-        self._reader, self._writer = streams
+    def __init__(
+        self, streams: Streams, limit_mb: float, share: Share, *, asks: bool = False
+    ) -> None:
+        self._streams = streams
+        self._share = share
         kind = ConnectionType.CLIENT if asks else ConnectionType.SERVER
         self._connection, self._limit = Connection(kind), int(limit_mb * 2**20)
         self._writing = asyncio.Lock()
+        self._parts = BytesIO()  # not a list: a frame may have one byte, or none
+        self._late_at: float | None = None  # while a part of a message is there
+        self._kept = 0
+
+    def keep(self, size: int) -> None:
+        """Count `size` bytes of messages as held until they are given back as a negative size."""
+        self._kept += size
+        self._share.shrink(self._kept + self._parts.tell())
 
     async def events(self) -> AsyncIterator[Event]:
-        """Its messages, until it has closed, which is answered here, or is gone."""
-        held, size = None, 0  # not as a list: a frame may have one byte, or none
+        """Its messages, until it has closed, which is answered here, or is gone. One that is not
+        kept is held until the next is asked for."""
         with contextlib.suppress(OSError):
-            while data := await self._reader.read(_PIECE_BYTES):
-                if len(data) == _PIECE_BYTES:
-                    await asyncio.sleep(0)  # it may be a thousand frames, and more
-                self._connection.receive_data(data)
-                for event in self._connection.events():
-                    given: Event = event
-                    if isinstance(event, Message):
-                        held = held or (StringIO if isinstance(event.data, str) else BytesIO)()
-                        size += held.write(event.data)
-                        if size > self._limit:
-                            given = CloseConnection(CloseReason.MESSAGE_TOO_BIG)
-                        elif not event.message_finished:
-                            continue
-                        else:
-                            given = type(event)(data=held.getvalue())
-                            held, size = None, 0
+            while data := await self._read():
+                if isinstance(data, bytes):
+                    if len(data) == _PIECE_BYTES:
+                        await asyncio.sleep(0)  # it may be a thousand frames, and more
+                    self._connection.receive_data(data)
+                for event in [data] if isinstance(data, Event) else self._connection.events():
+                    given = await self._whole(event) if isinstance(event, Message) else event
+                    if given is None:
+                        continue
                     if isinstance(given, CloseConnection):
                         await self.send(given)
                     yield given
+                    self.keep(0)
                     if isinstance(given, CloseConnection):
                         return
+
+    async def _read(self) -> bytes | Event:
+        """The bytes that have arrived, none at the end; the end of it all, if a message is late."""
+        try:
+            async with asyncio.timeout_at(self._late_at):
+                return await self._streams[0].read(_PIECE_BYTES)
+        except TimeoutError:
+            return CloseConnection(CloseReason.POLICY_VIOLATION, _LATE)
+
+    async def _whole(self, event: Message[Any]) -> Event | None:
+        """The message that is complete with a frame, or part of one; what ends the connection, if
+        it is too large or there is no room for it."""
+        text = isinstance(event, TextMessage)
+        self._parts.write(event.data.encode() if text else event.data)
+        size = self._parts.tell()
+        if size > self._limit:
+            return CloseConnection(CloseReason.MESSAGE_TOO_BIG)
+        try:
+            await self._share.grow(self._kept + size)
+        except Overloaded:
+            return CloseConnection(CloseReason.TRY_AGAIN_LATER, _NO_ROOM)
+        if not event.message_finished:
+            now = asyncio.get_running_loop().time()
+            begins = self._late_at or now + self._share.settings.max_body_s
+            self._late_at = begins + len(event.data) / ARRIVAL_BYTES_S
+            return None
+        whole = self._parts.getvalue()
+        self._parts = BytesIO()
+        self._late_at = None
+        return type(event)(data=whole.decode() if text else whole)
 
     async def send(self, event: Event) -> bool:
         """Whether the event was sent: not on a connection that is closing."""
@@ -138,10 +179,10 @@ class MessageSide:
         answers = state is ConnectionState.REMOTE_CLOSING and isinstance(event, CloseConnection)
         if state is not ConnectionState.OPEN and not answers:
             return False
-        self._writer.write(self._connection.send(event))
+        self._streams[1].write(self._connection.send(event))
         try:
             async with self._writing:
-                await self._writer.drain()
+                await self._streams[1].drain()
         except OSError:
             return False
         return True
@@ -153,4 +194,4 @@ class MessageSide:
 
     def close(self) -> None:
         """Close the connection below."""
-        self._writer.close()
+        self._streams[1].close()

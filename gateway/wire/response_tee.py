@@ -18,12 +18,36 @@ _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _FIELD_BYTES: Final = 16  # longer than the field before the name
 
 
-class ResponseWatch:
-    """Sees every byte of an answer and changes none. Keeps at most `limit_bytes` (decompressed).
-    Beyond that, or with a compression that it cannot decode, it is `opaque`: the answer is relayed
-    unwatched."""
+_FREE_BYTES: Final = 2**18  # more than almost any answer has
+_STEP_BYTES: Final = 2**20
 
-    __slots__ = ("_chunks", "_limit", "_size", "_tail", "_unpacker", "ended", "opaque", "oversized")
+
+class Allowance:
+    """The bytes of an answer that may be kept: `most` in all, `now` until `holds` is asked again,
+    which tells whether so many may be held."""
+
+    __slots__ = ("holds", "most", "now")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.now = min(most, _FREE_BYTES)
+        self.holds: Callable[[int], bool] = bool  # any number
+
+    def grows(self, size: int) -> bool:
+        """Whether `size` bytes may be kept, and some more."""
+        self.now = min(self.most, size + _STEP_BYTES)
+        return size <= self.most and self.holds(self.now)
+
+
+class ResponseWatch:
+    """Sees every byte of an answer and changes none. Keeps at most `limit_bytes` (decompressed),
+    and of those beyond 256 kB as many as `allowance` gives. Beyond that, or with a compression that
+    it cannot decode, it is `opaque`: the answer is relayed unwatched."""
+
+    __slots__ = (
+        *("_chunks", "_size", "_tail", "_unpacker"),
+        *("allowance", "ended", "opaque", "oversized"),
+    )
 
     def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
         codings = codings_of(content_encoding) if content_encoding else []
@@ -32,7 +56,7 @@ class ResponseWatch:
         self.oversized = False
         self.ended = False
         self._chunks: list[bytes] = []
-        self._limit = limit_bytes
+        self.allowance = Allowance(limit_bytes)
         self._size = 0
         self._tail = b""
 
@@ -43,7 +67,7 @@ class ResponseWatch:
         if self._unpacker is not None:
             try:
                 # One byte over the limit is enough, whatever a compression bomb would unpack to.
-                chunk = self._unpacker.decompress(chunk, self._limit - self._size + 1)
+                chunk = self._unpacker.decompress(chunk, self.allowance.most - self._size + 1)
             except zlib.error:
                 self._give_up()
                 return
@@ -61,7 +85,7 @@ class ResponseWatch:
             self._size += len(chunk)
             tail = chunk[-5:] if len(chunk) > 4 else (tail + chunk)[-5:]
             self._tail = tail if tail.find(b"[") >= 0 else b""
-            if self._size > self._limit:
+            if self._size > self.allowance.now and not self.allowance.grows(self._size):
                 self._oversize()
         return True
 
@@ -69,7 +93,7 @@ class ResponseWatch:
         """Whether the chunk was within the limit, and is kept."""
         self._chunks.append(chunk)
         self._size += len(chunk)
-        if self._size > self._limit:
+        if self._size > self.allowance.now and not self.allowance.grows(self._size):
             self._oversize()
         return not self.opaque
 

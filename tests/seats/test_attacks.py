@@ -13,6 +13,8 @@ import httpx
 import pytest
 from wsproto.events import TextMessage
 
+from gateway.config.settings import ServerSettings
+from gateway.room import Room
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer, ScriptedUpstream
 
@@ -145,7 +147,8 @@ async def test_frames_of_nothing_take_no_memory() -> None:
         def write(self, _: bytes) -> None: ...
         async def drain(self) -> None: ...
 
-    side = MessageSide((reader, Writer()), 1)  # type: ignore[arg-type]
+    share = Room().share(ServerSettings())
+    side = MessageSide((reader, Writer()), 1, share)  # type: ignore[arg-type]
     mask = b"\0\0\0\0"
     count = 20_000
     reader.feed_data(b"\x01\x82" + mask + b"{}")

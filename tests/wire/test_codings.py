@@ -10,7 +10,7 @@ import struct
 import threading
 import tracemalloc
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import brotli
@@ -22,13 +22,14 @@ from msgspec import structs
 
 from gateway.config.settings import ServerSettings
 from gateway.endpoints import unpacking
-from gateway.endpoints.unpacking import Unpacking
+from gateway.endpoints.unpacking import unpacked
 from gateway.errors import Overloaded
 from gateway.room import Room
-from gateway.tasks import spawn
+from gateway.tasks import Threads, spawn
 from gateway.upstream.dispatch import PackedBody
 from gateway.wire import codings as wire_codings
 from gateway.wire.codings import READABLE, Unpacker, codings_of, packed, unreadable
+from tests.patience import ANSWER_S
 
 CODINGS = (b"gzip", b"x-gzip", b"deflate", b"br", b"zstd")
 STACKED = b"gzip, zstd"
@@ -46,21 +47,16 @@ def body_of(random_: random.Random) -> bytes:
     return (noise * (size // len(noise) + 1))[:size]
 
 
-OWN = Unpacking()
-
-
 def read(content: bytes, coding: bytes, limit: int = LIMIT) -> bytes | None:
     """What the gateway reads in a request's body; None for one that it cannot read."""
-    got = asyncio.run(unpacked(OWN, content, coding, limit))
+    got = asyncio.run(alone(content, coding, limit))
     return None if got is None else got.plain
 
 
-async def unpacked(
-    own: Unpacking, content: bytes, coding: bytes = b"gzip", limit: int = LIMIT
-) -> PackedBody | None:
+async def alone(content: bytes, coding: bytes = b"gzip", limit: int = LIMIT) -> PackedBody | None:
     """A body with its plain bytes, in a room that has nothing else."""
     with Room().share(ServerSettings()) as share:
-        return await own.body(content, coding, limit, share)
+        return await unpacked(content, coding, limit, share)
 
 
 @pytest.mark.parametrize("trips", [ROUND_TRIPS, MANY])
@@ -236,36 +232,44 @@ def test_a_decompressor_is_given_no_byte_often(
     assert calls <= len(content) // piece + 1 + wire_codings.MOST_MEMBERS
 
 
+Slices = list[bytes]
+
+
 @pytest.fixture
-def slices(monkeypatch: pytest.MonkeyPatch) -> list[unpacking._Body]:
-    """The body of each slice that was unpacked; a slice is one piece here."""
-    seen: list[unpacking._Body] = []
-    go_on = unpacking._Body.go_on
+def slices(monkeypatch: pytest.MonkeyPatch) -> Slices:
+    """The body of each slice that was unpacked; a slice is one piece here. The threads are new."""
+    seen: Slices = []
+    own = unpacking._slices
 
-    def noted(body: unpacking._Body) -> bool:
-        seen.append(body)
-        return go_on(body)
+    def noted(content: bytes, *about: Any) -> Iterator[tuple[int, bytes]]:
+        for done in own(content, *about):
+            seen.append(content)
+            yield done
 
-    monkeypatch.setattr(unpacking._Body, "go_on", noted)
-    monkeypatch.setattr(unpacking, "_SLICE_S", 1e-9)
+    monkeypatch.setattr(unpacking, "_slices", noted)
+    monkeypatch.setattr(unpacking, "_SLICE_S", 0.0)
+    monkeypatch.setattr(unpacking, "_first", Threads("test", 1, 2).run)
+    monkeypatch.setattr(unpacking, "_further", Threads("test", 1, 2).run)
     return seen
 
 
 LARGE = gzip.compress(random.Random(5).randbytes(2**20))
+PIECES = len(LARGE) // unpacking._PIECE_BYTES
 
 
 def test_a_body_that_costs_more_than_others_of_its_size_is_given_up(
-    slices: list[unpacking._Body], monkeypatch: pytest.MonkeyPatch
+    slices: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In processor time for each byte, and in all."""
+    assert read(LARGE, b"gzip") == gzip.decompress(LARGE)
+    assert len(slices) > PIECES
     monkeypatch.setattr(unpacking, "_FREE_COST_S", 0.0)
     monkeypatch.setattr(unpacking, "_BYTE_COST_S", 1e-15)
     assert read(LARGE, b"gzip") is None
-    assert len(slices) == 1
     monkeypatch.setattr(unpacking, "_BYTE_COST_S", 1.0)
     monkeypatch.setattr(unpacking, "_MOST_COST_S", 1e-15)
     assert read(LARGE, b"gzip") is None
-    assert len(slices) == 2
+    assert len(slices) <= PIECES + 4
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -274,99 +278,91 @@ async def until(happened: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def idle(own: Unpacking) -> None:
-    """Return when its threads have done all that they were given."""
-    await asyncio.gather(*[own._threads.run(lambda: None) for _ in range(own.threads)])
-
-
 async def test_the_loop_goes_on_while_a_body_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each slice waits for a turn of the loop, which it gets."""
-    loop, go_on = asyncio.get_running_loop(), unpacking._Body.go_on
+    """It is unpacked in a thread: here one that waits until the event loop has done something."""
+    loop, decompress = asyncio.get_running_loop(), Unpacker.decompress
 
-    def waits(body: unpacking._Body) -> bool:
-        turned = threading.Event()
-        loop.call_soon_threadsafe(turned.set)
-        assert turned.wait(60)
-        return go_on(body)
+    def waiting(self: Unpacker, *asked: Any) -> bytes:
+        served = threading.Event()
+        loop.call_soon_threadsafe(served.set)
+        assert served.wait(ANSWER_S)
+        return decompress(self, *asked)
 
-    monkeypatch.setattr(unpacking._Body, "go_on", waits)
-    got = await unpacked(Unpacking(), LARGE)
+    monkeypatch.setattr(Unpacker, "decompress", waiting)
+    got = await alone(LARGE)
     assert got is not None
     assert got.plain == gzip.decompress(LARGE)
 
 
-async def test_nothing_is_unpacked_for_a_client_that_left(slices: list[unpacking._Body]) -> None:
+async def test_nothing_is_unpacked_for_a_client_that_left(slices: Slices) -> None:
     """At most the slice that is in work is finished."""
-    own = Unpacking(threads=1)
-    reading = spawn(unpacked(own, LARGE))
-    await until(lambda: bool(slices))
+    reading = spawn(alone(LARGE))
+    await until(lambda: len(slices) > 2)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    await idle(own)
+    await unpacking._further(bool)  # it has done all that it was given
     begun = len(slices)
-    got = await unpacked(own, gzip.compress(BODY))
-    assert got is not None
+    assert begun < PIECES
+    assert await alone(gzip.compress(BODY))
     assert len(slices) == begun + 1
-    assert slices[-1].content == gzip.compress(BODY)
-    assert begun < len(LARGE) // 2**14
 
 
-async def test_a_small_body_waits_for_no_large_one(slices: list[unpacking._Body]) -> None:
-    """Whoever has cost least is next, however many came before."""
-    own, ended = Unpacking(threads=1), []
-
-    async def note(content: bytes) -> None:
-        await unpacked(own, content)
-        ended.append(len(content))
-
-    large = [spawn(note(LARGE)) for _ in range(9)]
+async def test_a_small_body_waits_for_no_large_one(slices: Slices) -> None:
+    """Its first slice comes before the further ones of others, however many came before."""
+    large = spawn(alone(LARGE))
     await until(lambda: len(slices) > 2)
-    await note(gzip.compress(BODY))
-    assert ended == [len(gzip.compress(BODY))]
-    await asyncio.gather(*large)
-    assert own._bodies == own._busy == 0
+    gate = threading.Event()
+    gated = spawn(unpacking._further(gate.wait, ANSWER_S))
+    assert await alone(gzip.compress(BODY))
+    assert not large.done()
+    gate.set()
+    assert await gated
+    assert await large
 
 
-async def test_more_bodies_than_there_are_places_for_are_refused() -> None:
+async def test_more_bodies_than_there_are_places_for_are_refused(slices: Slices) -> None:
     """With 503 and when to come again; the others are read."""
-    own, gate = Unpacking(threads=1, most_bodies=2), threading.Event()
-    spawn(own._threads.run(gate.wait, 60))
+    gate = threading.Event()
+    gated = spawn(unpacking._first(gate.wait, ANSWER_S))
     await asyncio.sleep(0)
-    first = [spawn(unpacked(own, LARGE)) for _ in range(2)]
-    await asyncio.sleep(0)
-    with pytest.raises(Overloaded) as refused:
-        await unpacked(own, LARGE)
-    assert (refused.value.status, dict(refused.value.headers)) == (503, {"retry-after": "5"})
+    waiting = [spawn(alone(LARGE)) for _ in range(8)]
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    refused = done.pop().exception()
+    assert isinstance(refused, Overloaded)
+    assert (refused.status, dict(refused.headers)) == (503, {"retry-after": "5"})
     gate.set()
-    assert all(await asyncio.gather(*first))
-    assert await unpacked(own, LARGE)
+    assert await gated
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert any(isinstance(outcome, PackedBody) for outcome in outcomes)
 
 
-async def test_a_body_that_has_had_its_time_is_refused(slices: list[unpacking._Body]) -> None:
-    """And no further slice of it is unpacked."""
-    own, gate = Unpacking(threads=1, most_wait_s=0.0), threading.Event()
-    spawn(own._threads.run(gate.wait, 60))
-    await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="was not unpacked within 0 s"):
-        await unpacked(own, LARGE)
-    gate.set()
-    await idle(own)
-    assert len(slices) <= 1
-
-
-async def test_a_body_without_room_on_its_way_is_read_when_there_is_some(
-    slices: list[unpacking._Body],
+async def test_a_body_that_has_had_its_time_is_refused(
+    slices: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds nothing meanwhile that another body may wait for."""
+    """And no slice of it is unpacked any more."""
+    monkeypatch.setattr(unpacking, "_MOST_WAIT_S", 0.0)
+    gate = threading.Event()
+    gated = spawn(unpacking._first(gate.wait, ANSWER_S))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="within 0 s"):
+        await alone(LARGE)
+    gate.set()
+    assert await gated
+    await unpacking._first(bool)
+    assert not slices
+
+
+async def test_plain_bytes_wait_for_room(slices: Slices) -> None:
+    """From one slice to the next."""
     room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=2)
     share, other = room.share(settings), room.share(settings)
     await other.grow(2**20)
-    reading = spawn(Unpacking().body(LARGE, b"gzip", LIMIT, share))
-    await until(lambda: len(slices) > 2)
+    reading = spawn(unpacked(LARGE, b"gzip", LIMIT, share))
     await until(lambda: bool(room._waiting))
-    assert share.size <= len(LARGE)
+    assert 0 < len(slices) <= PIECES
     other.shrink(0)
     got = await reading
     assert got is not None
     assert got.plain == gzip.decompress(LARGE)
+    assert share.size == len(LARGE) + len(got.plain)
