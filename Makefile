@@ -11,7 +11,7 @@ TYPES  := $(VENV)/types.log
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check nightly bench bench-instructions evidence reference docs pictures release lock fix cover clean
+.PHONY: help install demo serve test check nightly newest-litellm bench bench-instructions evidence reference docs pictures release lock fix cover clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -42,8 +42,12 @@ check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tes
 	wait $$types || { cat $(TYPES); failed=1; }; \
 	exit $$failed
 
-nightly: $(STAMP) ## the longest tests, and every property on more examples
+nightly: newest-litellm ## the longest tests, every property on more examples, the newest LiteLLM
 	@$(PY) -m pytest $(SPREAD) -m "nightly or hypothesis" --hypothesis-profile=nightly
+
+newest-litellm: $(STAMP) ## the tests of the LiteLLM lane with the newest release of LiteLLM
+	@$(PY) -m pip install --quiet --upgrade --no-deps --target $(VENV)/newest litellm
+	@PYTHONPATH=$(VENV)/newest $(PY) -m pytest $(SPREAD) -m "not nightly" tests/upstream/test_litellm*.py
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
 	@$(PY) -m bench $(ARGS)

@@ -22,7 +22,7 @@ QUESTIONS = DOCS / "where.md"
 RECORDS = DOCS / "decisions"
 RECORD_HEADINGS = ["Context", "Decision", "Rejected", "Figures"]
 PURE = ("steering", "wire")
-PACKAGES = ("msgspec", "brotli", "_brotli", "backports.zstd")
+PACKAGES = ("msgspec", "brotli", "_brotli", "backports.zstd", "compression.zstd")
 """Packages that the pure rooms may import: values and codings, without I/O and without packages
 behind them."""
 OWN = ("gateway.errors", "gateway.text.search")

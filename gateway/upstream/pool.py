@@ -257,6 +257,11 @@ def _basic(user: str, password: str) -> bytes:
     return b"Basic " + base64.b64encode(f"{user}:{password}".encode("latin-1"))
 
 
+_STRICT_CODES = range(80, 95)
+"""OpenSSL's errors of certificates that break RFC 5280 (x509_vfy.h, PATHLEN_INVALID_FOR_NON_CA to
+EC_KEY_EXPLICIT_PARAMS). Python 3.13 and later check them by default (VERIFY_X509_STRICT)."""
+
+
 async def _tunnel(connection: PooledConnection, origin: Origin) -> asyncio.Transport:
     """Have the proxy connect to the origin. Raises: OSError, ValueError: it does not."""
     url, _, login = origin
@@ -277,9 +282,10 @@ def _unreachable(exc: Exception, origin: Origin) -> UpstreamUnreachable | Upstre
     match exc:
         case ssl.SSLError():
             reason = getattr(exc, "verify_message", "") or exc.reason or "no handshake"
-            return UpstreamUnreachable(
-                f"{place} cannot be reached over TLS: {reason} (SSL_CERT_FILE may name authorities)"
-            )
+            hint = "SSL_CERT_FILE may name authorities"
+            if getattr(exc, "verify_code", 0) in _STRICT_CODES:
+                hint = "Python 3.13 and later ask for it: have the certificate issued again with it"
+            return UpstreamUnreachable(f"{place} cannot be reached over TLS: {reason} ({hint})")
         case socket.gaierror():
             reason = f"{place}: the host name cannot be resolved"
         case ConnectionError() if not exc.errno:

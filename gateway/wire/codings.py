@@ -3,14 +3,19 @@
 One table serves the requests of clients and the answers of both lanes. Sources: RFC 9110 section
 8.4.1, RFC 1952 (gzip), RFC 7932 (br), RFC 8878 and RFC 9659 (zstd)."""
 
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import brotli
-from backports import zstd
 from msgspec import Struct
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _ANY_ZLIB_HEADER: Final = 47
 """zlib's window argument that accepts both gzip and zlib headers."""

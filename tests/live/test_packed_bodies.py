@@ -12,8 +12,8 @@ from typing import Any
 import brotli
 import httpx
 import pytest
-from backports import zstd
 
+from gateway.wire.codings import zstd
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.live.client import GUIDING, Agent, Answer, trace, worker
 from tests.live.test_big_bodies import PATHS, body_of

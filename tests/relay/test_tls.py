@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,15 @@ def upstreams(
         TLSUpstream(stranger.server("localhost")) as unknown,
         TLSUpstream(authority.server("localhost", expired=True)) as expired,
         TLSUpstream(authority.server("api.example.com")) as other,
+        TLSUpstream(authority.server_without_key_identifier("localhost")) as bare,
     ):
-        yield {"good": good, "unknown": unknown, "expired": expired, "other": other}
+        yield {
+            "good": good,
+            "unknown": unknown,
+            "expired": expired,
+            "other": other,
+            "bare": bare,
+        }
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +196,22 @@ def test_a_certificate_that_is_not_right_is_refused(
     assert any(each in message for each in reason.split("|")), message
     assert "SSL_CERT_FILE" in message
     assert not server.requests
+
+
+def test_a_certificate_that_newer_pythons_refuse_says_why(
+    client: httpx.Client, upstreams: dict[str, TLSUpstream]
+) -> None:
+    """Without an Authority Key Identifier it serves up to Python 3.12; from 3.13 on the error names
+    what is missing and what to do."""
+    upstreams["bare"].script([whole])
+    answer = client.post("/chat/completions", json={**HELLO, "model": "bare"})
+    if sys.version_info < (3, 13):
+        assert (answer.status_code, answer.content) == (200, BODY)
+        return
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 502
+    assert "Missing Authority Key Identifier" in message
+    assert "Python 3.13 and later ask for it" in message
 
 
 @pytest.mark.parametrize("cut", [cut_in_chunks, cut_without_length])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import ipaddress
 import re
 import socket
 import ssl
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,52 +29,48 @@ class Authority:
     """Signs certificates; `file` is what a client has to trust."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        own = self._builder(self._name, self._key, datetime.datetime.now(datetime.UTC) + _DAY)
-        own = own.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        self._signer = trustme.CA(organization_name=name)
         self.file = folder / f"{name}.pem"
-        self.file.write_bytes(self._signed(own))
+        self._signer.cert_pem.write_to_path(str(self.file))
 
     def server(self, *names: str, expired: bool = False) -> ssl.SSLContext:
         """The context of a server with a certificate for these hosts."""
-        key = ec.generate_private_key(ec.SECP256R1())
         until = datetime.datetime.now(datetime.UTC) + (-_DAY if expired else _DAY)
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-        hosts = x509.SubjectAlternativeName([_host(name) for name in names])
-        chain = self._folder / f"{names[0]}-{expired}.pem"
+        made = self._signer.issue_cert(*names, not_before=until - 10 * _DAY, not_after=until)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.configure_cert(context)
+        return context
+
+    def server_without_key_identifier(self, name: str) -> ssl.SSLContext:
+        """The context of a server whose certificate has no Authority Key Identifier, as many that
+        companies issue for themselves."""
+        signer = x509.load_pem_x509_certificate(self._signer.cert_pem.bytes())
+        signing = self._signer.private_key_pem.bytes()
+        signing_key = serialization.load_pem_private_key(signing, password=None)
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder(
+            issuer_name=signer.subject,
+            subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
+            public_key=key.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - _DAY,
+            not_valid_after=now + _DAY,
+        )
+        names = x509.SubjectAlternativeName([x509.DNSName(name)])
+        builder = builder.add_extension(names, critical=False)
+        assert isinstance(signing_key, ec.EllipticCurvePrivateKey)
+        signed = builder.sign(signing_key, hashes.SHA256())
+        chain = self.file.with_name(f"{name}-without-identifier.pem")
         private = key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        built = self._builder(subject, key, until).add_extension(hosts, critical=False)
-        chain.write_bytes(private + self._signed(built))
+        chain.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(chain)
         return context
-
-    def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, until: datetime.datetime
-    ) -> x509.CertificateBuilder:
-        builder = x509.CertificateBuilder(
-            issuer_name=self._name,
-            subject_name=subject,
-            public_key=key.public_key(),
-            serial_number=x509.random_serial_number(),
-        )
-        return builder.not_valid_before(until - 10 * _DAY).not_valid_after(until)
-
-    def _signed(self, builder: x509.CertificateBuilder) -> bytes:
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _host(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
 
 
 class Heard:

@@ -23,11 +23,11 @@ from urllib.parse import unquote
 
 import orjson
 import uvicorn
-from backports import zstd
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from gateway.wire.codings import zstd
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import (
     AppServer,

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import brotli
-from backports import zstd
+
+from gateway.wire.codings import zstd
 
 Json = dict[str, Any]
 TEXT = "One two thrée \u4e09."

@@ -332,7 +332,7 @@ def test_list_of_prices_has_the_keys_that_are_read() -> None:
     known = {key for name, entry in entries.items() if name != "sample_spec" for key in entry}
     read = {*prices.RATE_KEYS.values(), "litellm_provider", "mode", "max_input_tokens"}
     read |= {"supports_function_calling", "supports_vision", "supports_response_schema"}
-    assert read | {"supports_reasoning", "max_tokens"} <= known, where
+    assert read | {"supports_reasoning"} <= known, where
 
 
 async def test_embeddings_have_index_and_vector(litellm: Any, upstream: ScriptedUpstream) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import brotli
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -28,7 +27,7 @@ from gateway.room import Room
 from gateway.tasks import Threads, spawn
 from gateway.upstream.dispatch import PackedBody
 from gateway.wire import codings as wire_codings
-from gateway.wire.codings import READABLE, Unpacker, codings_of, packed, unreadable
+from gateway.wire.codings import READABLE, Unpacker, codings_of, packed, unreadable, zstd
 from tests.patience import ANSWER_S
 
 CODINGS = (b"gzip", b"x-gzip", b"deflate", b"br", b"zstd")

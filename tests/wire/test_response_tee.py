@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import brotli
 import pytest
-from backports import zstd
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.wire.codings import zstd
 from gateway.wire.response_tee import ResponseWatch, UsageFilter
 
 CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}}]}\n\n'

@@ -33,7 +33,8 @@ class ReadableEvents:
     __slots__ = ("_calls", "_closed", "_decoder", "_early", "_ended", "_known", "_others")
 
     def __init__(self, *, with_ids: bool = False) -> None:
-        """`with_ids`: a call without an id gets one; LiteLLM's translations leave it out."""
+        """`with_ids`: the answer is translated to another dialect: a call without an id gets one,
+        and a choice is the first; LiteLLM's translations lose what has neither."""
         self._calls: set[Any] | None = set() if with_ids else None
         self._decoder = SSEDecoder()
         self._closed = self._ended = self._known = self._others = False
@@ -80,6 +81,7 @@ class ReadableEvents:
             self._ended = True
         if self._calls is not None:
             for choice in choices:
+                choice["index"] = 0  # only one was asked for, whatever its provider counts from
                 for call in choice["delta"].get("tool_calls") or ():
                     slot = (choice["index"], call.get("index"))
                     if slot not in self._calls and not call.get("id"):
