@@ -97,7 +97,7 @@ def read_only(server: PostgresServer) -> Iterator[None]:
 def full(server: PostgresServer) -> Iterator[None]:
     """No table can grow; what fits into its pages still does."""
     filler = server.folder / "filler"
-    _fill(filler)
+    fill_up(filler)
     yield
     filler.unlink()
 
@@ -107,7 +107,7 @@ def log_full(server: PostgresServer) -> Iterator[None]:
     """The log of changes cannot grow either: the server ends, until there is room again."""
     assert server.process is not None
     filler = server.folder / "filler"
-    _fill(filler)
+    fill_up(filler)
     ends = time.monotonic() + 30
     while server.process.poll() is None:
         if time.monotonic() > ends:  # it ended, and waits for room to begin again
@@ -119,7 +119,7 @@ def log_full(server: PostgresServer) -> Iterator[None]:
     start_again(server)
 
 
-def _fill(path: Path) -> None:
+def fill_up(path: Path) -> None:
     """Write to a file until there is no room for another page."""
     with path.open("wb", buffering=0) as file:
         for size in (2**20, 2**12):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
 import stat
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from steering_gateway_testing.store_conformance.records import (
     one_run,
 )
 from tests.live.incidents import until
+from tests.replicas.outages import fill_up, small_folder
 
 ROOM = (100, 2**20)
 NO_LIMIT_MS = 60_000.0
@@ -194,7 +197,7 @@ async def test_a_damaged_file_is_named_and_kept(folder: Path, harm: Callable[[Pa
     assert [line["event"] for line in logs] == [
         "a file of records that wait cannot be read, and is kept"
     ]
-    assert names(folder) == [f"{path.name}.damaged"]
+    assert names(folder) == [f"{path.name}.damaged", f"{path.name}.damaged-done"]
     assert logs[0]["path"] == str(folder / f"{path.name}.damaged")
     assert await taken(Disk(folder)) == []
 
@@ -212,7 +215,7 @@ async def test_a_file_of_another_version_is_left_to_others(folder: Path) -> None
     assert [line["event"] for line in logs] == [
         "records that wait are left to a gateway of another version"
     ]
-    assert names(folder) == [path.name]
+    assert names(folder) == [path.name, f"{path.name}-done"]
     (lock,) = free_files(folder, ())
     lock.release()
 
@@ -283,6 +286,47 @@ async def test_what_waited_in_memory_is_written_when_the_disk_works(
     assert (disk.records, disk.only_in_memory) == (2, 2)
     await disk.close()
     assert await taken(Disk(folder)) == [one_run(2), one_run(3)]
+
+
+async def stored_on_a_full_disk(disk: Disk, fill: Callable[[], object]) -> list[CallRecord]:
+    """Four records wait; when the disk is full three are stored, and the gateway is killed; what
+    the next one finds."""
+    entries = await disk.keep(*[one_run(number) for number in range(4)])
+    fill()
+    await disk.remove(entries[:1])
+    await disk.remove(entries[1:3])
+    assert disk.records == 1
+    await disk.tidy()
+    assert disk._files is not None
+    for file in disk._files.files:  # its locks end with it, and nothing else is done
+        file.leave().release()
+    return await taken(Disk(disk.folder))
+
+
+async def test_what_is_stored_while_the_disk_is_full_is_not_found_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be removed from the file; each record that is stored is marked in place."""
+
+    def full(*_: Any) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    disk = Disk(folder)
+    fill = functools.partial(monkeypatch.setattr, SpoolFile, "write", full)
+    assert await stored_on_a_full_disk(disk, fill) == [one_run(3)]
+    assert [said.method_name for said in disk.log.calls] == ["warning"]
+
+
+async def test_what_is_stored_while_a_real_disk_is_full_is_not_found_again() -> None:
+    """The same on a file system without room for another page."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(small_folder())
+        except OSError as error:
+            pytest.skip(str(error))
+        disk = Disk(folder / "spool")
+        filler = folder / "filler"
+        assert await stored_on_a_full_disk(disk, lambda: fill_up(filler)) == [one_run(3)]
 
 
 async def test_a_slow_disk_does_not_hold_answers(

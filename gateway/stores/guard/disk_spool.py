@@ -107,13 +107,28 @@ class DiskSpool:
 
     async def remove(self, entries: Iterable[Entry]) -> None:
         """Remove records, which are stored: before others of their conversations are, so that at
-        most the newest stored one of a conversation is found again after a crash."""
-        for entry in entries:
+        most the newest stored one of a conversation is found again after a crash. Those that a full
+        disk cannot remove are marked as stored."""
+        removed = list(entries)
+        for entry in removed:
             entry.gone = True
             self._changes[entry] = None
         tried = self._tried
         self._start()
         await self._wait(tried)
+        if self._trouble.fails:
+            async with self._disk:
+                await on_disk(self._mark, removed)
+
+    def _mark(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if self._files is not None and self._files.holds(entry):
+                try:
+                    entry.file.mark(entry)  # type: ignore[attr-defined]
+                except OSError as error:
+                    self._trouble.warn(str(error))
+                else:
+                    self._changes.pop(entry, None)
 
     def try_again(self) -> None:
         """Write what could not be written."""

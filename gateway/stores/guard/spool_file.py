@@ -54,7 +54,11 @@ if sys.platform != "win32":
 FILES = "spool-*.db"
 DAMAGED = ".damaged"  # added to the name of a file that cannot be read
 APPLICATION_ID = 0x67777370
-_LOG_SUFFIXES = ("-wal", "-journal")
+_MARKS = "-done"
+"""Suffix of the file of marks, which has a byte for each number of a record. To remove a record
+takes room, which a full disk does not have; to overwrite its mark takes none."""
+
+_SUFFIXES = ("-wal", "-journal", _MARKS)
 _TABLE = "CREATE TABLE records (number INTEGER PRIMARY KEY, record BLOB NOT NULL)"
 
 
@@ -95,6 +99,8 @@ class SpoolFile:
         self._connection = connection
         self.size = size
         self._numbers = itertools.count(1)
+        how = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+        self._marks = os.open(f"{lock.path}{_MARKS}", how, 0o600)
         self.lock = lock
         self.entries: set[Entry] = set()
 
@@ -142,22 +148,30 @@ class SpoolFile:
             raise Damaged(str(error)) from error
 
     def read(self) -> list[Entry]:
-        """The entries of all records, in order. Raises: Damaged, and closes the file."""
+        """The entries of all records that are not marked, in order. Raises: Damaged, and closes the
+        file."""
         tried = asyncio.Event()
         tried.set()
         try:
             rows = self._connection.execute("SELECT number, record FROM records ORDER BY number")
-            found = [Entry(decoded(record), tried, self, number) for number, record in rows]
+            stored = os.pread(self._marks, os.fstat(self._marks).st_size, 0)
+            found = [
+                Entry(decoded(record), tried, self, number)
+                for number, record in rows
+                if not any(stored[number : number + 1])
+            ]
         except (apsw.Error, ValueError) as error:
-            self._connection.close()
+            self.leave()
             raise Damaged(str(error)) from error
         self.entries.update(found)
         return found
 
     def write(self, added: Mapping[Entry, CallRecord], removed: Collection[Entry]) -> None:
         """Add entries, with the records that are written for them, and remove others, all or
-        nothing. Raises: apsw.Error."""
+        nothing. Raises: apsw.Error, OSError."""
         rows = [(next(self._numbers), encoded(record)) for record in added.values()]
+        if rows:  # room for the marks, before anything is written that may need one
+            os.pwrite(self._marks, bytes(len(rows)), rows[0][0])
         with self._connection:
             self._connection.executemany("INSERT INTO records VALUES (?, ?)", rows)
             self._connection.executemany(
@@ -168,15 +182,21 @@ class SpoolFile:
         self.entries.update(added)
         self.entries.difference_update(removed)
 
+    def mark(self, entry: Entry) -> None:
+        """Mark a record, which cannot be removed now, as one that is stored. Raises: OSError."""
+        os.pwrite(self._marks, b"\1", entry.number)
+        self.entries.discard(entry)
+
     def leave(self) -> Lock:
         """Close the file, which stays locked."""
         self._connection.close()
+        os.close(self._marks)
         return self.lock
 
     def delete(self) -> None:
         """Remove the file, whose records nobody needs any more."""
         self._connection.pragma("synchronous", "off")
-        self._connection.close()
+        self.leave()
         if self.lock.is_current():
             with locked(self.lock.path.parent):
                 _unlink(self.lock.path)
@@ -219,7 +239,7 @@ def _connected(path: Path, synchronous: str) -> Iterator[apsw.Connection]:
 
 
 def _unlink(path: Path) -> None:
-    for suffix in ("", *_LOG_SUFFIXES):
+    for suffix in ("", *_SUFFIXES):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
@@ -264,6 +284,10 @@ class SpoolFolder:
             removed = [entry for entry in changes if entry.gone and entry.file is file]
             if removed or (added and file is self._own):
                 file.write(added if file is self._own else {}, removed)
+
+    def holds(self, entry: Entry) -> bool:
+        """True if a record is in one of the files."""
+        return any(entry in file.entries for file in self.files)
 
     def delete_empty(self) -> None:
         """Remove the files in which nothing waits."""
@@ -319,7 +343,7 @@ class SpoolFolder:
         self._named.add(path)
         kept = path.with_name(path.name + DAMAGED)
         with locked(self._folder):
-            for suffix in _LOG_SUFFIXES:
+            for suffix in _SUFFIXES:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(f"{path}{suffix}", f"{kept}{suffix}")
             os.rename(path, kept)
