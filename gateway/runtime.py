@@ -274,6 +274,11 @@ class Runtime:
         """The state of a store that is unavailable; None while it works. Requests are served."""
         return _degraded(self.store) if self.started else None
 
+    @property
+    def lost(self) -> int:
+        """The number of records that the end of the gateway has lost."""
+        return self.store.lost if self.started else 0
+
     def store_health(self) -> StoreHealth | None:
         """The state of the store, working or not; None before the start."""
         return self.store.health if self.started else None

@@ -30,6 +30,7 @@ from gateway.process.start_checks import check
 from gateway.process.workers import Place, Supervisor, bind, freeze_startup_objects, shared_sockets
 from gateway.runtime import Runtime
 from gateway.tasks import spawn
+from gateway.text.formatting import counted
 
 _WATCH_PERIOD_S = 1.0
 _QUIET_S = 0.3  # a file that is written in place stops growing for less than this
@@ -46,9 +47,9 @@ def serve(
     listening: Callable[[str], None] | None = None,
 ) -> bool:
     """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`). Returns
-    whether it served; if not, the log says why. `listening` is called once, with the address
-    without `/v1`. SIGHUP, or a change of the config file, reloads the settings through `load`.
-    Raises ConfigError: an upstream is the gateway itself, or the address cannot be bound."""
+    whether it served and lost no record; if not, the log says why. `listening` is called once, with
+    the address without `/v1`. SIGHUP, or a change of the config file, reloads the settings through
+    `load`. Raises ConfigError: an upstream is the gateway itself, or the address is in use."""
     loaded = read_now(config_path)
     configure_logging(settings.logging)
     check(settings)
@@ -69,9 +70,16 @@ def serve(
         server.listening = listening
         # uvicorn raises the signal again after the drain; a requested end has exit status 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
-            server.run(sockets=[own])
-        return server.started
+        try:
+            with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
+                server.run(sockets=[own])
+        except KeyboardInterrupt:
+            if not app.runtime.lost:
+                raise
+        if app.runtime.lost:
+            lost = counted(app.runtime.lost, "record")
+            sys.stderr.write(f"gateway: {lost} lost: storage and its spool cannot be written\n")
+        return server.started and not app.runtime.lost
 
     if settings.server.workers == 1:
         return work(None, sock)

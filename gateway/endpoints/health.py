@@ -60,6 +60,7 @@ def _degraded(health: StoreHealth) -> dict[str, Any]:
         "waiting": health.waiting,
         "waiting_on_disk": health.waiting_on_disk,
         "dropped": incident.dropped,
+        "room_lasts_s": None if health.lasts_s is None else round(health.lasts_s),
     }
 
 

@@ -23,7 +23,7 @@ from gateway.errors import ConfigError
 from gateway.observability.logging import get_logger
 from gateway.process import collect_less_often
 
-NOT_STARTED = 3  # exit status of a worker that could not start; its log says why
+NOT_STARTED = 3  # exit status of a worker that could not start, or lost records; its log says why
 _RESTART_S = 1.0  # before a worker is started again: one that cannot start must not use up a core
 _CLOSE_S = 5.0  # beyond the drain: to write what waits for the store
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
@@ -66,7 +66,7 @@ class Supervisor:
         self._log = get_logger("gateway.process.workers")
 
     def run(self) -> bool:
-        """Serve until SIGTERM or SIGINT; whether every worker could start."""
+        """Serve until SIGTERM or SIGINT; whether every worker could start and lost no record."""
         self._directory = Path(tempfile.mkdtemp(prefix="gateway-"))
         self._instance = secrets.token_hex(8)
         self._parent, self._held = os.pipe()
@@ -123,6 +123,7 @@ class Supervisor:
         status = os.waitstatus_to_exitcode(waited)
         if self._stopping:
             self._sockets[index].close()  # so that new connections go to those that still drain
+            self._failed |= status == NOT_STARTED
             return
         if status == NOT_STARTED and index not in self._proven:
             self._failed = True

@@ -36,13 +36,15 @@ _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 class StoreHealth(Struct, frozen=True, kw_only=True):
     """The state of the store; `incident` is None while it works. `waiting_on_disk`: waiting records
-    that a killed gateway does not lose. `damaged`: the names under which damaged databases are kept
-    since the start."""
+    that a killed gateway does not lose. `lasts_s`: seconds until there is no room for another
+    record, or would be while the store is away, at today's rate of calls. `damaged`: the names
+    under which damaged databases are kept since the start."""
 
     incident: Incident | None
     waiting: int
     waiting_bytes: int
     waiting_on_disk: int = 0
+    lasts_s: float | None = None
     damaged: tuple[str, ...] = ()
 
 
@@ -149,8 +151,14 @@ class GuardedStateStore:
             waiting=recovery.spool.records,
             waiting_bytes=recovery.spool.bytes,
             waiting_on_disk=recovery.on_disk,
+            lasts_s=recovery.spool.lasts_s,
             damaged=tuple(recovery.damaged),
         )
+
+    @property
+    def lost(self) -> int:
+        """The number of records that could not be kept when the store was closed."""
+        return self._recovery.lost
 
     @property
     def damaged(self) -> list[str]:
@@ -182,6 +190,7 @@ class GuardedStateStore:
         call.check()
         name, recovery = call.conversation.id, self._recovery
         self._active[name] = time.monotonic()
+        recovery.spool.pace.calls += 1
         if name in recovery.spool and not recovery.breaker.is_open:
             # Behind an earlier record of its conversation, which could not be stored.
             recovery.note_again()

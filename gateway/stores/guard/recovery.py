@@ -58,6 +58,7 @@ class Recovery:
         self._trouble = (SLOW, "a commit takes long")
         self._log = structlog.get_logger("gateway.store")
         self.reopened: list[Callable[[], Awaitable[None]]] = []
+        self.lost = 0  # records that were nowhere when the store was closed
         self.damaged: list[str] = []  # names under which damaged databases are kept
 
     async def follow(self) -> None:
@@ -295,15 +296,15 @@ class Recovery:
                 await asyncio.wait([task], timeout=_CLOSE_S)
             task.cancel()
         await self._disk.close()
-        lost = sum([each.entry is None or not each.entry.safe for each in self.spool])
+        self.lost = sum([each.entry is None or not each.entry.safe for each in self.spool])
         if self.on_disk:
             self._log.warning(
                 "records wait on disk: the next gateway with this storage.spool_path stores them",
                 records=self.on_disk,
                 path=str(self._disk.folder.absolute()),
             )
-        if lost:
-            self._log.error("records are lost: the store cannot be written", records=lost)
+        if self.lost:
+            self._log.error("records are lost: the store cannot be written", records=self.lost)
 
 
 def _take_error(write: asyncio.Task[int]) -> None:

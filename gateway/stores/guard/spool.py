@@ -1,8 +1,9 @@
 """Records that wait in memory for a store that cannot be written, and look-ups in them."""
 
 import asyncio
+import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import chain
 from operator import attrgetter
@@ -43,6 +44,27 @@ class Waiting(Struct, eq=False):
     entry: Entry | None = None
 
 
+_DAY_S = 86_400.0
+
+
+class Pace:
+    """The number of calls that a day brings, each with a record; of more than a day half counts."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.calls = 0.0
+        self._clock = clock
+        self._since = clock()
+
+    def lasts_s(self, room: float) -> float | None:
+        """Seconds until there is no room for another record; None without any call."""
+        passed = self._clock() - self._since
+        if passed > _DAY_S:
+            passed /= 2
+            self.calls /= 2
+            self._since += passed
+        return room * passed / self.calls if self.calls else None
+
+
 class Spool:
     """Records in the order in which they came, within `max_records` and `max_bytes`. Those of one
     conversation are written one after the other, because each is saved over the version before it.
@@ -54,6 +76,7 @@ class Spool:
         self._by_conversation: OrderedDict[str, deque[Waiting]] = OrderedDict()
         self._hashes: dict[bytes, list[tuple[Waiting, PrefixHashRecord]]] = {}
         self._items: dict[tuple[str, str], list[tuple[Waiting, bytes]]] = {}
+        self.pace = Pace()
         self.records = 0
         self.bytes = 0
 
@@ -70,6 +93,14 @@ class Spool:
     def room(self) -> tuple[int, int]:
         """Records and bytes that still fit."""
         return self._max_records - self.records, self._max_bytes - self.bytes
+
+    @property
+    def lasts_s(self) -> float | None:
+        """Seconds until the room is used up, with records as large as those that wait; None when
+        nothing is known of the pace."""
+        records, size = self.room
+        mean = self.bytes / self.records if self.records else _FIXED_BYTES
+        return self.pace.lasts_s(max(0.0, min(records, size / mean)))
 
     def add(self, record: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting | None:
         """Keep a record; None without room. One whose `write` is in progress is always kept."""
