@@ -81,6 +81,8 @@ class Pipeline:
         control = ControlHeaders.read(named)
         if terms is not None:
             control = replace(control, tags=terms.tagged(control.tags))
+        if "chatgpt-account-id" in named or "sk-ant-oat" in named.get("authorization", ""):
+            control = replace(control, tags={**control.tags, "paid": "subscription"})
         call = Call(control=control, exchange=exchange)
         prepared = PreparedRequest(self._runtime, self._recorder, services, request, call)
         steering = services.settings.steering

@@ -25,7 +25,7 @@ from gateway.conversations.apply_reply import apply_reply, replies_in
 from gateway.conversations.codec import from_record
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.loading import merge
-from gateway.conversations.records import Recorded, call_record
+from gateway.conversations.records import Cost, Recorded, call_record
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import Call, ControlHeaders, SteeringResult
 from gateway.dialects import RESPONSES
@@ -110,14 +110,21 @@ class Recorder:
         used = (exchange.upstream.tokens.input or 0) + (exchange.upstream.tokens.output or 0)
         memory = conversation.run.memory
         conversation.run.memory = replace(memory, tokens=memory.tokens + used)
-        cost = unsteered = services.catalogue.cost(call.billed_model, exchange.upstream.usage)
+        usage = exchange.upstream.usage
+        cost = services.catalogue.cost(call.billed_model, usage)
+        near = None
+        if cost is None and usage:
+            near = services.catalogue.relative(exchange.upstream.model)
+            if near is not None:
+                cost = near[1].cost(usage)
+                call.note_reason(f"price: in no list, that of {near[0]} instead")
+        unsteered = cost
         if call.model != exchange.request.model:
             unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
         recorded = Recorded(
             completion=completion,
             choices=choices,
-            cost_usd=cost,
-            cost_unsteered_usd=unsteered,
+            cost=Cost(usd=cost, unsteered_usd=unsteered, is_estimated=near is not None),
             profile=settings.monitors.profile,
             policy_digest=services.policy_digest,
             answered=pending_id is None,

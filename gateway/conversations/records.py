@@ -59,6 +59,16 @@ client writes as many. Each takes some 2 us."""
 _ROLES = (*SYSTEM_ROLES, "user")
 
 
+class Cost(Struct, frozen=True, kw_only=True):
+    """US dollars for one call; None where the model has no price or its usage is unknown."""
+
+    usd: float | None
+    unsteered_usd: float | None
+    """The same tokens at the price of the model that the client asked for."""
+    is_estimated: bool
+    """Whether the price is that of a relative, because no list has the model."""
+
+
 class Recorded(Struct, frozen=True, kw_only=True):
     """The answer to a call, with its cost, and the rules that it is recorded under. `choices`: the
     replies in `completion` (`replies_in`). `answered`: False for a call whose answer is still being
@@ -66,8 +76,7 @@ class Recorded(Struct, frozen=True, kw_only=True):
 
     completion: Mapping[str, Any] | None
     choices: Sequence[tuple[dict[str, Any], str | None]]
-    cost_usd: float | None
-    cost_unsteered_usd: float | None
+    cost: Cost
     profile: str
     policy_digest: str
     answered: bool
@@ -136,8 +145,8 @@ def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow
         cache_write_tokens=tokens.cache_write,
         output_tokens=tokens.output,
         reasoning_tokens=tokens.reasoning,
-        cost_usd=recorded.cost_usd,
-        cost_unsteered_usd=recorded.cost_unsteered_usd,
+        cost_usd=recorded.cost.usd,
+        cost_unsteered_usd=recorded.cost.unsteered_usd,
         latency_s=elapsed_s,
         first_byte_s=timing.first_byte_s,
         overhead_ms=own_s * 1000,
@@ -147,6 +156,7 @@ def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow
         streamed=exchange.request.streamed,
         unsteered=result.unsteered,
         usage_estimated=upstream.usage_estimated,
+        price_estimated=recorded.cost.is_estimated,
         reasons=tuple(result.reasons),
     )
 

@@ -110,6 +110,8 @@ class CallRow(Struct, frozen=True, kw_only=True):
     streamed: bool = False
     unsteered: str = ""
     usage_estimated: bool = False
+    price_estimated: bool = False
+    """Whether the cost is at the prices of a relative, because no list has the model."""
     reasons: tuple[str, ...] = ()
 
     @property
@@ -120,9 +122,10 @@ class CallRow(Struct, frozen=True, kw_only=True):
     @property
     def estimated(self) -> tuple[int, int, float]:
         """(1, tokens, US dollars) when these are estimated; zeros when they were reported."""
-        if not self.usage_estimated:
+        if not (self.usage_estimated or self.price_estimated):
             return 0, 0, 0.0
-        return 1, (self.input_tokens or 0) + (self.output_tokens or 0), self.cost_usd or 0.0
+        tokens = (self.input_tokens or 0) + (self.output_tokens or 0)
+        return 1, tokens * self.usage_estimated, self.cost_usd or 0.0
 
     @property
     def unpriced(self) -> bool:

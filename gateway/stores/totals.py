@@ -240,7 +240,7 @@ def _with_acts(known: Mapping[str, float], steps: Sequence[StepRow]) -> Mapping[
 
 
 def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:
-    estimated = [call.estimated for call in calls if call.usage_estimated]
+    estimated = [call.estimated for call in calls if call.estimated[0]]
     if not estimated:
         return known
     sums = zip(("calls", "tokens", "cost_usd"), map(sum, zip(*estimated, strict=True)), strict=True)

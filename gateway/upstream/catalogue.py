@@ -13,7 +13,14 @@ from gateway.dialects import CHAT, SteeredRequest
 from gateway.dialects.own_answers import answer_formats
 from gateway.upstream import prices
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.prices import BYTES_PER_TOKEN, Listed, ModelInfo, body_tokens, capabilities
+from gateway.upstream.prices import (
+    BYTES_PER_TOKEN,
+    Listed,
+    ModelInfo,
+    body_tokens,
+    capabilities,
+    default_list,
+)
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
 from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
@@ -102,6 +109,15 @@ _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
 
 
+_HERE = r"(?:localhost|127\.[\d.]+|::1|0\.0\.0\.0|host\.docker\.internal)"
+# A model that this machine runs: by its provider, by the usual port of Ollama, LM Studio, llama.cpp
+# or vLLM, or by a name that only such servers have. A proxy on this machine may ask a company.
+_LOCAL = re.compile(
+    rf"(?:ollama|ollama_chat|lm_studio|llamafile|hosted_vllm) (?:litellm\.invalid|{_HERE}) "
+    rf"|\S+ {_HERE} (?:(?:11434|1234|8080|8000) |\S+ .*(?:[^:]:[\w.-]+|\.gguf)$)"
+)
+
+
 class ModelCatalogue:
     """Looks up requested names by the deployments that serve them."""
 
@@ -110,6 +126,8 @@ class ModelCatalogue:
         self._own = model_info
         self.info = functools.lru_cache(1000)(self._info)
         """The entry of a requested name; None when it is in neither list nor config."""
+        known = default_list()
+        self.relative = known.relative if known is not None else lambda _: None
 
     def cost(self, model: str, usage: Mapping[str, Any] | None) -> float | None:
         """US dollars for one call; None when the model or its usage is unknown, never 0 for it."""
@@ -179,6 +197,9 @@ class ModelCatalogue:
         if target.model is not None and target.provider not in ("openai", "other"):
             listed_as = f"{target.provider}/{target.model}"
         known = capabilities(listed_as)
+        place = f"{target.provider} {target.api_base.host} {target.api_base.port} {model}"
+        if known is None and _LOCAL.match(place):
+            known = ModelInfo(tiers=((-1, {"input": 0.0, "output": 0.0}),))
         given = {**target.litellm_params, **target.params}
         own = {**self._own.get(target.name, {})}
         own |= {name: given[name] for name in list(_PRICES.values())[:2] if name in given}

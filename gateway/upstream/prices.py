@@ -11,6 +11,7 @@ import mmap
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ LIST_NAME = "model_prices_and_context_window_backup.json"
 
 _ABOVE = re.compile(r"_above_(\d+)k_tokens$")
 _DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d|latest|default|\d{3})$")
+_WORD = re.compile(r"[a-z]{2,}|o(?=\d)")
+_RELATIVES = 9  # nearest names among which one has a price
 _OBJECT = re.compile(rb'"\s*:\s*\{')
 _NAME_BYTES = 256
 _ENTRY_BYTES = 1 << 14  # ten times the longest entry
@@ -197,6 +200,9 @@ class PriceList:
         self._places = _places(self._map)
         self.capabilities = functools.lru_cache(_MOST_KEPT)(self._search)
         """The entry of a model (`provider/name` or a bare name); None for one the list lacks."""
+        self.relative = functools.lru_cache(_MOST_KEPT)(self._nearest)
+        """(name, entry) of the relative with a price whose name is most like that of a model which
+        the list lacks, and has its first word; None without one."""
 
     def _search(self, model: str) -> ModelInfo | None:
         for name, owners in _spellings(model):
@@ -206,6 +212,17 @@ class PriceList:
             owner = str(entry.get("litellm_provider"))  # Vertex adds the maker of the model
             if owners is None or any(f"{owner}-".startswith(f"{known}-") for known in owners):
                 return _info(entry, name)
+        return None
+
+    def _nearest(self, model: str) -> tuple[str, ModelInfo] | None:
+        own = model[-_NAME_BYTES:].rpartition("/")[2]
+        word = _WORD.match(own)
+        names = {n.rpartition("/")[2]: n for n in reversed(self._places)} if word else {}
+        alike = {short: n for short, n in names.items() if word and short.startswith(word[0])}
+        for short in get_close_matches(own, alike, _RELATIVES):
+            info = self.capabilities(alike[short])
+            if info is not None and info.rates.get("input"):
+                return alike[short], info
         return None
 
     def _entry(self, name: str) -> Mapping[str, Any] | None:

@@ -260,6 +260,8 @@ def _lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:
         yield "nothing was recorded: no request of the command came here"
         return
     yield _headline([trace["run"]["totals"] for trace in traces])
+    if any(trace["run"]["tags"].get("paid") for trace in traces):
+        yield "  paid by a subscription: these dollars are list prices, which nobody pays"
     for trace in traces[:MOST_RUNS]:
         yield from _run_lines(trace, page)
     if len(traces) > MOST_RUNS:

@@ -22,7 +22,7 @@ from steering_gateway_testing import (
     ScriptedUpstream,
     Usage,
 )
-from tests.live.client import PLAIN, Agent, Answer, run_log, trace
+from tests.live.client import PLAIN, Agent, Answer, opening, run_log, trace
 from tests.live.incidents import until
 from tests.patience import ANSWER_S
 from tests.relay.gateways import replace_settings
@@ -215,3 +215,56 @@ async def test_a_stream_that_breaks_off_has_cost_what_arrived(
     assert (call.failed, call.usage_estimated) == (True, True)
     assert call.input_tokens
     assert call.output_tokens == pytest.approx(received.count(b"word") * len("word ") / 4, rel=0.2)
+
+
+async def test_a_model_in_no_list_costs_what_its_relative_does(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """Marked: the cost is estimated, the tokens are not, and the reason names the relative."""
+    upstream.default = Reply(TEXT, usage=USAGE)
+    server = gateway_server(PLAIN)
+    answer = await Agent(http, server.base_url, model="claude-opus-99").turn()
+    run = (await http.get(f"{server.url}/api/runs/{answer.conversation}.0")).json()
+    call, totals = run["steps"][0]["call"], run["run"]["totals"]
+    assert (call["price_estimated"], call["usage_estimated"]) == (True, False)
+    assert "claude-opus-" in " ".join(call["reasons"])
+    assert totals["cost_usd"] > 0
+    assert totals["unpriced_calls"] == 0
+    assert totals["estimated"] == {"calls": 1, "tokens": 0, "cost_usd": totals["cost_usd"]}
+
+
+async def test_a_model_on_this_machine_costs_nothing(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """By the provider of its deployment, or by a name as Ollama's; a listed name has its price."""
+    upstream.default = Reply(TEXT, usage=USAGE)
+    own = {"model": "hosted_vllm/our-own", "api_base": upstream.base_url}
+    config = {**PLAIN, "model_list": [{"model_name": "ours", "litellm_params": own}]}
+    server = gateway_server(config)
+    for model, usd in (("ours", 0.0), ("qwen99-coder:30b", 0.0), ("gpt-4o", 0.0002)):
+        answer = await Agent(http, server.base_url, opening(model), model=model).turn()
+        run = (await http.get(f"{server.url}/api/runs/{answer.conversation}.0")).json()["run"]
+        assert run["totals"]["cost_usd"] == pytest.approx(usd)
+        assert not run["totals"]["estimated"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "paid"),
+    [
+        ({"authorization": "Bearer sk-ant-oat01-x"}, {"paid": "subscription"}),
+        ({"authorization": "Bearer sk-ant-api03-x"}, {}),
+    ],
+)
+async def test_a_run_of_a_subscription_says_so(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    headers: dict[str, str],
+    paid: dict[str, str],
+) -> None:
+    """By a tag, so that its dollars can be told from those that somebody pays."""
+    upstream.default = Reply(TEXT, usage=USAGE)
+    server = gateway_server(PLAIN)
+    answer = await Agent(http, server.base_url, model=MODEL, headers=headers).turn()
+    run = (await http.get(f"{server.url}/api/runs/{answer.conversation}.0")).json()["run"]
+    assert run["tags"] == paid

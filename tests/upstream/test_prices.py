@@ -293,3 +293,27 @@ def test_without_litellm_every_model_is_unknown(monkeypatch: pytest.MonkeyPatch)
 def test_the_names_of_clouds(name: str, known: bool) -> None:
     """What a profile of a customer's own costs is not known, and not guessed."""
     assert (prices.capabilities(name) is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("claude-opus-99", "claude-opus"),
+        ("gpt-5.99-codex", "-codex"),
+        ("openrouter/x-ai/grok-99", "grok"),
+        ("some-provider/kimi-k99", "kimi"),
+        ("nobody-knows-it", None),
+        ("m", None),
+        ("", None),
+    ],
+)
+def test_a_model_in_no_list_has_the_nearest_relative(model: str, kind: str | None) -> None:
+    """By its name without the provider; its first word is the same, and it has a price."""
+    listed = prices.default_list()
+    assert listed is not None
+    assert listed.capabilities(model) is None
+    found = listed.relative(model)
+    assert (found is None) == (kind is None)
+    if found is not None and kind is not None:
+        assert kind in found[0]
+        assert found[1].rates["input"] > 0
