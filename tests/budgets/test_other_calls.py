@@ -21,6 +21,7 @@ from tests.control import CONTROL
 from tests.live.client import Agent
 from tests.live.test_judge import asked, judging, results
 from tests.live.test_judge import settings as with_judge
+from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 MODEL = "text-embedding-3-small"
@@ -173,7 +174,7 @@ async def test_embeddings_of_the_gateway_s_own_count(upstream: ScriptedUpstream)
         embedder=f"litellm/openai/{MODEL}",
         api_base=upstream.base_url,
         api_key="sk-test",
-        timeout_s=30,
+        timeout_s=ANSWER_S,
     )
     embedder = await LiteLLMEmbedder.open(settings, Meter())
     await embedder.embed(["one", "two"])

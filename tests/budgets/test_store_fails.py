@@ -10,24 +10,37 @@ import pytest
 
 from gateway.budgets.ledger import BudgetLedger, MemoryBudgets
 from gateway.config.budgets import ControlSettings
-from gateway.stores.budgets import AccountKey, Amounts, Change, Claim, Settlement, Wanted
+from gateway.stores.budgets import AccountKey, Amounts, Change, Claim, Renewal, Settlement, Wanted
 from gateway.stores.protocols import StoreBusy
-from tests.patience import ANSWER_S
+from tests.patience import ANSWER_S, DEADLINE_MS
 
 KEY = AccountKey(budget="b", subject="s")
 CALL = Amounts(usd=0.01, input_tokens=10, output_tokens=1, calls=1)
 
 
 class Flaky(MemoryBudgets):
-    """A store that works, fails, or does what it is asked too late."""
+    """A store that works, fails, or hangs until it works again."""
 
-    mode = "works"
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = "works"
+        self._working = asyncio.Event()
+
+    def become(self, mode: str) -> None:
+        """Work, fail or hang from now on."""
+        self.mode = mode
+        if mode == "works":
+            self._working.set()
+
+    def settings(self) -> ControlSettings:
+        """Settings with which nothing but a store that hangs takes too long."""
+        return ControlSettings(store_wait_ms=20 if self.mode == "hangs" else DEADLINE_MS)
 
     async def _meet(self) -> None:
         if self.mode == "fails":
             raise StoreBusy("locked")
         if self.mode == "hangs":
-            await asyncio.sleep(0.2)
+            await self._working.wait()
 
     async def change(self, changes: Mapping[AccountKey, Change]) -> Any:
         await self._meet()
@@ -56,16 +69,15 @@ async def spend(ledger: BudgetLedger, numbers: Sequence[int]) -> list[bool]:
 async def test_the_count_goes_on_and_is_made_up_for(trouble: str) -> None:
     """Two calls before, two during, one after it: the sixth is refused, and the store has five."""
     store = Flaky()
-    settings = ControlSettings(store_wait_ms=20)
-    ledger = BudgetLedger(store, lambda: settings, retry_s=0.05)
+    ledger = BudgetLedger(store, store.settings, retry_s=0.05)
     assert await spend(ledger, range(2)) == [True, True]
     assert ledger.durable
-    store.mode = trouble
+    store.become(trouble)
     assert await spend(ledger, range(2, 4)) == [True, True]
     assert not ledger.durable
     (known,) = await ledger.accounts([KEY])
     assert known.spent.calls == 4
-    store.mode = "works"
+    store.become("works")
     following = asyncio.ensure_future(ledger.follow())
     async with asyncio.timeout(ANSWER_S):
         while not ledger.durable or ledger.waiting:  # noqa: ASYNC110 - it has no event for it
@@ -85,21 +97,21 @@ async def test_no_call_asks_a_store_that_is_known_to_be_away() -> None:
     renewals = 0
     renew = store.renew
 
-    async def counted(*given: Any) -> Any:
+    async def counted(asked: Sequence[Renewal], at: float) -> Any:
         nonlocal renewals
         renewals += 1
-        return await renew(*given)
+        return await renew(asked, at)
 
     store.renew = counted  # type: ignore[method-assign]
-    ledger = BudgetLedger(store, lambda: ControlSettings(store_wait_ms=20), retry_s=0.0)
-    store.mode = "fails"
+    ledger = BudgetLedger(store, store.settings, retry_s=0.0)
+    store.become("fails")
     assert await spend(ledger, range(1)) == [True]
     known = renewals
     assert await spend(ledger, range(1, 4)) == [True] * 3
     assert (renewals, ledger.durable) == (known, False)
     await ledger.tend()
     assert (renewals, ledger.durable) == (known + 1, False)
-    store.mode = "works"
+    store.become("works")
     await ledger.tend()
     assert ledger.durable
     assert await spend(ledger, range(4, 6)) == [True, False]

@@ -163,7 +163,7 @@ async def test_a_client_that_leaves_cancels_the_provider(
     async with httpx.AsyncClient(timeout=60) as client:
         body = body_of(dialect, stream=True)
         call = asyncio.ensure_future(client.post(f"{server.base_url}/{dialect}", json=body))
-        await asyncio.to_thread(upstream.wait_for_requests, 1, 20)
+        await asyncio.to_thread(upstream.wait_for_requests)
         await asyncio.sleep(0.3)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -18,6 +18,7 @@ from gateway.embedding import Embedder, EmbeddingError, EmbeddingSettings, open_
 from gateway.embedding.base import CachedEmbedder, HashingEmbedder, normalised, similarity
 from gateway.embedding.static import StaticEmbedder
 from steering_gateway_testing import ScriptedUpstream, closed_port
+from tests.patience import ANSWER_S
 
 MODEL = Path(gateway.embedding.static.__file__).parent / "model"
 STATIC = StaticEmbedder.load()
@@ -132,7 +133,7 @@ async def test_a_provider_model_is_reached_through_litellm(upstream: ScriptedUps
         api_base=upstream.base_url,
         api_key="sk-test",
         dimensions=16,
-        timeout_s=30,
+        timeout_s=ANSWER_S,
     )
     embedder = await open_embedder(settings)
     one, empty, again = await embedder.embed(["one", "", "one"])
@@ -151,7 +152,7 @@ async def test_an_unreachable_provider_is_named_at_the_start() -> None:
         embedder="litellm/openai/x",
         api_base=f"http://127.0.0.1:{closed_port()}/v1",
         api_key="k",
-        timeout_s=30,
+        timeout_s=ANSWER_S,
     )
     with pytest.raises(EmbeddingError, match="litellm/openai/x"):
         await open_embedder(settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import time
 from pathlib import Path
 
 import asyncpg
@@ -110,9 +109,7 @@ def test_a_process_waits_for_the_database(
                 absent.appear()
                 gateway.wait_for("listening")
             gateway.process.send_signal(signal.SIGTERM)
-            begun = time.monotonic()
             assert gateway.end() == (0 if comes else 1)
-            assert time.monotonic() - begun < 30
         finally:
             gateway.process.kill()
             gateway.close()

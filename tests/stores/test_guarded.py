@@ -42,7 +42,7 @@ from steering_gateway_testing.store_conformance.records import (
 )
 from steering_gateway_testing.store_conformance.states import STATE_CHECKS
 from tests.live.incidents import until
-from tests.patience import DEADLINE_MS
+from tests.patience import ANSWER_S, DEADLINE_MS
 
 
 class Guarded:
@@ -355,7 +355,7 @@ async def test_a_store_that_goes_on_finishing_is_not_slow() -> None:
         last = loop.time()
         limit.finished()
         await asyncio.sleep(0.01)
-    await asyncio.wait_for(ended.wait(), 30)
+    await asyncio.wait_for(ended.wait(), ANSWER_S)
     assert quiet_s[0] >= 0.29
     unwatch()
     never.cancel()
@@ -367,7 +367,7 @@ async def test_no_commit_is_waited_for_without_end() -> None:
     limit = CommitLimit(0.01, passed.set)
     never: asyncio.Task[int] = asyncio.ensure_future(asyncio.Event().wait())
     unwatch = limit.watch(never)
-    ends = loop.time() + 30
+    ends = loop.time() + ANSWER_S
     while not passed.is_set():
         limit.finished()
         assert loop.time() < ends

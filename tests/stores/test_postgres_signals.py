@@ -124,17 +124,25 @@ class _Lines:
 
 async def test_a_pooler_that_passes_no_signals_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said what to set; where signals arrive, nothing is."""
-    monkeypatch.setattr(signals, "_HEARD_S", 1.0)
     with empty_database() as url:
         pooled = StorageSettings(url=Secret(through_pooler(url)), prepared_statements=False)
-        for direct, said in ((None, 1), (Secret(url), 0)):
+        for direct, heard_s, said in ((None, 0.1, 1), (Secret(url), ANSWER_S, 0)):
+            monkeypatch.setattr(signals, "_HEARD_S", heard_s)
             stores = await open_stores(replace(pooled, listen_url=direct))
-            assert stores.signals is not None
-            log = _Lines()
+            assert isinstance(stores.signals, signals.PostgresSignals)
+            log, expect, expected = _Lines(), stores.signals._expect, asyncio.Event()
+
+            async def noted(*events: asyncio.Event, expect=expect, expected=expected) -> None:
+                await expect(*events)
+                expected.set()
+
             monkeypatch.setattr(stores.signals, "_log", log)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(3):
-                    await stores.signals.follow(lambda _kind, _ids: None)
+            monkeypatch.setattr(stores.signals, "_expect", noted)
+            follow = asyncio.ensure_future(stores.signals.follow(lambda _kind, _ids: None))
+            await asyncio.wait_for(expected.wait(), ANSWER_S)
+            follow.cancel()
+            with suppress(asyncio.CancelledError):
+                await follow
             assert ["set storage.listen_url" in line for line in log.lines] == [True] * said
             await stores.close()
 

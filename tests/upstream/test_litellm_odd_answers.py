@@ -22,6 +22,7 @@ from gateway.errors import UpstreamFailure
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from steering_gateway_testing import Reply, ScriptedUpstream
+from tests.patience import ANSWER_S
 from tests.upstream.lane import a_target
 from tests.upstream.odd_answers import CASES, Case, View
 
@@ -204,7 +205,7 @@ async def outcome(
     body = {"model": "m", "stream": stream, **BODIES[dialect.name]}
     got = b""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(ANSWER_S):
             answer = await lane.send(target, body, [], dialect)
             async for part in answer:
                 got += part
