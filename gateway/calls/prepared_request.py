@@ -1,6 +1,7 @@
 """One request between its preparation and its record: what is sent, and what came of it."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.prices import estimated_usage
+from gateway.upstream.retries import ROUTER_KEYS
 from gateway.upstream.seats import Seat
 from gateway.wire.codings import READABLE
 from gateway.wire.echo import EchoFilter
@@ -305,9 +307,21 @@ class PreparedRequest:
             except Exception as exc:
                 self._note_unguided(exc)
         body = request.render(splices)
+        if target.key and not request.body.keys().isdisjoint(ROUTER_KEYS):
+            body = self._without_fallbacks(body)
         if self.runtime.raw_calls is not None:
             self._sent = body
         return body
+
+    def _without_fallbacks(self, body: bytes) -> bytes:
+        """Take fallbacks that the client names out of what a deployment gets, and say so. The
+        default upstream is the client's own, and may be a proxy that knows them."""
+        fields = json.loads(body)
+        named = ",".join(key for key in ROUTER_KEYS if fields.pop(key, None) is not None)
+        headers = self.call.exchange.response.headers
+        if (header := (b"x-gateway-dropped-params", named.encode())) not in headers:
+            headers.append(header)
+        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     def _parsed(self, target: Target) -> Mapping[str, Any]:
         """The request as JSON, with its guidance; LiteLLM's lane learns the usage by itself."""

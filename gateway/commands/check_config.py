@@ -139,9 +139,8 @@ def name_hosts(table: DeploymentTable) -> dict[str, str]:
         except UnknownProvider as exc:
             found[asked] = f"no host: {exc}"
             continue
-        place = target.api_base.netloc.decode("ascii")
-        if target.lane == "litellm":
-            place = f"{target.provider}, through LiteLLM"
+        native = target.lane == "native"
+        place = target.api_base.netloc.decode() if native else f"{target.provider}, through LiteLLM"
         found[asked] = place if target.model in (None, asked) else f"{place}, as {target.model}"
     return found
 

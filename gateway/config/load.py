@@ -23,9 +23,17 @@ from typing import Any, Final
 import yaml
 
 from gateway.config.schema import build, join
-from gateway.config.settings import PRESETS, Deployment, KeyRights, Settings, UpstreamSettings, fill
+from gateway.config.settings import (
+    PRESETS,
+    Deployment,
+    KeyRights,
+    Settings,
+    UpstreamSettings,
+    fill,
+)
 from gateway.config.values import SET_BY, Faults, Secret, key_path
 from gateway.errors import ConfigError
+from gateway.wire.coerce import as_mapping
 
 _ROUTER_KEYS = {name: name for name in ("num_retries", "fallbacks", "allowed_fails")}
 _ROUTER_KEYS["cooldown_time"] = "cooldown_s"
@@ -54,16 +62,20 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
     for each in listed if isinstance(listed, list) else ():
         for key in ENTRY_KEYS.intersection(each if isinstance(each, dict) else ()):
             del each[key]
+    aliases: dict[str, Any] = {}
+    for section in _MOVED_SECTIONS:
+        aliases |= as_mapping(as_mapping(raw.get(section)).get("model_group_alias"))
     for section in _MOVED_SECTIONS:
         values = raw.get(section)
         if not isinstance(values, dict):
             continue
-        default, own = values.get("default_fallbacks"), values.get("fallbacks") or []
-        if isinstance(default, list) and isinstance(own, list):
-            values = {**values, "fallbacks": [*own, {"*": default}]}
+        own, default = values.get("fallbacks") or [], values.get("default_fallbacks")
+        if isinstance(own, list):
+            last = [{"*": default}] if isinstance(default, list) else []
+            values = {**values, "fallbacks": [*own, *_for_aliases(own, aliases), *last] or None}
         _move(values, _ROUTER_KEYS, out, "router")
         _move(values, _TIMEOUT_KEYS, out, "timeouts")
-        _add_aliases(values.get("model_group_alias"), out)
+    _add_aliases(aliases, out)
     general = raw.get("general_settings")
     if isinstance(general, dict) and general.get("master_key"):
         auth = out.setdefault("auth", {})
@@ -144,6 +156,17 @@ def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
         if isinstance(deployment, dict)
         and deployment.get("model_name") == (of.get("model") if isinstance(of, dict) else of)
     ]
+
+
+def _for_aliases(listed: list[Any], aliases: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Fallbacks of names, as those of their aliases that have none of their own."""
+    known: dict[str, Any] = {}
+    for entry in listed:
+        known |= as_mapping(entry)
+    for alias, of in aliases.items():
+        named = as_mapping(of).get("model", of)
+        if alias not in known and named in known:
+            yield {alias: known[named]}
 
 
 def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], section: str) -> None:
@@ -476,28 +499,9 @@ def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -
 
 # Settings that a reload of the config does not change, and changes that it refuses.
 
-# Sections and keys that are read once, when the gateway starts.
-_AT_START: Final = (
-    *("server.host", "server.port", "server.workers", "server.drain_s"),
-    *("server.max_concurrent_requests", "server.max_pipelined_requests", "server.keep_alive_s"),
-    *("server.max_head_kb", "server.max_head_fields", "server.max_head_s"),
-    *("steering.max_conversations_in_memory", "steering.max_transcripts_in_memory"),
-    *("steering.max_transcript_memory_mb", "steering.max_prefix_memory_mb"),
-    *("storage", "embedding", "logging", "observability"),
-)
-# Each of these closes something, or says where calls go. Back at its default it may be a line that
-# is missing from a file that somebody is writing just now.
-_CLOSING: Final = (
-    *("default_upstream.api_base", "default_upstream.api_key"),
-    *("default_upstream.messages_api_base", "default_upstream.provider_prefixes"),
-    *("default_upstream.chatgpt_api_base", "default_upstream.gemini_api_base"),
-    *("default_upstream.vertex_api_base", "default_upstream.bedrock_api_base"),
-    "default_upstream.cloud_credentials",
-    *("auth.admin_key", "auth.wrong_keys_per_minute", "auth.stale_s"),
-    *("server.trusted_hosts", "server.trusted_origins"),
-    *("preset", "steering.mode"),
-    *("steering.token_budget", "steering.budget_action", "steering.stop_above", "control.at_risk"),
-)
+_RELOAD = tomllib.loads(Path(__file__).with_name("reload.toml").read_text("utf-8"))
+_AT_START: Final[list[str]] = _RELOAD["at_start"]
+_CLOSING: Final[list[str]] = _RELOAD["closing"]
 
 
 def changes_at_restart(old: Settings, new: Settings) -> list[str]:

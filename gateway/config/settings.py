@@ -5,8 +5,10 @@ preset takes the place of defaults. A value of the file that is not the default,
 the environment, wins over the preset's: a file may name every key, as `config.yaml` does."""
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from gateway.config.alerts import AlertSettings, ObservabilitySettings, OtelSettings
@@ -34,42 +36,11 @@ from gateway.steering.steer import SteeringRules
 
 PresetName = Literal["default", "seeds"]
 
-# Source: reference sections 2, 3, 4 (scorer, SKIP, suite), 5 (caps, cooldowns, gate of E1), 6.1
-# (look-ups, similarity gates; written for other embedders), 7 (placement) and contradiction C1.
-# Where the reference has no rule, an action is never held back or taken early.
 SEEDS: Mapping[str, Any] = {
-    "difficulty": {"scorer": "heuristic"},
-    "fsm": {"skip_exit": "demote"},
-    "monitors": {"suite": "reference"},
-    "conversations": {"run_boundary": "never"},
+    **tomllib.loads(Path(__file__).with_name("seeds.toml").read_text("utf-8")),
     "steering": {"act_above": dict.fromkeys(ACTIONS, 0.0)},
-    "routing": {"escalate_at_severity": 0, "escalate_at_risk": 0.0},
-    "etraces": {
-        "e1_per_run": 1,
-        "e1_steps": 3,
-        "e1_top_k": 1,
-        "e1_composite": 0.15,
-        "e1_lookback_steps": 2,
-        "e1_gate": 0.8,
-        "e2_per_type": 1,
-        "e2_steps": 5,
-        "e2_top_k": 2,
-        "e2_gate": 0.7,
-        "e2_when": "always",
-        "e2_by_cause": False,
-        "e3_max": 32,
-        "e3_max_tokens": 0,
-        "e3_when": "always",
-        "e3_by_kind": False,
-    },
-    "injection": {
-        "placement": "system",
-        "lifetime": "call",
-        "monitor_cap": 5,
-        "monitor_composite": 0.35,
-        "cooldown_steps": {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2},
-    },
 }
+"""Values of the preset `seeds`; its file names their sources."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "seeds": SEEDS}
 assert set(PRESETS) == set(get_args(PresetName))

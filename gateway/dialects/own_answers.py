@@ -4,6 +4,7 @@ Clients take them for a model's: they end the run, call no tool, and used no tok
 
 import json
 from collections.abc import Iterable, Mapping
+from importlib import resources
 from typing import Any
 
 from gateway.wire.coerce import as_int, as_mapping
@@ -13,22 +14,9 @@ Body = Mapping[str, Any]
 
 _MOST_CHOICES = 128  # Source: OpenAI API reference, `n`
 
-_ECHOED: Mapping[str, Any] = {
-    "background": False,
-    "instructions": None,
-    "max_output_tokens": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
-    "previous_response_id": None,
-    "reasoning": {"effort": None, "summary": None},
-    "temperature": 1.0,
-    "text": {"format": {"type": "text"}},
-    "tool_choice": "auto",
-    "tools": [],
-    "top_p": 1.0,
-    "truncation": "disabled",
-    "user": None,
-}
+_ECHOED: Mapping[str, Any] = json.loads(
+    resources.files("gateway.dialects").joinpath("echoed_fields.json").read_bytes()
+)
 """Fields of a Responses request that its answer repeats, with what it shows for a missing one."""
 
 

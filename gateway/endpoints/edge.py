@@ -97,6 +97,9 @@ class Edge:
         if scope["type"] == "lifespan":
             await self.lifespan(scope, receive, send)
             return
+        if found := _TWICE.match(scope["path"]):
+            scope["path"] = "/v1" + scope["path"][found.end() :]
+            scope["raw_path"] = b"/v1" + scope["raw_path"][found.end() :]
         exchange, keeps_id = _begin(scope)
         scope[EXCHANGE] = exchange
         answer = _Answer(exchange, send, keeps_id=keeps_id)
@@ -233,6 +236,10 @@ class _Answer:
 def _printable(value: bytes) -> bytes:
     """A header value that the gateway made, safe to send: it may quote a client's text."""
     return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], value)
+
+
+_TWICE = re.compile(r"/v1(?:/v1)+(?=/)")
+"""The version before a path, where a client adds it to an address that has it."""
 
 
 def _begin(scope: Scope) -> tuple[Exchange, bool]:

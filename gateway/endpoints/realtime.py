@@ -8,11 +8,19 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import ClassVar
 from urllib.parse import parse_qs, quote
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.guard import CallBody
-from gateway.endpoints.body import Receive, Scope, Send, asks_for_websocket, raw_path_of
+from gateway.endpoints.body import (
+    Receive,
+    Scope,
+    Send,
+    asks_for_websocket,
+    raw_path_of,
+    refuse_websocket,
+)
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_right
 from gateway.endpoints.passthrough import admit
@@ -83,6 +91,8 @@ class RealtimeEndpoint:
     """Relays WebSockets; a request for anything else is passed through."""
 
     route, path = "passthrough", "/realtime"
+    refused_as_http: ClassVar[frozenset[int]] = frozenset()
+    """Statuses of a refusal after which the client is to use HTTP."""
 
     def __init__(self, runtime: Runtime, auth: Authenticator, anything: ASGIHandler) -> None:
         self._runtime = runtime
@@ -114,6 +124,8 @@ class RealtimeEndpoint:
             )
             target, talk = await self._admit(services, scope, principal, call)
             answer = await _ask(services, exchange, call, target)
+        if answer.status in self.refused_as_http:
+            refuse_websocket(headers)
         if answer.streams is None:
             await _relay_refusal(answer, send)
         else:

@@ -71,6 +71,8 @@ class ResponsesSocket(RealtimeEndpoint):
 
     route = RESPONSES.route
     path = RESPONSES.path
+    # An upstream without this route is asked over HTTP, in chat completions if need be.
+    refused_as_http = frozenset({404, 405})
     app: ASGIHandler  # the whole application, which has this endpoint as a part
     room: Room
 

@@ -136,13 +136,10 @@ def _looks_random(value: str, least: int = _RANDOM_LENGTH) -> bool:
     return changes * 5 >= len(pairs)
 
 
-_FILLERS = frozenset(
-    (
-        *("password", "passwd", "pass", "pwd", "secret", "token", "none", "null", "nil", "true"),
-        *("false", "undefined", "empty", "required", "optional", "string", "bytes", "bool", "your"),
-        *("example", "changeme", "redacted", "hidden", "omitted", "default", "removed", "value"),
-    )
+_DATA = tomllib.loads(
+    resources.files("gateway.text").joinpath("secret_rules.toml").read_text("utf-8")
 )
+_FILLERS = frozenset(_DATA["fillers"].split())
 _FILLED = re.compile(
     r"[*.x•-]{3,512}+|<[^<>]{0,512}+>?|\[masked:|\$(?:[{(]|\w{1,64}+$)|%[(s{]|\{\{?"
     r"|your[-_ ]|os\.|process\.|env[.\[]",
@@ -287,12 +284,7 @@ def _places(lowered: str, anchor: str) -> Iterator[int]:
         at = lowered.find(anchor, at + len(anchor))
 
 
-_RULES = [
-    _Rule(**rule)
-    for rule in tomllib.loads(
-        resources.files("gateway.text").joinpath("secret_rules.toml").read_text("utf-8")
-    )["rule"]
-]
+_RULES = [_Rule(**rule) for rule in _DATA["rule"]]
 _NEEDED = Expressions(
     [rule.needs for rule in _RULES if rule.needs],
     texts=[anchor for rule in _RULES if not rule.needs for anchor in rule.anchors],

@@ -28,15 +28,7 @@ ANY = "any"  # the family of credentials and hosts that name no provider
 _HOSTS = {name: tuple(ends) for name, ends in TABLE["hosts"].items()}
 _KEYED_HOSTS: Mapping[str, str] = TABLE["keyed_hosts"]
 # Headers that authenticate a client, and the provider that they belong to.
-_HEADERS = {
-    **dict.fromkeys((b"authorization", b"cookie"), ANY),
-    b"x-api-key": "anthropic",
-    b"api-key": "azure",
-    **dict.fromkeys((b"x-goog-api-key", b"x-goog-user-project"), "google"),
-    **dict.fromkeys((b"x-amz-security-token", b"x-amz-date", b"x-amz-content-sha256"), "aws"),
-    b"chatgpt-account-id": "chatgpt",
-    **dict.fromkeys((b"openai-organization", b"openai-project"), "openai"),
-}
+_HEADERS = {name.encode(): owner for name, owner in TABLE["key_headers"].items()}
 CREDENTIAL_HEADERS = frozenset(_HEADERS)
 """Names of headers that may authenticate a client to a provider, in lower case."""
 
@@ -55,12 +47,7 @@ SESSION_COOKIE = "gateway_session"
 _SESSION = re.compile(rb"(?:^|;)\s*" + SESSION_COOKIE.encode() + rb"=[^;]*")
 
 # Parameters of a query that authenticate, and the provider; ANY for those of nobody here.
-_QUERY_KEYS = {
-    **dict.fromkeys(("key", "access_token"), "google"),
-    **dict.fromkeys(("api-key", "subscription-key"), "azure"),
-    **dict.fromkeys(("x-amz-security-token", "x-amz-signature"), "aws"),
-    **dict.fromkeys(("api_key", "apikey", "token"), ANY),
-}
+_QUERY_KEYS: Mapping[str, str] = TABLE["key_parameters"]
 
 _ANY_FORM = "|".join(f"(?P<{name}>{form})" for name, form in TABLE["key_forms"].items())
 _FORM = re.compile(f"(?<![A-Za-z0-9])(?:{_ANY_FORM})")

@@ -105,17 +105,13 @@ def _star(pattern: str, model: str) -> str | None:
     return model[len(first) : end] if end >= len(first) else None
 
 
-# Of `litellm_params`, those that say where and how to call, not what to send.
-_TRANSPORT_PARAMS = frozenset(
-    {"model", "api_base", "api_key", "base_url", "custom_llm_provider", "timeout", "stream_timeout"}
-    | {"rpm", "tpm", "max_retries", "num_retries", "weight", "order", "tags", "organization"}
-    | {"input_cost_per_token", "output_cost_per_token", "max_parallel_requests", "extra_headers"}
-    | {"drop_params", "allowed_openai_params", "additional_drop_params", "model_info"}
-    | {"mock_response", "max_budget", "budget_duration", "itpm", "otpm", "tag_regex", "guardrails"}
-)
+_TRANSPORT_PARAMS = frozenset(providers.TABLE["parameters"]["transport"].split())
 
 _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit
 _BOTH_APIS = frozenset({"openai", "anthropic"})
+_OPENAI_DIALECTS = frozenset({"chat", "responses"})
+_ANTHROPIC_DIALECTS = frozenset({"messages"})
+
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
@@ -130,7 +126,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
     seat: str = ""  # the API of `gateway.upstream.seats` that the host serves; empty: none
     provider: str = "openai"
-    dialects: frozenset[str] = frozenset(n for n, d in DIALECTS.items() if d.api in _BOTH_APIS)
+    dialects: frozenset[str] = _OPENAI_DIALECTS | _ANTHROPIC_DIALECTS
     """Names of those that the upstream itself speaks."""
 
     messages_base: httpx.URL | None = None
@@ -183,6 +179,16 @@ class Target(Upstream, frozen=True, kw_only=True):
             return self
         return replace(self, lane="litellm", params=self.litellm_params)
 
+    def translated(self, model: str) -> Target:
+        """The same upstream asked for `model` in chat completions through LiteLLM. As the server of
+        nobody's it gets no key of a provider's from the environment."""
+        at = {"model": f"hosted_vllm/{self.model or model}", "api_base": str(self.api_base)}
+        params = {**self.litellm_params, **at}
+        params.pop("custom_llm_provider", None)
+        return replace(
+            self, lane="litellm", params=params, litellm_params=params, dialects=_CHAT_ALONE
+        )
+
     def _at_google(self) -> Target:
         """The same host as the Gemini API, whose version is in the client's path."""
         base = httpx.URL(_VERSION.sub("", str(self.api_base)))
@@ -209,6 +215,7 @@ class Target(Upstream, frozen=True, kw_only=True):
         )
 
 
+_CHAT_ALONE = frozenset({"chat"})
 _VERSION = re.compile(r"/v1(?:alpha|beta)?/?$")
 
 
@@ -225,6 +232,7 @@ class _Targets:
             messages_base = (
                 _versioned(providers.ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
             )
+        documented = providers.documented_dialects(urlsplit(base).hostname or "")
         self._env = env
         self._client_hosts = {
             "openai": urlsplit(base).netloc,
@@ -239,6 +247,7 @@ class _Targets:
             api_key=upstream.api_key,
             client_apis=_BOTH_APIS,
             messages_base=messages_base,
+            dialects=(documented or _OPENAI_DIALECTS) | _ANTHROPIC_DIALECTS,
         )
 
     def of(self, deployment: Deployment, key: int) -> Target:
@@ -262,7 +271,9 @@ class _Targets:
         if lane == "native" and not base:
             raise ValueError(f"{deployment.model_name!r} takes the native lane and has no api_base")
         messages_base = _versioned(str(given or providers.ANTHROPIC_API_BASE))
-        dialects = _dialects(deployment, provider, lane)
+        host = urlsplit(str(base)).hostname or ""
+        documented = providers.documented_dialects(host, provider)
+        dialects = _dialects(deployment, provider, lane, documented)
         anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
         if provider == "anthropic" and anthropic_api:
             own_api, host = "anthropic", messages_base.netloc.decode("ascii")
@@ -486,7 +497,9 @@ class DeploymentTable:
         return target
 
 
-def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str]:
+def _dialects(
+    deployment: Deployment, provider: str, lane: str, documented: frozenset[str]
+) -> frozenset[str]:
     """Names of the dialects that the upstream of a deployment speaks itself."""
     if deployment.lane == "litellm" or deployment.litellm_params.get("mock_response"):
         return frozenset()
@@ -495,6 +508,8 @@ def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str
     api = {"anthropic": "anthropic", "gemini": "google"}.get(provider, "openai")
     if api == "openai" and lane != "native":
         return frozenset()
+    if api == "openai" and documented:
+        return documented
     return frozenset(name for name, dialect in DIALECTS.items() if dialect.api == api)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import httpx
 import orjson
+from cachetools import LRUCache
 from msgspec import Struct
 from yarl import URL
 
@@ -21,11 +22,12 @@ from gateway.dialects import CHAT, Dialect
 from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.tasks import off_loop
-from gateway.upstream import credentials, retries
+from gateway.upstream import credentials, providers, retries
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.prices import litellm_folders
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
 from gateway.wire.codings import codings_of, packed
@@ -111,6 +113,11 @@ class Delivery(Struct, frozen=True, kw_only=True):
     response: LaneResponse
     target: Target
 
+    @property
+    def status(self) -> int:
+        """The status of the answer."""
+        return self.response.status
+
 
 @dataclass(eq=False)
 class Dispatcher:
@@ -127,6 +134,8 @@ class Dispatcher:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.signer = CloudSigner(self.table)
+        self._unspoken: LRUCache[str, bool] = LRUCache(_MOST_REFUSALS)
+        """Base URL, path and model of what upstreams have no route for."""
 
     async def send(
         self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
@@ -139,6 +148,10 @@ class Dispatcher:
         while True:
             target = schedule[at]
             outcome = await self._attempt(call, target)
+            if isinstance(outcome, Delivery) and _may_lack_route(call, outcome):
+                outcome = await self._translated(call, model, outcome)
+                asked = self._asked(call, target, model)
+                schedule = [asked if each is target else each for each in schedule]
             if isinstance(outcome, Delivery) and outcome.response.status < 400:
                 return outcome
             upcoming, pause_s = None, 0.0
@@ -180,12 +193,34 @@ class Dispatcher:
             [
                 asked
                 for target in group
-                if (asked := target.for_client(call.dialect, "", call.seat)).lane == "native"
-                or not native_only
+                if (asked := self._asked(call, target, model)).lane == "native" or not native_only
             ]
             for group in groups
         )
         return attempt_schedule(own, fallbacks, num_retries=retries)
+
+    def _asked(self, call: UpstreamCall, target: Target, model: str) -> Target:
+        """A target as it is asked in the call's dialect."""
+        asked = target.for_client(call.dialect, "", call.seat)
+        unspoken = asked.lane == "litellm" and not asked.litellm_params  # the default upstream
+        known = _route(call, asked, model) in self._unspoken
+        return asked.translated(model) if unspoken or known else asked
+
+    async def _translated(
+        self, call: UpstreamCall, model: str, refused: Delivery
+    ) -> Delivery | UpstreamFailure:
+        """The upstream's answer in chat completions, which is remembered, where it has no route for
+        the call's dialect; the refusal, where that has another reason."""
+        outcome = await self._attempt(call, refused.target.translated(model))
+        answered = isinstance(outcome, Delivery) or outcome.raw_body is not None
+        lacks = answered and outcome.status not in _NO_ROUTE
+        left = refused if lacks else outcome
+        if isinstance(left, Delivery):
+            await left.response.aclose()
+        if not lacks:
+            return refused
+        self._unspoken[_route(call, refused.target, model)] = True
+        return outcome
 
     async def _attempt(self, call: UpstreamCall, target: Target) -> Delivery | UpstreamFailure:
         outcome: Delivery | UpstreamFailure
@@ -263,12 +298,31 @@ async def _packed_again(body: bytes, coding: bytes) -> bytes:
     return work() if len(body) < _PACKED_AT_ONCE else await off_loop(work)
 
 
+_NO_ROUTE = frozenset({404, 405})
+"""Answers to a path that a server does not have."""
+
+
+def _may_lack_route(call: UpstreamCall, answer: Delivery) -> bool:
+    """Whether an answer may say that the upstream does not have the call's dialect, which nobody
+    has said that it has, and which LiteLLM could translate."""
+    dialect, target = call.dialect, answer.target
+    if answer.status not in _NO_ROUTE or dialect is None or call.path != dialect.path:
+        return False
+    host = target.api_base.host
+    known = providers.documented_dialects(host, target.provider) | {CHAT.name}
+    own = credentials.family_of_host(host) == credentials.ANY and target.lane == "native"
+    return own and not call.connection and dialect.name not in known and bool(litellm_folders())
+
+
+def _route(call: UpstreamCall, target: Target, model: str) -> str:
+    return f"{target.api_base}{call.path} {model}"
+
+
 def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
     """Whether another attempt, at this target or the next, may end better than this one."""
-    status = outcome.response.status if isinstance(outcome, Delivery) else outcome.status
-    if status in retries.WITH_OTHER_KEY:
+    if outcome.status in retries.WITH_OTHER_KEY:
         return bool(target.api_key) or not target.client_apis
-    return status in retries.AT_OTHER_TARGET
+    return outcome.status in retries.AT_OTHER_TARGET
 
 
 def attempt_schedule(

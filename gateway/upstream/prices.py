@@ -111,7 +111,7 @@ def estimated_usage(raw: bytes, completion: Mapping[str, Any]) -> dict[str, Any]
 
 def _texts(message: Mapping[str, Any]) -> Iterator[str]:
     """The texts of a reply, its calls included."""
-    for key in ("content", "reasoning_content", "refusal"):
+    for key in ("content", "reasoning_content", "reasoning", "refusal"):
         yield as_text(message.get(key), "")
     for part in as_list(message.get("content")):
         yield as_text(as_mapping(part).get("text"), "")

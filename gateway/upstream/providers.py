@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from gateway.errors import UnknownProvider
 from gateway.upstream.prices import WITHOUT_LITELLM, capabilities, litellm_folders
@@ -50,9 +51,22 @@ class Provider(NamedTuple):
 
     key_variables: Sequence[str]
     api_base: str | None = None
+    dialects: Sequence[str] = ()
+    """The dialects of OpenAI's API that it is documented to speak; empty: nobody says."""
 
 
 OPENAI_COMPATIBLE = {name: Provider(**row) for name, row in TABLE["openai_compatible"].items()}
+
+
+def documented_dialects(host: str, provider: str = "") -> frozenset[str]:
+    """The dialects of OpenAI's API that are documented for the provider at a host, or for servers
+    of a kind that the operator runs; empty: it has to be tried."""
+    for name, row in OPENAI_COMPATIBLE.items():
+        own = urlsplit(row.api_base).hostname if row.api_base else None
+        if host == own or (own is None and name == provider):
+            return frozenset(row.dialects)
+    return frozenset()
+
 
 # Prefixes of bare model names that are not OpenAI's, as LiteLLM reads them, too.
 _BARE_PREFIXES = (("claude", "anthropic"), ("gemini", "gemini"))

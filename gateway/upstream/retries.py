@@ -15,3 +15,6 @@ AT_OTHER_TARGET = AT_SAME_TARGET | {501, 505}
 WITH_OTHER_KEY = frozenset({401, 403, 404})
 """Answers to credentials and a model name: where these are the operator's and not the client's,
 another target has other ones."""
+
+ROUTER_KEYS = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
+"""Keys of a client's request that are LiteLLM's own and no provider's."""

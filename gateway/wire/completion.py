@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway.wire.coerce import as_int, as_list
+from gateway.wire.coerce import as_int, as_list, as_mapping
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 _END: Final = b"data: [DONE]\n\n"
@@ -175,17 +175,28 @@ def _add_delta(state: dict[str, Any], delta: Mapping[str, Any]) -> None:
         if key in _TEXT_KEYS and isinstance(value, str):
             state["parts"].setdefault(key, []).append(value)
         elif key == "tool_calls" and isinstance(value, list):
-            for position, call in enumerate(value):
+            for call in value:
                 if isinstance(call, dict):
-                    _add_call(state["calls"], call, position)
+                    _add_call(state["calls"], call, _index_of(state["calls"], call))
         elif key == "function_call" and isinstance(value, dict):
             _add_call(state["calls"], {"function": value}, -1)
         else:
             state["extra"][key] = value
 
 
-def _add_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any], position: int) -> None:
-    index = as_int(part.get("index"), position)
+def _index_of(calls: Mapping[int, dict[str, Any]], part: Mapping[str, Any]) -> int:
+    """The call that a part belongs to. Without an index it is that of the same id; another id, or a
+    name behind a call that has one, begins the next, and any other part goes on with the newest."""
+    if isinstance(index := part.get("index"), int):
+        return index
+    newest = max(calls, default=-1)
+    if id := part.get("id"):
+        return next((at for at, call in calls.items() if call["id"] == id), newest + 1)
+    named = as_mapping(part.get("function")).get("name")
+    return newest + 1 if newest < 0 or (named and calls[newest]["name"]) else newest
+
+
+def _add_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any], index: int) -> None:
     call = calls.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
     if isinstance(part.get("id"), str) and part["id"]:
         call["id"] = part["id"]

@@ -317,3 +317,12 @@ def test_a_model_in_no_list_has_the_nearest_relative(model: str, kind: str | Non
     if found is not None and kind is not None:
         assert kind in found[0]
         assert found[1].rates["input"] > 0
+
+
+@pytest.mark.parametrize("key", ["content", "reasoning_content", "reasoning", "refusal"])
+def test_every_text_of_an_answer_is_output(key: str) -> None:
+    """Also what vLLM calls `reasoning`."""
+    answer = {"choices": [{"message": {"role": "assistant", key: "word " * 80}}]}
+    estimate = prices.estimated_usage(b'{"messages": []}', answer)
+    assert estimate is not None
+    assert estimate["completion_tokens"] == 100

@@ -172,3 +172,23 @@ def test_calls_without_an_index_are_told_apart_by_place() -> None:
     assembler.add({"choices": [{"delta": {"tool_calls": parts}}]})
     found = assembler.completion()["choices"][0]["message"]["tool_calls"]
     assert [(call["id"], call["function"]["name"]) for call in found] == [("a", "f"), ("b", "g")]
+
+
+def test_parallel_calls_without_index_and_id_stay_separate() -> None:
+    """A name begins the next call; what has none goes on with the newest; an id is its call's."""
+    for lists, calls in (
+        ([[("", "f", "{}")], [("", "g", "[")], [("", "", "]")]], [("f", "{}"), ("g", "[]")]),
+        ([[("", "f", "{}")], [("", "f", "{}")]], [("f", "{}"), ("f", "{}")]),
+        ([[("", "f", ""), ("", "g", "1")]], [("f", ""), ("g", "1")]),
+        ([[("a", "f", "1")], [("b", "g", "2")], [("a", "", "3")]], [("f", "13"), ("g", "2")]),
+        ([[("a", "calc", "{")], [("", "", "}")]], [("calc", "{}")]),
+    ):
+        assembler = CompletionAssembler()
+        for parts in lists:
+            made = [
+                {"id": id, "function": {"name": name, "arguments": arguments}}
+                for id, name, arguments in parts
+            ]
+            assembler.add({"choices": [{"delta": {"tool_calls": made}}]})
+        found = assembler.completion()["choices"][0]["message"]["tool_calls"]
+        assert [tuple(call["function"].values()) for call in found] == calls

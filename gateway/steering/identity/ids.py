@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b, sha256
 
+from gateway.steering.word_lists import word_list
+
 # 120 bits: 24 characters of base 32 without padding.
 _ID_BYTES = 15
 # A system prompt begins with the agent's role; what follows is often a file listing or a diff.
@@ -15,16 +17,7 @@ SIGNATURE_CHARACTERS = 400
 _UNIQUE_CHARACTERS = 16
 _MAX_CALL_ID = 255
 _DIGIT = re.compile(r"\d")
-# fmt: off
-_CALENDAR = frozenset({
-    "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday",
-    "mon", "tue", "wed", "thu", "fri", "sat", "sun",
-    "january", "february", "march", "april", "may", "june", "july", "august", "september",
-    "october", "november", "december",
-    "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
-    "am", "pm", "utc", "gmt",
-})
-# fmt: on
+_CALENDAR = frozenset(word_list("ids", "calendar"))
 
 
 def _joined(*parts: str) -> bytes:

@@ -14,23 +14,13 @@ from gateway.upstream.base import RawHeaders, header, retry_after_s
 from gateway.upstream.litellm_lane.readable import parsed
 from gateway.upstream.litellm_lane.transport import ProviderCall
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import AT_SAME_TARGET
 from gateway.wire.coerce import as_int, as_mapping, as_text
 
 # status -> (type, code) when the provider sends none.
-_BY_STATUS: Mapping[int, tuple[str, str | None]] = {
-    400: ("invalid_request_error", None),
-    401: ("authentication_error", "invalid_api_key"),
-    402: ("billing_error", "insufficient_quota"),
-    403: ("permission_error", "permission_denied"),
-    404: ("not_found_error", "model_not_found"),
-    408: ("timeout_error", "request_timeout"),
-    413: ("invalid_request_error", "request_too_large"),
-    422: ("invalid_request_error", None),
-    429: ("rate_limit_error", "rate_limit_exceeded"),
-    503: ("server_error", "service_unavailable"),
-    504: ("timeout_error", "upstream_timeout"),
-    529: ("overloaded_error", "overloaded"),
+_BY_STATUS = {
+    int(status): (*names.split(), None)[:2] for status, names in TABLE["error_types"].items()
 }
 # Anthropic names the error in a streamed event, where there is no status; so does Google.
 _STATUS_OF_TYPE: Mapping[str, int] = {

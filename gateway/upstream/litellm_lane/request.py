@@ -6,6 +6,7 @@ a parameter of the API; anything else goes into the body for the provider, or is
 reported. Messages are repaired so that LiteLLM translates them without loss or error, and the form
 before tools (`functions`, `function_call`) becomes the present one and back."""
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ import orjson
 from gateway.dialects import RESPONSES, LiteLLMCall
 from gateway.errors import UpstreamFailure
 from gateway.upstream.deployments import Target
+from gateway.upstream.providers import TABLE
+from gateway.upstream.retries import ROUTER_KEYS
+from gateway.wire.coerce import as_mapping
 
 # LiteLLM appends Gemini's signature of a call to the call's id; other providers refuse such ids.
 _SIGNATURE_MARK = "__thought__"
@@ -88,38 +92,18 @@ def _json_object(arguments: Any) -> Any:
     return json.dumps({"arguments": arguments}) if arguments.strip() else "{}"
 
 
-# Source: OpenAI API reference, "Create chat completion"; `thinking` is LiteLLM's extension.
-OPENAI_PARAMS = frozenset(
-    {"audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"}
-    | {"max_completion_tokens", "max_tokens", "modalities", "n", "parallel_tool_calls"}
-    | {"prediction", "presence_penalty", "prompt_cache_key", "prompt_cache_retention"}
-    | {"reasoning_effort", "response_format", "safety_identifier", "seed", "service_tier", "stop"}
-    | {"store", "temperature", "thinking", "tool_choice", "tools", "top_logprobs", "top_p", "user"}
-    | {"verbosity", "web_search_options"}
-)
+_PARAMETERS = TABLE["parameters"]
+OPENAI_PARAMS = frozenset(_PARAMETERS["openai"].split())
 _ENVELOPE = frozenset({"model", "messages", "stream", "stream_options"})
 # Asking for what happens anyway is no loss when it is left out.
 _HARMLESS = {"n": 1, "logprobs": False, "store": False, "service_tier": "auto"}
 
-# Fields of the providers' own APIs that clients add to OpenAI's; these refuse any other.
-# Source: Anthropic Messages, Gemini generateContent and Bedrock Converse references.
 _NATIVE_FIELDS: Mapping[str, frozenset[str]] = {
-    "anthropic": frozenset(
-        {"cache_control", "container", "context_management", "mcp_servers", "output_config"}
-        | {"speed", "top_k"}
-    ),
-    "bedrock": frozenset({"guardrailConfig", "performanceConfig", "requestMetadata", "top_k"}),
-    "gemini": frozenset({"cached_content", "labels", "safety_settings", "top_k"}),
+    family: frozenset(fields.split()) for family, fields in _PARAMETERS["native"].items()
 }
 _FAMILY = {"vertex_ai": "gemini", "vertex_ai_beta": "gemini", "bedrock_converse": "bedrock"}
 
-# What `litellm_params` holds for a router, or what the lane decides itself.
-_NOT_FOR_THE_CALL = frozenset(
-    {"model", "messages", "stream", "stream_options", "fallbacks", "model_list", "callbacks"}
-    | {"drop_params", "max_retries", "num_retries", "timeout", "stream_timeout", "model_info"}
-    | {"rpm", "tpm", "weight", "order", "tags", "max_parallel_requests", "extra_headers"}
-    | {"input_cost_per_token", "output_cost_per_token"}
-)
+_NOT_FOR_THE_CALL = frozenset(_PARAMETERS["router"].split())
 # Client headers that mean something to a provider behind a translation.
 _PASSED_HEADERS = frozenset({b"anthropic-beta", b"traceparent", b"tracestate"})
 
@@ -147,6 +131,7 @@ def prepare(
     known = {key: value for key, value in sent.items() if key in OPENAI_PARAMS}
     unknown = {key: value for key, value in sent.items() if key not in OPENAI_PARAMS}
     dropped = [key for key in known if supported is not None and key not in supported]
+    dropped += [key for key in ROUTER_KEYS if unknown.pop(key, None) is not None]
     family = _FAMILY.get(provider, provider)
     messages = copied(body.get("messages") or [])
     if not speaks_openai:
@@ -252,6 +237,11 @@ _OPENAI_ENDS = (b'"finish_reason":"', b'"finish_reason": "', *ENDS[1:])
 _CHAT_ONLY_PROVIDER = "hosted_vllm"
 
 
+# Before the system prompt, for Anthropic: with another value at each call of Claude Code, which
+# would spoil any other provider's prompt cache.
+_BILLING = "x-anthropic-billing-header:"
+
+
 def translated_arguments(
     target: Target, body: Mapping[str, Any], call: LiteLLMCall, provider: str, name: str
 ) -> LiteLLMRequest:
@@ -268,6 +258,10 @@ def translated_arguments(
             )
     sent = {k: v for k, v in body.items() if v is not None and k not in _TRANSLATED_ENVELOPE}
     kwargs = of_deployment(target.params) | copied({k: sent[k] for k in sent if k in call.fields})
+    if isinstance(blocks := kwargs.get("system"), list):
+        texts = (str(as_mapping(block).get("text")) for block in blocks)
+        kept = [not text.startswith(_BILLING) for text in texts]
+        kwargs["system"] = list(itertools.compress(blocks, kept))
     if not target.speaks(RESPONSES):  # then LiteLLM has to ask in chat completions
         if call.function == "aresponses":
             kwargs["use_chat_completions_api"] = True
