@@ -20,7 +20,8 @@ $(STAMP): requirements.lock pyproject.toml packages/steering-gateway-testing/pyp
 	@python3 scripts/install.py $(VENV)
 	@touch $@
 
-install: $(STAMP) ## set up .venv from the lock file (idempotent)
+install: $(STAMP) ## set up .venv from the lock file, and put `gateway` on the path (idempotent)
+	@python3 scripts/install.py $(VENV) --link
 
 demo: $(STAMP) ## watch a steered agent run, offline, no key needed
 	@$(PY) -m gateway demo

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (exc.name or "").partition(".")[0] == "gateway":
             raise
         sys.stderr.write(f"gateway: {exc.name!r} is not installed for {sys.executable}: ")
-        sys.stderr.write(f"pip install steering-gateway=={__version__}; in a clone: make install\n")
+        sys.stderr.write("in a clone of the gateway: make install\n")
         return 1
 
 

@@ -1,12 +1,14 @@
 """Set up a virtual environment from requirements.lock, and say what is happening meanwhile.
 
     python3 scripts/install.py .venv
+    python3 scripts/install.py .venv --link     # puts the command `gateway` on the path
 
 Needs the standard library only. pip's own output is kept back, and printed when pip fails.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -50,6 +52,26 @@ def main(folder: Path) -> int:
     return status
 
 
+def link(folder: Path, home: Path) -> int:
+    """Put the command of the environment on the path, as a link in `~/.local/bin`.
+
+    A file of that name that is no link of ours stays as it is. Returns the exit status.
+    """
+    command = (folder / "bin" / "gateway").resolve().absolute()
+    place = home / ".local" / "bin"
+    target = place / "gateway"
+    if target.exists() and not target.is_symlink():
+        print(f"{target} is another program: remove it, or call {command}", file=sys.stderr)
+        return 1
+    place.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    target.symlink_to(command)
+    print(f"{target} -> {command}")
+    if str(place) not in os.environ.get("PATH", "").split(os.pathsep):
+        print(f'not on the path yet: export PATH="{place}:$PATH"')
+    return 0
+
+
 def _watched(command: list[str], count: int) -> int:
     """Run pip; on a terminal one line counts the packages, elsewhere every twentieth is told."""
     shown = sys.stdout.isatty()
@@ -77,4 +99,7 @@ def _watched(command: list[str], count: int) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ".venv")))
+    named = [argument for argument in sys.argv[1:] if argument != "--link"]
+    environment = Path(named[0] if named else ".venv")
+    links = "--link" in sys.argv
+    raise SystemExit(link(environment, Path.home()) if links else main(environment))

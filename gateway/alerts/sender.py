@@ -112,7 +112,7 @@ async def _by_apprise(url: str, message: Mapping[str, str], timeout_s: float) ->
     try:
         apprise = await loading(importlib.import_module, "apprise")
     except ImportError:
-        return "Apprise is not installed: pip install 'steering-gateway[apprise]'"
+        return "Apprise is not installed: pip install '.[apprise]' in a clone of the gateway"
     logging.getLogger("apprise").disabled = True  # its messages may quote the address
     receivers = apprise.Apprise()
     if not receivers.add(url):

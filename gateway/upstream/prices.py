@@ -15,7 +15,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from gateway import __version__
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
 from gateway.wire.usage import INPUT, OUTPUT
 
@@ -121,7 +120,7 @@ def _texts(message: Mapping[str, Any]) -> Iterator[str]:
             yield as_text(as_mapping(function).get(key), "")
 
 
-WITHOUT_LITELLM = f"LiteLLM is not installed: `pip install steering-gateway=={__version__}`"
+WITHOUT_LITELLM = "LiteLLM is not installed: `pip install .` in a clone of the gateway adds it"
 LIST_NAME = "model_prices_and_context_window_backup.json"
 
 _ABOVE = re.compile(r"_above_(\d+)k_tokens$")

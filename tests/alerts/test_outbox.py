@@ -333,6 +333,6 @@ async def test_without_apprise_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "apprise", None)
     found = alert_settings({"name": "m", "kind": "apprise", "url": "mailto://x"})
     error = await AlertSender().send(found.sinks[0], [AN_ALERT], found)
-    assert error == "Apprise is not installed: pip install 'steering-gateway[apprise]'"
+    assert error == "Apprise is not installed: pip install '.[apprise]' in a clone of the gateway"
     with pytest.raises(ConfigError, match="must be an address of Apprise"):
         alert_settings({"name": "m", "kind": "apprise", "url": "ann"})
