@@ -1,14 +1,14 @@
 """Background tasks, and the time and the places that concurrent work is given."""
 
 import asyncio
-import concurrent.futures
 import contextvars
+import functools
 import os
-import queue
-import threading
+import sys
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -37,57 +37,27 @@ class ThreadsBusy(Exception):
 
 class Threads:
     """Up to `most` threads for one kind of work that would block the event loop, so that work of
-    one kind never waits for another's. Neither the end of the loop nor that of the process
-    waits for them, as both do for asyncio's own: an import may take a minute. `most_waiting`: how
-    many pieces of work may wait for a thread; None: any number."""
+    one kind never waits for another's. The end of the loop does not wait for them, as it does for
+    asyncio's own, nor does that of the process (`gateway.cli.leave`): an import may take a minute.
+    `most_waiting`: how many pieces of work may wait for a thread."""
 
-    def __init__(self, name: str, most: int, most_waiting: int | None = None) -> None:
-        self._name = name
-        self._most = most
-        self._most_waiting = most_waiting
-        self._jobs = queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]]()
-        self._idle = threading.Semaphore(0)
-        self._started = 0
+    def __init__(self, name: str, most: int, most_waiting: int = sys.maxsize) -> None:
+        self._pool = ThreadPoolExecutor(most, name)
+        self._most_open = most + most_waiting
+        self._open = 0
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work`, from a thread. If the caller is cancelled, work that has not begun
         is left out, and what has begun goes on. Raises: ThreadsBusy, and whatever `work` raises."""
-        if self._most_waiting is not None and self._jobs.qsize() >= self._most_waiting:
-            raise ThreadsBusy(self._name)
-        done = concurrent.futures.Future[T]()
-        context = contextvars.copy_context()
-        self._jobs.put((done, lambda: context.run(work, *args, **kwargs)))
-        if not self._idle.acquire(blocking=False):
-            self._start_one()
-        return await asyncio.wrap_future(done)
+        if self._open >= self._most_open:
+            raise ThreadsBusy
+        call = functools.partial(contextvars.copy_context().run, work, *args, **kwargs)
+        self._open += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        finally:
+            self._open -= 1
 
-    def _start_one(self) -> None:
-        with _starting:
-            if self._started == self._most:
-                return
-            self._started += 1
-            name = f"{self._name} {self._started}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            _do(*self._jobs.get())
-            self._idle.release()
-
-
-def _do(done: concurrent.futures.Future[Any], work: Callable[[], Any]) -> None:
-    """Do one piece of work. In a function of its own, so that an idle thread holds none."""
-    if not done.set_running_or_notify_cancel():
-        return
-    try:
-        result = work()
-    except BaseException as error:
-        done.set_exception(error)
-    else:
-        done.set_result(result)
-
-
-_starting = threading.Lock()
 
 off_loop = Threads("computing", min(32, (os.cpu_count() or 1) + 4)).run
 """Does work that uses the processor for more than a few milliseconds."""

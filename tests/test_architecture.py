@@ -48,14 +48,16 @@ def imported(path: Path) -> Iterator[str]:
 def test_only_what_has_to_be_saved_holds_the_end_of_the_process() -> None:
     """The end of an event loop waits for asyncio's own threads, and uvloop's for its look-ups. They
     commit what a database in a file has accepted; all else has threads of `gateway.tasks`."""
+    ways = ("to_thread", "run_in_executor", "ThreadPoolExecutor", "getaddrinfo")
     found = {
-        (str(path.relative_to(PACKAGE)), node.attr)
+        (str(path.relative_to(PACKAGE)), name)
         for path in modules("")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr in ("to_thread", "run_in_executor", "ThreadPoolExecutor", "getaddrinfo")
+        if (name := getattr(node, "attr", getattr(node, "id", ""))) in ways
     }
     assert found == {
+        ("tasks.py", "ThreadPoolExecutor"),
+        ("tasks.py", "run_in_executor"),
         ("stores/sqlite/database.py", "to_thread"),
         ("upstream/pool.py", "getaddrinfo"),  # that of `socket`, in a thread
     }
