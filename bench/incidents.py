@@ -7,6 +7,9 @@ other. The first calls of an incident, during which the gateway finds out, are s
     locked   another process holds the write lock
     full     the system refuses to let the database's log grow (RLIMIT_FSIZE; Linux only)
     gone     the file is deleted
+    copied   a backup is copied over it in place, as `cp` does
+    cut      it is cut off in its middle
+    replaced a backup is renamed to its place
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import resource
 import sys
 import tempfile
@@ -92,11 +96,44 @@ def _gone(_running: Running, path: Path) -> Iterator[None]:
     yield
 
 
+def _backup(path: Path) -> Path:
+    """A copy of the database, without what is changed from now on."""
+    copied = path.with_name(f"{path.name}.backup")
+    source = apsw.Connection(str(path))
+    source.execute("VACUUM INTO ?", (str(copied),))
+    source.close()
+    return copied
+
+
+@contextmanager
+def _copied(_running: Running, path: Path) -> Iterator[None]:
+    content = _backup(path).read_bytes()
+    with path.open("r+b") as file:
+        file.truncate()
+        file.write(content)
+    yield
+
+
+@contextmanager
+def _cut(_running: Running, path: Path) -> Iterator[None]:
+    os.truncate(path, path.stat().st_size // 2)
+    yield
+
+
+@contextmanager
+def _replaced(_running: Running, path: Path) -> Iterator[None]:
+    _backup(path).rename(path)
+    yield
+
+
 INCIDENTS: dict[str, Callable[..., object]] = {
     "none": _nothing,
     "locked": _locked,
     "full": _full,
     "gone": _gone,
+    "copied": _copied,
+    "cut": _cut,
+    "replaced": _replaced,
 }
 
 
@@ -110,14 +147,16 @@ async def measure(name: str, port: int, home: Path, options: argparse.Namespace)
         before = _recorded(path)
         with INCIDENTS[name](running, path):  # type: ignore[attr-defined]
             first = await calls(running, numbers, FIRST, 60.0, connections=FIRST)
-            later = await calls(running, numbers, options.calls, options.seconds)
+            later = await calls(
+                running, numbers, options.calls, options.seconds, connections=options.connections
+            )
         made = len(first) + len(later)
-        wanted = made if name == "gone" else before + made
+        wanted = made if name in ("gone", "cut") else before + made
         for _ in range(_SETTLE_POLLS):
             if _recorded(path) >= wanted:
                 break
             await asyncio.sleep(0.1)
-        recorded = _recorded(path) - (0 if name == "gone" else before)
+        recorded = _recorded(path) - (0 if name in ("gone", "cut") else before)
     finally:
         if running.server:
             running.server.stop()
@@ -183,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--incidents", nargs="+", choices=names, default=names, metavar="INCIDENT")
     parser.add_argument("--calls", type=int, default=400, help="in an incident, at most")
     parser.add_argument("--seconds", type=float, default=20, help="of an incident, at most")
+    parser.add_argument("--connections", type=int, default=1, help="calls at once in an incident")
     parser.add_argument("--warm", type=int, default=50, help="calls before it")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="gateway-bench-") as home:
