@@ -8,6 +8,7 @@ from gateway.config.values import Secret, finite
 from gateway.steering.plugins import plugins
 
 IN_MEMORY = ":memory:"
+SPOOL = "-spool"  # suffix of the folder in which records wait for a file
 SYNCHRONOUS = ("normal", "full")
 STORES: dict[str, str] = {
     "": ".backends:open_sqlite",  # the file at `storage.path`
@@ -108,7 +109,7 @@ class StorageSettings:
         chosen = (self.spool_path or "").strip()
         if os.name != "posix" or not chosen or self.in_memory:
             return ""
-        return chosen if self.shared else f"{self.path}-spool"
+        return chosen if self.shared else f"{self.path}{SPOOL}"
 
     @property
     def place(self) -> str:

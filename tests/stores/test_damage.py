@@ -13,6 +13,7 @@ import pytest
 
 from gateway.backends import keep_damaged, open_stores
 from gateway.config.storage import StorageSettings
+from gateway.stores.protocols import StoreCorrupt
 from gateway.stores.sqlite.damage import THOROUGH, damage
 from gateway.stores.sqlite.database import missing_tables
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
@@ -168,6 +169,19 @@ async def test_a_start_on_a_damaged_file(
     rows = [await states.load(TENANT, f"c{number:04}") for number in BEFORE]
     assert sum(row is not None for row in rows) == (30 if harm is copy_backup_over else 0)
     await stores.close()
+
+
+def write_notes(path: Path) -> None:
+    path.write_text("notes " * 1000)
+
+
+async def test_a_file_of_another_kind_is_left_alone(path: Path) -> None:
+    """A start with the path of something else ends, and moves nothing."""
+    write_notes(path)
+    assert await keep_damaged(settings_of(path)) == ""
+    with pytest.raises(StoreCorrupt):
+        await open_stores(settings_of(path))
+    assert os.listdir(path.parent) == [path.name]
 
 
 async def test_a_file_is_checked_while_the_gateway_serves(path: Path) -> None:

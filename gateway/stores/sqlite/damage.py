@@ -10,6 +10,7 @@ from pathlib import Path
 import apsw
 import structlog
 
+from gateway.config.storage import SPOOL
 from gateway.stores.sqlite.connection import INDEX, LOG, locked
 
 QUICK = "quick_check"
@@ -17,6 +18,8 @@ QUICK = "quick_check"
 
 THOROUGH = "integrity_check"
 """Compares the indexes with their tables, too."""
+
+_MAGIC = b"SQLite format 3\0"  # what a database begins with
 
 Missing = Callable[[apsw.Connection], str]
 """Names the tables that a database lacks though all its migrations were applied."""
@@ -47,6 +50,16 @@ def damage(
         return str(error)
 
 
+def _is_ours(path: str) -> bool:
+    """False for a file of another kind with nothing of a gateway beside it: a path that is wrong
+    must not move somebody's file."""
+    if os.path.exists(path + LOG) or os.path.isdir(path + SPOOL):
+        return True
+    with closing(apsw.Connection(path, apsw.SQLITE_OPEN_READONLY)) as connection:
+        _, begins = connection.read("main", 0, 0, len(_MAGIC))
+    return begins == _MAGIC or not any(begins)
+
+
 def set_aside(
     path: str, check: str, missing: Missing, given_up: Callable[[], bool] = lambda: False
 ) -> str:
@@ -58,7 +71,7 @@ def set_aside(
         return ""
     with locked(Path(path).parent):
         reason = damage(path, check, missing, given_up=given_up)
-        if not reason:
+        if not reason or not _is_ours(path):
             return ""
         stays = os.path.getsize(path) > 0 and not damage(path, THOROUGH, missing, log=False)
         kept = f"{path}.damaged-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
