@@ -33,7 +33,7 @@ from gateway.config.settings import (
 )
 from gateway.config.values import SET_BY, Faults, Secret, key_path
 from gateway.errors import ConfigError
-from gateway.wire.coerce import as_mapping
+from gateway.wire.coerce import as_list, as_mapping
 
 _ROUTER_KEYS = {name: name for name in ("num_retries", "fallbacks", "allowed_fails")}
 _ROUTER_KEYS["cooldown_time"] = "cooldown_s"
@@ -51,6 +51,7 @@ CLOSING_SECTIONS = (
 )
 _USED_KEYS = frozenset(
     {*_ROUTER_KEYS, *_TIMEOUT_KEYS, "default_fallbacks", "master_key", "model_group_alias"}
+    | {"context_window_fallbacks", "content_policy_fallbacks"}
 )
 
 
@@ -72,7 +73,10 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
         own, default = values.get("fallbacks") or [], values.get("default_fallbacks")
         if isinstance(own, list):
             last = [{"*": default}] if isinstance(default, list) else []
-            values = {**values, "fallbacks": [*own, *_for_aliases(own, aliases), *last] or None}
+            values = {
+                **values,
+                "fallbacks": [*own, *_further_fallbacks(values, aliases), *last] or None,
+            }
         _move(values, _ROUTER_KEYS, out, "router")
         _move(values, _TIMEOUT_KEYS, out, "timeouts")
     _add_aliases(aliases, out)
@@ -158,15 +162,25 @@ def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
     ]
 
 
-def _for_aliases(listed: list[Any], aliases: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Fallbacks of names, as those of their aliases that have none of their own."""
-    known: dict[str, Any] = {}
-    for entry in listed:
-        known |= as_mapping(entry)
-    for alias, of in aliases.items():
-        named = as_mapping(of).get("model", of)
-        if alias not in known and named in known:
-            yield {alias: known[named]}
+_CONTENT_FALLBACKS = ("context_window", "content_policy")
+
+
+def _further_fallbacks(
+    values: Mapping[str, Any], aliases: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Entries of `router.fallbacks` beside a section's own: those for what is in a request, and
+    those that names give their aliases."""
+    marks = {f"{kind}_fallbacks": f"{kind}:" for kind in _CONTENT_FALLBACKS}
+    for key, mark in {"fallbacks": "", **marks}.items():
+        known: dict[str, Any] = {}
+        for entry in as_list(values.get(key)):
+            known |= as_mapping(entry)
+        given = known.copy() if mark else {}
+        for alias, of in aliases.items():
+            named = as_mapping(of).get("model", of)
+            if alias not in known and named in known:
+                given[alias] = known[named]
+        yield from ({f"{mark}{name}": models} for name, models in given.items())
 
 
 def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], section: str) -> None:

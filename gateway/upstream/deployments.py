@@ -384,12 +384,20 @@ class DeploymentTable:
         return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
 
     def fallbacks(
-        self, model: str, now: float, conversation: str = "", *, seated: bool = False
+        self,
+        model: str,
+        now: float,
+        conversation: str = "",
+        *,
+        seated: bool = False,
+        kind: str = "",
     ) -> list[Target]:
         """The targets to ask after those of `model`: those of its fallbacks, in their order. A
-        fallback without a deployment is asked for by its own name at the default upstream."""
+        fallback without a deployment is asked for by its own name at the default upstream. `kind`:
+        what stands before the name, for a request that was refused for what is in it."""
         entries = self._settings.router.fallbacks[::-1]  # the last entry of a name counts
-        listed = (entry[name] for name in (model, "*") for entry in entries if name in entry)
+        names = (f"{kind}{model}", f"{kind}*")
+        listed = (entry[name] for name in names for entry in entries if name in entry)
         order: list[Target] = []
         for name in next(listed, ()):
             if name != model:

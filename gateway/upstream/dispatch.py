@@ -15,6 +15,7 @@ import httpx
 import orjson
 from cachetools import LRUCache
 from msgspec import Struct
+from msgspec.structs import replace
 from yarl import URL
 
 from gateway.config import RouterSettings
@@ -25,6 +26,7 @@ from gateway.tasks import off_loop
 from gateway.upstream import credentials, providers, retries
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.litellm_lane.errors import fallbacks_for
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from gateway.upstream.prices import litellm_folders
@@ -155,7 +157,11 @@ class Dispatcher:
             if isinstance(outcome, Delivery) and outcome.response.status < 400:
                 return outcome
             upcoming, pause_s = None, 0.0
-            if may_help(outcome, target):
+            outcome, others = await self._for_content(call, model, outcome)
+            if others and others[0] not in schedule:
+                schedule[at + 1 :] = others
+                upcoming, pause_s = await self._next(call, schedule, at, outcome)
+            elif may_help(outcome, target):
                 if self.table.failed(target, self._loop.time()):
                     self.metrics.deployment_rests.labels(target.name).inc()
                 upcoming, pause_s = await self._next(call, schedule, at, outcome)
@@ -198,6 +204,25 @@ class Dispatcher:
             for group in groups
         )
         return attempt_schedule(own, fallbacks, num_retries=retries)
+
+    async def _for_content(
+        self, call: UpstreamCall, model: str, outcome: Delivery | UpstreamFailure
+    ) -> tuple[Delivery | UpstreamFailure, list[Target]]:
+        """(the answer, still whole; the fallbacks for a request that is too long for its model, or
+        whose content is not allowed)."""
+        if outcome.status not in retries.FOR_CONTENT or not self.settings.fallbacks:
+            return outcome, []
+        if isinstance(outcome, Delivery):
+            content, response = await error_content(outcome.response)
+            outcome = replace(outcome, response=response)
+            said = content.decode("utf-8", "replace")
+        else:
+            said = f"{outcome.code} {outcome.message}"
+        if not (kind := fallbacks_for(said)):
+            return outcome, []
+        now = self._loop.time()
+        found = self.table.fallbacks(model, now, call.conversation, kind=kind)
+        return outcome, [self._asked(call, target, model) for target in found]
 
     def _asked(self, call: UpstreamCall, target: Target, model: str) -> Target:
         """A target as it is asked in the call's dialect."""
@@ -416,10 +441,8 @@ class BegunResponse:
         await self._response.aclose()
 
 
-async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
-    """Whether an answer refuses `stream_options`, and the answer with all its bytes."""
-    if response.status not in _USAGE_REFUSED:
-        return False, response
+async def error_content(response: LaneResponse) -> tuple[bytes, LaneResponse]:
+    """The text of an error, and the answer with all its bytes."""
     watch = ResponseWatch(header(response.headers, b"content-encoding"), _ERROR_BYTES)
     chunks: list[bytes] = []
     rest = response.__aiter__()
@@ -428,8 +451,15 @@ async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
         chunks.append(chunk)
         if watch.opaque:
             break
-    content = watch.content
-    return any(name in content for name in _USAGE_OPTIONS), BegunResponse(response, chunks, rest)
+    return watch.content, BegunResponse(response, chunks, rest)
+
+
+async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
+    """Whether an answer refuses `stream_options`, and the answer with all its bytes."""
+    if response.status not in _USAGE_REFUSED:
+        return False, response
+    content, response = await error_content(response)
+    return any(name in content for name in _USAGE_OPTIONS), response
 
 
 Messages = Sequence[Mapping[str, Any]]

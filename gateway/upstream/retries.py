@@ -16,5 +16,8 @@ WITH_OTHER_KEY = frozenset({401, 403, 404})
 """Answers to credentials and a model name: where these are the operator's and not the client's,
 another target has other ones."""
 
+FOR_CONTENT = frozenset({400, 403, 413, 422})
+"""Statuses of a refusal that may be about what is in the request: another model may take it."""
+
 ROUTER_KEYS = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
 """Keys of a client's request that are LiteLLM's own and no provider's."""

@@ -42,11 +42,57 @@ def test_an_alias_has_the_fallbacks_of_its_name(
 
 
 def test_an_alias_may_have_fallbacks_of_its_own() -> None:
-    """Then those of its name are not added."""
-    router = {"fallbacks": [{"alias": ["mine"]}, {"real": ["fall"]}]}
+    """Then those of its name are not added; each kind is looked at by itself."""
+    own, other = {"alias": ["mine"]}, {"real": ["fall"]}
+    router = {"fallbacks": [own, other], "context_window_fallbacks": [other]}
     raw = {"router_settings": {"model_group_alias": {"alias": "real"}, **router}}
-    found = settings_from_dict(raw).router.fallbacks
-    assert [dict(entry) for entry in found] == [{"alias": ("mine",)}, {"real": ("fall",)}]
+    found = settings_from_dict(raw).router
+    assert [dict(entry) for entry in found.fallbacks] == [
+        {"alias": ("mine",)},
+        {"real": ("fall",)},
+        {"context_window:real": ("fall",)},
+        {"context_window:alias": ("fall",)},
+    ]
+
+
+LENGTH = b'{"error": {"message": "prompt is too long: 210000 tokens", "code": null}}'
+POLICY = b'{"error": {"message": "flagged by our content policy", "code": "content_filter"}}'
+SHAPE = b'{"error": {"message": "messages[0].role is unknown", "code": null}}'
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize(
+    ("refusal", "asked"),
+    [
+        (LENGTH, ["big-up", "long-up"]),
+        (POLICY, ["big-up", "free-up"]),
+        (SHAPE, ["big-up"]),
+    ],
+    ids=["length", "policy", "shape"],
+)
+def test_a_refusal_for_its_content_has_fallbacks_of_its_own(
+    upstream: ScriptedUpstream, relay: Relay, lane: str, refusal: bytes, asked: list[str]
+) -> None:
+    """Another model is asked once; any other refusal, and that of the last, is the client's."""
+    refused = Reply(raw=refusal, status=400, content_type="application/json")
+    upstream.default = lambda request: refused if request.model == "big-up" else Reply("well")
+    settings = {
+        "model_list": listed(upstream, "big", "long", "free", "spare", lane=lane),
+        "litellm_settings": {
+            "fallbacks": [{"big": ["spare"]}],
+            "context_window_fallbacks": [{"big": ["long"]}],
+            "content_policy_fallbacks": [{"*": ["free"]}],
+        },
+    }
+    client = relay(settings)
+    heard = hear(client, json={**HELLO, "model": "big"})
+    assert [r.model for r in upstream.requests] == asked
+    assert heard.status == (200 if len(asked) > 1 else 400)
+    upstream.requests.clear()
+    upstream.default = refused
+    last = hear(client, json={**HELLO, "model": "big"})
+    assert ([r.model for r in upstream.requests], last.status) == (asked, 400)
+    assert json.loads(refusal)["error"]["message"] in last.json["error"]["message"]
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])

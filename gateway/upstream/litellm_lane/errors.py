@@ -47,6 +47,16 @@ _CONTENT_POLICY = re.compile(
     r"|blocked by .{0,40}(safety|polic)|prohibited_content",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+def fallbacks_for(message: str) -> str:
+    """The beginning of the names in `router.fallbacks` for requests that are refused in these
+    words: they are too long, or not allowed; empty for any other reason."""
+    if _CONTEXT_LENGTH.search(message):
+        return "context_window:"
+    return "content_policy:" if _CONTENT_POLICY.search(message) else ""
+
+
 _BAD_KEY = re.compile(r"api key (not valid|expired|not found)|api_key_invalid", re.IGNORECASE)
 _URL_KEY = re.compile(r"([?&](?:key|api_key|token|signature)=)[^&\s\"']+", re.IGNORECASE)
 _LITELLM_PREFIX = re.compile(r"^((litellm\.)?\w+(Error|Timeout|Exception): |\w+Exception - )+")
