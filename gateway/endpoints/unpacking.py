@@ -11,6 +11,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Final
 
 from gateway.errors import Overloaded
@@ -21,15 +22,18 @@ from gateway.upstream.dispatch import PackedBody
 from gateway.wire.codings import Unpacker, codings_of, unreadable
 
 _CODING: Final = b"content-encoding"
-_PIECE_BYTES: Final = 2**14
-"""So much is unpacked at a time, to at most a thousand times as much (RFC 1951)."""
+_PIECE_BYTES: Final = 2**12
+"""So much is unpacked at a time, and between two of these a slice may end."""
 _FREE_BYTES: Final = 2**20
+_BURST_BYTES: Final = 2**22
+"""A piece may give so much, or the body is not read: it would be memory before it has room."""
 _MOST_RATIO: Final = 200
 """Histories of agents shrink to a fifth or a tenth, one of equal steps of 15 kB to an 80th, in zstd
 to a 42nd if each has ids and reasoning of its own, as Codex's have, else to a 400th. What unpacks
 to more was made to cost the reader a thousand times what it costs the sender."""
 
 _SLICE_S: Final = 0.005
+_SLICE_BYTES: Final = 2**20
 _FREE_COST_S: Final = 0.1
 _BYTE_COST_S: Final = 15e-9
 """Processor time for each byte before and after unpacking. Measured on a core of 2.8 GHz: text in
@@ -69,47 +73,59 @@ async def unpacked(content: bytes, coding: bytes, limit: int, share: Share) -> P
         return PackedBody(content=content, coding=coding, plain=plain)
     if unreadable(codings):
         return None
-    slices = _slices(content, codings, min(limit, _FREE_BYTES + _MOST_RATIO * len(content)))
+    packed = len(content)
+    limit = min(limit, _FREE_BYTES + _MOST_RATIO * packed)
+    slices = _slices(content, codings, limit)
+    size = 0
+    whole: bytes | None = b""
     try:
         async with asyncio.timeout(_MOST_WAIT_S):
-            size, plain = await _first(next, slices)
-            while not plain:
-                await share.grow(len(content) + size)
-                size, plain = await _further(next, slices)
-        await share.grow(len(content) + size)
+            while whole == b"":
+                await share.grow(packed + min(limit, size + _SLICE_BYTES + _BURST_BYTES))
+                run = _further if size else _first
+                size, whole = await run(next, slices, (0, None))
     except (TimeoutError, ThreadsBusy):
         raise Overloaded(
             f"more compressed bodies came than can be unpacked within {_MOST_WAIT_S:g} s",
             status=503,
             headers=(("retry-after", str(RETRY_S)),),
         ) from None
-    except zlib.error:
+    finally:
+        share.shrink(packed + size)
+    if whole is None:
         return None
-    return PackedBody(content=content, coding=coding, plain=plain)
+    return PackedBody(content=content, coding=coding, plain=whole)
 
 
 def _slices(content: bytes, codings: list[bytes], limit: int) -> Iterator[tuple[int, bytes]]:
-    """Unpack for some milliseconds at a time; the size so far, and at last the plain bytes. Raises:
-    zlib.error: the body is cut, too large, too dear, or something else."""
+    """Unpack for some milliseconds at a time; the size so far, and at last the plain bytes. Ends
+    without these when the body is cut, too large, too dear, or something else: an error would keep
+    what was unpacked until the next search for garbage."""
     unpacker = Unpacker(codings)
-    parts: list[bytes] = []
+    plain = BytesIO()  # not parts, which would be there twice in the end
     size = 0
+    given = 0
     cost_s = 0.0
     began = time.thread_time()
     for at in range(0, len(content), _PIECE_BYTES):
-        parts.append(unpacker.decompress(content[at : at + _PIECE_BYTES], limit + 1 - size))
-        size += len(parts[-1])
+        most = min(limit, size + _BURST_BYTES)
+        piece = content[at : at + _PIECE_BYTES]
+        try:
+            size += plain.write(unpacker.decompress(piece, most + 1 - size))
+        except zlib.error:
+            return
         spent_s = time.thread_time() - began
         allowed_s = min(_FREE_COST_S + _BYTE_COST_S * (at + size), _MOST_COST_S)
-        if size > limit or cost_s + spent_s > allowed_s:
-            raise zlib.error("too large, or too dear")
-        if spent_s > _SLICE_S and at + _PIECE_BYTES < len(content):
+        if size > most or cost_s + spent_s > allowed_s:
+            return
+        is_long = spent_s > _SLICE_S or size > given + _SLICE_BYTES
+        if is_long and at + _PIECE_BYTES < len(content):
             cost_s += spent_s
+            given = size
             yield size, b""
             began = time.thread_time()  # it may be another thread's
-    if unpacker.cut or not size:
-        raise zlib.error("cut, or empty")
-    yield size, _as_utf8(b"".join(parts))
+    if size and not unpacker.cut:
+        yield size, _as_utf8(plain.getvalue())
 
 
 def _as_utf8(content: bytes) -> bytes:

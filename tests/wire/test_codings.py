@@ -23,7 +23,7 @@ from gateway.config.settings import ServerSettings
 from gateway.endpoints import unpacking
 from gateway.endpoints.unpacking import unpacked
 from gateway.errors import Overloaded
-from gateway.room import Room
+from gateway.room import Room, Share
 from gateway.tasks import Threads, spawn
 from gateway.upstream.dispatch import PackedBody
 from gateway.wire import codings as wire_codings
@@ -352,11 +352,42 @@ async def test_a_body_that_has_had_its_time_is_refused(
     assert not slices
 
 
+async def test_a_slice_has_room_for_what_it_gives(
+    slices: Slices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is unpacked: of a body that unpacks to 200 times its size, too."""
+    monkeypatch.setattr(unpacking, "_SLICE_S", 60.0)
+    random_ = random.Random(1)
+    body = b"".join([random_.randbytes(2**13) + b" " * 2**20 for _ in range(8)])
+    for coding in PACKERS:
+        share = Room().share(ServerSettings())
+        held: list[int] = []
+        own = unpacking._slices
+
+        def noted(
+            *about: Any, own: Any = own, held: list[int] = held, share: Share = share
+        ) -> Iterator[tuple[int, bytes]]:
+            for size, plain in own(*about):
+                held.append(share.size - size)
+                yield size, plain
+
+        with monkeypatch.context() as patch:
+            patch.setattr(unpacking, "_slices", noted)
+            content = PACKERS[coding](body)
+            got = await unpacked(content, coding, LIMIT, share)
+        assert got is not None
+        assert got.plain == body
+        assert len(held) > 1
+        assert min(held) >= len(content)
+        assert share.size == len(content) + len(body)
+    assert await alone(zstd.compress(random_.randbytes(2**18) + b" " * 2**23), b"zstd") is None
+
+
 async def test_plain_bytes_wait_for_room(slices: Slices) -> None:
     """From one slice to the next."""
-    room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=2)
+    room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=8)
     share, other = room.share(settings), room.share(settings)
-    await other.grow(2**20)
+    await other.grow(3 * 2**19)
     reading = spawn(unpacked(LARGE, b"gzip", LIMIT, share))
     await until(lambda: bool(room._waiting))
     assert 0 < len(slices) <= PIECES
