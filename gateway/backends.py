@@ -4,7 +4,6 @@ A store is a row of `STORES` in `gateway/config/storage.py`: the function that o
 settings and, by name, `vectors` and `existing` (see `open_stores`), and returns `Stores`. Another
 package adds one with an entry point of the group `steering_gateway.stores`."""
 
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import on_disk
 
-_LOOK_S = 2.0  # longest search for damage before a start
+_LOOK_S = 5.0  # longest search for damage before a start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +69,13 @@ async def open_stores(
 
 async def keep_damaged(settings: StorageSettings) -> str:
     """Look for damage in a gateway's SQLite file before it is opened. Returns the name under which
-    a damaged one is kept, empty when nothing is damaged or the file is too large to be read in 2 s:
-    then the gateway looks while it serves. Raises: StoreError."""
-    if settings.kind or settings.in_memory:
+    a damaged one is kept; empty when nothing is damaged, or the file is too large to be read in
+    5 s. Raises: StoreError."""
+    if settings.kind:
         return ""
-    from gateway.stores.sqlite import damage, database
+    from gateway.stores.sqlite.damage import QUICK, set_aside
 
-    ends_at = time.monotonic() + _LOOK_S
-
-    def given_up() -> bool:
-        return time.monotonic() > ends_at
-
-    return await on_disk(database.keep_damaged, settings, damage.QUICK, given_up)
+    return await on_disk(set_aside, settings.path, QUICK, _LOOK_S)
 
 
 async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:

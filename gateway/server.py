@@ -73,12 +73,10 @@ def serve(
         try:
             with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
                 server.run(sockets=[own])
-        except KeyboardInterrupt:
-            if not app.runtime.lost:
-                raise
-        if app.runtime.lost:
-            lost = counted(app.runtime.lost, "record")
-            sys.stderr.write(f"gateway: {lost} lost: storage and its spool cannot be written\n")
+        finally:
+            if app.runtime.lost:
+                lost = counted(app.runtime.lost, "record")
+                sys.stderr.write(f"gateway: {lost} lost: storage and its spool cannot be written\n")
         return server.started and not app.runtime.lost
 
     if settings.server.workers == 1:

@@ -116,19 +116,11 @@ class DiskSpool:
         tried = self._tried
         self._start()
         await self._wait(tried)
-        if self._trouble.fails:
+        if self._trouble.fails and self._files is not None:
             async with self._disk:
-                await on_disk(self._mark, removed)
-
-    def _mark(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if self._files is not None and self._files.holds(entry):
-                try:
-                    entry.file.mark(entry)  # type: ignore[attr-defined]
-                except OSError as error:
-                    self._trouble.warn(str(error))
-                else:
-                    self._changes.pop(entry, None)
+                with contextlib.suppress(OSError):
+                    for file in self._files.files:
+                        await on_disk(file.mark, removed)
 
     def try_again(self) -> None:
         """Write what could not be written."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import chain
 from operator import attrgetter
@@ -48,20 +48,18 @@ _DAY_S = 86_400.0
 
 
 class Pace:
-    """The number of calls that a day brings, each with a record; of more than a day half counts."""
+    """The number of calls since a time in the last two days."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.calls = 0.0
-        self._clock = clock
-        self._since = clock()
+    def __init__(self) -> None:
+        self.calls = 0
+        self._since = time.monotonic()
 
     def lasts_s(self, room: float) -> float | None:
         """Seconds until there is no room for another record; None without any call."""
-        passed = self._clock() - self._since
-        if passed > _DAY_S:
-            passed /= 2
-            self.calls /= 2
-            self._since += passed
+        passed = time.monotonic() - self._since
+        if passed > 2 * _DAY_S:  # the first of two days no longer counts
+            self.calls //= 2
+            self._since += passed / 2
         return room * passed / self.calls if self.calls else None
 
 

@@ -182,10 +182,11 @@ class SpoolFile:
         self.entries.update(added)
         self.entries.difference_update(removed)
 
-    def mark(self, entry: Entry) -> None:
-        """Mark a record, which cannot be removed now, as one that is stored. Raises: OSError."""
-        os.pwrite(self._marks, b"\1", entry.number)
-        self.entries.discard(entry)
+    def mark(self, stored: Collection[Entry]) -> None:
+        """Mark records, which cannot be removed now, as those that are stored. Raises: OSError."""
+        for entry in self.entries.intersection(stored):
+            os.pwrite(self._marks, b"\1", entry.number)
+            self.entries.discard(entry)
 
     def leave(self) -> Lock:
         """Close the file, which stays locked."""
@@ -284,10 +285,6 @@ class SpoolFolder:
             removed = [entry for entry in changes if entry.gone and entry.file is file]
             if removed or (added and file is self._own):
                 file.write(added if file is self._own else {}, removed)
-
-    def holds(self, entry: Entry) -> bool:
-        """True if a record is in one of the files."""
-        return any(entry in file.entries for file in self.files)
 
     def delete_empty(self) -> None:
         """Remove the files in which nothing waits."""

@@ -24,11 +24,7 @@ INDEX = "-shm"
 """Suffixes of the write-ahead log of a file, and of the log's index."""
 
 _LOG_SUFFIXES = (LOG, INDEX)
-_LOG_NUMBERS = (
-    12,
-    12,
-)  # place and length in the header: https://sqlite.org/fileformat2.html#walformat
-_CHECKPOINT_S = 0.1  # to let another process finish what it moves from the log into the file
+_LOG_NUMBERS = 12  # their place and length: https://sqlite.org/fileformat2.html#walformat
 
 _FileId = tuple[int, int] | None  # device and inode; None when there is no file
 
@@ -59,9 +55,7 @@ class FileIdentity:
         if self._ids[0] is None or _ids(self.path) != self._ids:
             return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
         if not self.doubt and not self._as_left(writer):
-            time.sleep(_CHECKPOINT_S)
-            if not self._as_left(writer):
-                self.doubt = "was written to by another program"
+            self.doubt = "was written to by another program"
         return protocols.StoreDamaged(f"{self.path!r} {self.doubt}") if self.doubt else None
 
     def _as_left(self, writer: apsw.Connection) -> bool:
@@ -132,7 +126,7 @@ def _moved(writer: apsw.Connection) -> tuple[int, bytes]:
     header that change when it begins again."""
     try:
         _, pages = writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-        _, numbers = writer.read("main", 1, *_LOG_NUMBERS)
+        _, numbers = writer.read("main", 1, _LOG_NUMBERS, _LOG_NUMBERS)
     except apsw.Error:  # the log, or its index, cannot be read
         return -1, b""
     return pages, numbers

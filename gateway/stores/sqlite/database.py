@@ -8,7 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -26,7 +26,7 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.sql.tables import Migration, migrations
 from gateway.stores.sqlite.connection import ConnectionHook, FileIdentity, open_all, translate
-from gateway.stores.sqlite.damage import QUICK, THOROUGH, damage, set_aside
+from gateway.stores.sqlite.damage import THOROUGH, set_aside
 from gateway.tasks import on_disk
 
 _TYPES = {
@@ -65,22 +65,6 @@ def applied_to(connection: apsw.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM migrations")}
 
 
-def missing_tables(connection: apsw.Connection) -> str:
-    """Says which tables a database lacks though it has all changes; empty when it has them all."""
-    if "migrations" not in _tables(connection):
-        return ""
-    with closing(apsw.Connection(":memory:")) as whole:
-        migrate(whole, MIGRATIONS, ":memory:")
-        lacking = _tables(whole) - _tables(connection)
-        known = applied_to(whole) <= applied_to(connection)
-    return f"it has lost its tables ({', '.join(sorted(lacking))})" if lacking and known else ""
-
-
-def _tables(connection: apsw.Connection) -> set[str]:
-    names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-    return {name for (name,) in names}
-
-
 def _apply_once(migration: Migration, connection: apsw.Connection) -> None:
     # Two processes may open a new file at once: the check needs the write lock.
     connection.execute("BEGIN IMMEDIATE")
@@ -117,7 +101,6 @@ class Database:
         self._hooks = hooks
         self._closing: asyncio.Future[None] | None = None
         self._reopening = asyncio.Lock()
-        self._check: threading.Thread | None = None
         self._sound = ""  # the last doubt about the file that a check did not confirm
 
     def _start(self, connections: Sequence[apsw.Connection]) -> None:
@@ -162,7 +145,7 @@ class Database:
             await on_disk(self._files.remove_log)
             if not await on_disk(self._files.is_quiet):
                 raise StoreDamaged(f"{self.settings.path!r} {self._files.doubt}: it is checked")
-            kept = await on_disk(keep_damaged, self.settings, THOROUGH)
+            kept = await on_disk(set_aside, self.settings.path, THOROUGH)
             self._sound = "" if kept else self._files.doubt
             how = (self.settings, self._migrations, self._hooks, self.after_reopening)
             self._start(await on_disk(_open, *how))
@@ -185,23 +168,11 @@ class Database:
         return len(self._readers)
 
     async def ping(self) -> None:
-        """Return if the file is the one that was opened, and can be read and written. The first
-        time the whole file is checked for damage in the background; what is found fails the next
-        writes."""
+        """Return if the file is the one that was opened, and can be read and written."""
         if not self._writer.thread.is_alive():
             raise StoreClosed("the store's writer has stopped")
-        if self._check is None and not self.settings.in_memory:
-            self._check = threading.Thread(target=self._look, name="store-check", daemon=True)
-            self._check.start()
         await self.write(_touch)
         await self.read(_touch)
-
-    def _look(self) -> None:
-        files = self._files
-        with contextlib.suppress(apsw.Error, OSError):
-            path, given_up = self.settings.path, lambda: self._reads.refusal is not None
-            if found := damage(path, QUICK, missing_tables, given_up=given_up):
-                files.doubt = f"is damaged ({found})"
 
     async def close(self) -> None:
         """Commit what was accepted, then close. A second call waits for the first."""
@@ -218,28 +189,12 @@ class Database:
         self._reads.refusal = self._writes.refusal = error
 
     def _stop(self) -> None:
-        if self._check is not None:
-            self._check.join()
         # The writer stops last: the last connection moves the log into the file and removes it.
         for queue, threads in ((self._reads, self._readers), (self._writes, [self._writer.thread])):
             for _ in threads:
                 queue.jobs.put(None)
             for thread in threads:
                 thread.join()
-
-
-def keep_damaged(
-    settings: StorageSettings, check: str, given_up: Callable[[], bool] = lambda: False
-) -> str:
-    """`set_aside` for the file that the settings name, if they name one. Raises: StoreError."""
-    if settings.in_memory:
-        return ""
-    try:
-        return set_aside(settings.path, check, missing_tables, given_up)
-    except OSError as error:
-        raise StoreUnavailable(f"{settings.path!r} cannot be renamed ({error})") from error
-    except apsw.Error as error:
-        raise translate(error, settings.path) from error
 
 
 def _open(
