@@ -26,7 +26,7 @@ INDEX = "-shm"
 _LOG_SUFFIXES = (LOG, INDEX)
 _LOG_NUMBERS = 12  # their place and length: https://sqlite.org/fileformat2.html#walformat
 
-_FileId = tuple[int, int] | None  # device and inode; None when there is no file
+_NOTHING = (0, 0, 0, 0)
 
 
 class FileIdentity:
@@ -40,10 +40,10 @@ class FileIdentity:
     def __init__(self, settings: StorageSettings, writer: apsw.Connection, sound: str) -> None:
         self.path = settings.path
         self._sound = sound
-        self._ids = _ids(self.path)
-        self._written = _written(self.path)
+        self._file = _look(self.path)
+        self._log = _look(self.path + LOG)[:2]
         self._moved = _moved(writer)
-        self._seen: tuple[int, int] | None = None
+        self._seen = _NOTHING
         self.doubt = ""
         """The reason why the file has to be checked before it is used again; empty without one."""
 
@@ -52,35 +52,30 @@ class FileIdentity:
         more, or when somebody else has written to them."""
         if self.path == IN_MEMORY:
             return None
-        if self._ids[0] is None or _ids(self.path) != self._ids:
-            return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
-        if not self.doubt and not self._as_left(writer):
-            self.doubt = "was written to by another program"
-        return protocols.StoreDamaged(f"{self.path!r} {self.doubt}") if self.doubt else None
-
-    def _as_left(self, writer: apsw.Connection) -> bool:
-        """True if only SQLite has written to the file since the last look."""
         moved = _moved(writer)
-        written = _written(self.path)
-        if written != self._written and _moved(writer) == self._moved:
-            return False
+        now = _look(self.path)
+        is_there = now[2] > 0 and now[:2] == self._file[:2]  # an empty file is none of ours
+        if not is_there or _look(self.path + LOG)[:2] != self._log:
+            return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
+        if now != self._file and _moved(writer) == self._moved and not self.doubt:
+            self.doubt = "was written to by another program"
+        self._file = now
         self._moved = moved
-        self._written = written
-        return True
+        return protocols.StoreDamaged(f"{self.path!r} {self.doubt}") if self.doubt else None
 
     def is_quiet(self) -> bool:
         """True if nobody has written to a file in doubt since this was asked before."""
         before = self._seen
-        self._seen = _written(self.path)
+        self._seen = _look(self.path)
         return not self.doubt or before == self._seen
 
     def remove_log(self) -> None:
         """Remove the log if the file was replaced: it does not belong to the new one."""
-        database, log = self._ids
-        if log is None or _id(self.path) in (None, database):
+        now = _look(self.path)
+        if now == _NOTHING or now[:2] == self._file[:2]:
             return
         with locked(Path(self.path).parent):
-            if _id(self.path + LOG) == log:
+            if _look(self.path + LOG)[:2] == self._log:
                 _remove_log(self.path)
 
     def translated(self, error: BaseException) -> BaseException:
@@ -112,13 +107,13 @@ def _remove_log(path: str) -> None:
         Path(path + suffix).unlink(missing_ok=True)
 
 
-def _written(path: str) -> tuple[int, int]:
-    """The size of a file, and when it was last written to; zeros when it is not there."""
+def _look(path: str) -> tuple[int, int, int, int]:
+    """Device, inode and size of a file, and when it was last written to; `_NOTHING` without one."""
     try:
         stat = os.stat(path)
     except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
+        return _NOTHING
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _moved(writer: apsw.Connection) -> tuple[int, bytes]:
@@ -130,20 +125,6 @@ def _moved(writer: apsw.Connection) -> tuple[int, bytes]:
     except apsw.Error:  # the log, or its index, cannot be read
         return -1, b""
     return pages, numbers
-
-
-def _ids(path: str) -> tuple[_FileId, _FileId]:
-    """Those of a database, and of its log."""
-    return _id(path), _id(path + LOG)
-
-
-def _id(path: str) -> _FileId:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    # An empty file is none of ours: somebody cut it off.
-    return (stat.st_dev, stat.st_ino) if stat.st_size or path.endswith(_LOG_SUFFIXES) else None
 
 
 @contextlib.contextmanager
