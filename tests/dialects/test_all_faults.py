@@ -31,7 +31,7 @@ BEFORE = {
     K.OVERLOADED: (529, 3),
     K.UNAUTHORIZED: (401, 1),
     K.FORBIDDEN: (403, 1),
-    K.NOT_FOUND: (404, 1),
+    K.NOT_FOUND: (404, 2),  # then as chat completions, in case the host has no such route
     K.BAD_REQUEST: (400, 2),  # with guidance, then as the client wrote it
     K.CONTEXT_LENGTH: (400, 2),
     K.CONTENT_FILTER_ERROR: (400, 2),

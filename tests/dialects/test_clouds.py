@@ -225,13 +225,14 @@ def test_a_refusal_of_the_host_is_passed_on(gateway_server: Start, host: Host) -
 def test_other_bodies_and_paths_are_passed_on(
     gateway_server: Start, host: Host, path: str, key: str | None
 ) -> None:
-    """With the client's credential, or the gateway's; they belong to no run."""
+    """With the client's credential, or the gateway's; they are no step of a run."""
     server = gateway_server(settings_for(host))
     headers = {"authorization": f"Bearer {key}"} if key else {}
     body = {"prompt": "Hi", "messages": [{"role": "user", "content": [{"text": "Hi"}]}]}
     answer = without_credential(server, path, json=body, headers=headers)
     assert (answer.status_code, answer.json()) == (200, {"seen": body})
-    assert httpx.get(f"{server.url}/api/runs").json()["runs"] == []
+    runs = httpx.get(f"{server.url}/api/runs").json()["runs"]
+    assert [run["totals"]["steps"] for run in runs] in ([], [0])
 
 
 def test_a_count_of_tokens_is_no_step(gateway_server: Start, host: Host) -> None:
