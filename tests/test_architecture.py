@@ -76,7 +76,10 @@ def test_the_core_needs_the_standard_library_and_little_more(path: Path) -> None
 
 def test_the_core_runs_with_these_packages_alone(tmp_path: Path) -> None:
     """An interpreter that has PACKAGES can import all of it: in a notebook as in the server."""
+    elsewhere = "backports" if sys.version_info >= (3, 14) else "compression"  # has zstd, too
     for package in PACKAGES:
+        if package.startswith(elsewhere):
+            continue
         found = find_spec(package)
         assert found is not None
         origin = Path(str(found.origin))

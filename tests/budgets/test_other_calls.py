@@ -27,7 +27,6 @@ Start = Callable[..., AppServer]
 MODEL = "text-embedding-3-small"
 READ = 10_000
 EMBEDDED_USD = READ * 0.02e-6
-HTTP = httpx.Client(timeout=60)
 USED = {"usd": 0.0, "input_tokens": 0, "output_tokens": 0, "calls": 0}
 
 
@@ -39,7 +38,7 @@ def budget(**limits: float) -> dict[str, Any]:
 
 def spent(server: AppServer) -> dict[str, Any]:
     """What the accounts of the budget have used, together."""
-    accounts = HTTP.get(f"{server.url}/api/budgets").json()["accounts"]
+    accounts = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
     assert all(account["reserved"] == USED for account in accounts)
     return {name: sum(a["spent"][name] for a in accounts) for name in USED}
 
@@ -84,7 +83,7 @@ def test_what_a_route_reports_or_may_have_used(
     v1 = server.base_url
     told = {"model": "gpt-3.5-turbo-instruct", "prompt": "Say ok.", "max_tokens": 50}
 
-    assert HTTP.post(f"{v1}/completions", json=told).status_code == 200
+    assert httpx.post(f"{v1}/completions", json=told).status_code == 200
     used = spent(server)
     assert (used["input_tokens"], used["output_tokens"], used["calls"]) == (1_000, 100, 1)
 
@@ -95,22 +94,22 @@ def test_what_a_route_reports_or_may_have_used(
         packed = gzip.compress(json.dumps(asked).encode())
         headers = {"content-type": "application/json", "content-encoding": "gzip"}
         path = f"{v1}/chat/completions"
-        assert HTTP.post(path, content=packed, headers=headers).status_code == 200
+        assert httpx.post(path, content=packed, headers=headers).status_code == 200
     used = spent(server)
     assert (used["input_tokens"], used["output_tokens"], used["calls"]) == (3_000, 300, 3)
 
-    assert HTTP.post(f"{v1}/completions", json={**told, "stream": True}).status_code == 200
+    assert httpx.post(f"{v1}/completions", json={**told, "stream": True}).status_code == 200
     used = spent(server)
     assert used["calls"] == 4
     assert 3_900 < used["input_tokens"] < 4_100  # as calls of the model had
     assert used["output_tokens"] == 350  # its own maximum
 
     upstream.script(Fault(FaultKind.SERVER_ERROR))
-    assert HTTP.post(f"{v1}/embeddings", json={"model": MODEL, "input": "x"}).is_error
+    assert httpx.post(f"{v1}/embeddings", json={"model": MODEL, "input": "x"}).is_error
     assert spent(server) == {**used, "calls": 5}
     counted = {"model": "claude-haiku-4-5", "messages": body["messages"]}
-    HTTP.post(f"{v1}/messages/count_tokens", json=counted)
-    HTTP.post(f"{v1}/files", content=b"a,b", headers={"content-type": "text/csv"})
+    httpx.post(f"{v1}/messages/count_tokens", json=counted)
+    httpx.post(f"{v1}/files", content=b"a,b", headers={"content-type": "text/csv"})
     assert spent(server)["calls"] == 5
 
 
@@ -138,7 +137,7 @@ async def test_a_judge_spends_its_run_s_budget(
     assert len(asked(upstream)) == 2
 
     def judged() -> bool:
-        account = HTTP.get(f"{server.url}/api/budgets").json()["accounts"][0]
+        account = httpx.get(f"{server.url}/api/budgets").json()["accounts"][0]
         return account["spent"]["usd"] >= 2 * 1_001e-6
 
     until(judged)
@@ -201,7 +200,7 @@ def test_a_stop_may_be_a_401(gateway_server: Start, upstream: ScriptedUpstream) 
         once = client.with_options(max_retries=0).chat.completions
         kinds = {"stop": openai.AuthenticationError, "pause": openai.RateLimitError}
         for verb, kind in kinds.items():
-            HTTP.post(
+            httpx.post(
                 f"{server.url}/api/conversations/{found}/{verb}", json={}, headers=CONTROL
             ).raise_for_status()
             with pytest.raises(kind):
