@@ -311,6 +311,7 @@ async def keeps_what_a_person_did(stores: Stores) -> None:
 RUN_CHECKS: tuple[Check, ...] = (
     returns_the_whole_trace,
     adds_up_a_run,
+    counts_calls_aside,
     keeps_unknown_costs_unknown,
     records_a_retry_on_its_step,
     counts_a_repeated_commit_once,
