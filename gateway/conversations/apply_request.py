@@ -43,6 +43,10 @@ from gateway.steering.transcript.user_words import task_of
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import digest_fields, is_result
 
+UNREAD = -(2**40)
+"""The version of a conversation that was opened while the store could not be read. None that is
+stored, and none that this one gets before it is, equals it: its first record is always compared
+with what is stored under its name."""
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
 _KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY, MatchKind.SUMMARY)
 
@@ -101,9 +105,12 @@ def _continued(
         return None
     current = index.get(verdict.conversation_id) if verdict.conversation_id else None
     if current is None or verdict.kind not in _KNOWN:
-        return open_conversation(
+        opened = open_conversation(
             index, verdict, search.identity, search.given, incoming, search.tenant, now
         )
+        if search.unread and current is None:
+            opened.unsaved.version = UNREAD
+        return opened
     if verdict.kind is MatchKind.SUMMARY:
         return current
     run, history = current.run, current.history

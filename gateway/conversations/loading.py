@@ -33,9 +33,10 @@ from gateway.conversations.conversation import (
 from gateway.conversations.index import ConversationIndex
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import ConversationFold, RunSnapshot
-from gateway.steering.identity import Incoming, PrefixHashRef, calls_hash
+from gateway.steering.identity import Identity, Incoming, PrefixHashRef, calls_hash, child_id
 from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
 from gateway.steering.transcript.steps import Step
+from gateway.stores.guard.spool_file import decoded, encoded
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.reads import Reads, directly
 from gateway.stores.records import (
@@ -224,7 +225,16 @@ def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool
 
 def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> None:
     """Join what is stored of a conversation by now into the one in memory, to be saved over it.
-    `tokens`: of the call that is being saved, which the stored run does not count."""
+    `tokens`: of the call that is being saved, which the stored run does not count. Raises:
+    HistoriesDiffer, when two gateways gave one name to two histories: an agent with another task
+    has sent the same id while one of them could not read of the other. An id that names exactly
+    one conversation is that of another agent only if its role and tools differ, too."""
+    one, other = conversation.history.branch, stored.history.branch
+    exclusive = Identity(source=conversation.source).exclusive
+    known = all((one.task, other.task, one.served_hash, other.served_hash))
+    alike = one.task == other.task or (exclusive and one.signature == other.signature)
+    if known and not alike:
+        raise HistoriesDiffer(f"{stored.id} is the conversation of another agent")
     behind = _progress(stored) > _progress(conversation)
     responses = stored.history.responses | conversation.history.responses
     newest = list(responses)[-KEPT_PER_CONVERSATION:]
@@ -248,16 +258,31 @@ def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> N
 def merged_call(call: CallRecord, stored: ConversationRecord) -> CallRecord:
     """A call that waited to be saved, over what is stored of its conversation by now."""
     own = call.conversation
-    replacing = replace(own, version=stored.version)
     made = [step.call for step in call.steps if step.call is not None]
     tokens = sum((each.input_tokens or 0) + (each.output_tokens or 0) for each in made)
     try:
-        conversation = from_record(own)
-        merge(conversation, from_record(stored), tokens=tokens)
+        conversation, known = from_record(own), from_record(stored)
+        merge(conversation, known, tokens=tokens)
         merged = to_record(conversation, own.message_count, max(own.updated_at, stored.updated_at))
+    except HistoriesDiffer:
+        return _branched(call, conversation)
     except ValueError:  # one of them cannot be read: then the newer one stays
-        merged = replacing
+        merged = replace(own, version=stored.version)
     return replace(call, conversation=merged)
+
+
+def _branched(call: CallRecord, conversation: Conversation) -> CallRecord:
+    """The call as one of a branch of the conversation that its name stands for. The branch has the
+    same name in every gateway."""
+    old, branch = conversation.id, conversation.history.branch
+    name = conversation.id = child_id(old, branch.task)
+    conversation.history.branch = replace(branch, conversation_id=name, parent=old)
+    conversation.ancestors = (*conversation.ancestors, old)
+    conversation.unsaved.version = 0
+    # No other text looks like an id: it has 24 random characters.
+    moved = decoded(encoded(call).replace(old.encode(), name.encode()))
+    record = to_record(conversation, call.conversation.message_count, call.conversation.updated_at)
+    return replace(moved, conversation=record)
 
 
 def _progress(conversation: Conversation) -> tuple[int, int]:
@@ -277,6 +302,10 @@ def _take_over(conversation: Conversation, stored: Conversation) -> None:
     own.snapshot, own.ended_run = theirs.snapshot, theirs.ended_run
     own.state_before_end = theirs.state_before_end
     conversation.forget_transcript()
+
+
+class HistoriesDiffer(StoreError, label="conflict"):
+    """The record is one of a branch (`merged_call`), not of the conversation that has its name."""
 
 
 class LoggedSteps:

@@ -153,9 +153,6 @@ class ConversationResolver:
             verdict = await self._find_rebuilt(search, verdict)
         if anonymous and verdict.kind in (MatchKind.NEW, MatchKind.FORK):
             verdict = await self._find_window(search, verdict)
-        here = self.index.get(verdict.conversation_id or "") is not None
-        if search.unread and verdict.kind is MatchKind.NEW and not here:
-            verdict = _apart(verdict, search)
         return verdict
 
     async def _find_stored(self, search: Search) -> ConversationMatch:
@@ -475,13 +472,3 @@ def is_settled(
             return not (incoming.hashes.state.turns or incoming.client_retry)
         case _:
             return False
-
-
-def _apart(verdict: ConversationMatch, search: Search) -> ConversationMatch:
-    """A new conversation while the store cannot be read: under an id that nothing stored can have,
-    so that no row of another run is mixed with its own. What the client's id stands for is named as
-    its parent when the request has a history."""
-    state = search.incoming.hashes.state
-    name = conversation_id(search.tenant, state.digest.hex(), secrets.token_hex(8))
-    parent = search.given if state.turns else None
-    return replace(verdict, conversation_id=name, parent=verdict.parent or parent)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.steering.identity import (
     Awaits,
@@ -655,3 +656,18 @@ def test_a_prompt_alone_can_be_retried() -> None:
     assert (opened.kind, again.kind) == (NEW, RETRY)
     history = [system, answers("Hello"), says("Book a flight")]
     assert driver.begin(history, headers=ID).kind is CONTINUE
+
+
+def test_a_branch_that_another_gateway_has_continued() -> None:
+    """What is known of it here is on the way to the request, whose prefix the store knows."""
+    driver = Driver()
+    first = driver.turn(FIRST, calls("ls"), headers=ID)
+    history = [*FIRST, calls("ls"), result("x")]
+    elsewhere = driver.begin(history, headers=ID)
+    conversation = driver.index.get(OWN)
+    assert conversation is not None
+    behind = replace(first.resolved.incoming.open_branch(OWN), awaits=Awaits.TOOLS)
+    conversation.history.branch = behind
+    driver.index.add_prefix_hash(conversation, *[elsewhere.request.hashes.state.digest] * 2)
+    later = driver.begin([*history, calls("cat"), result("y")], headers=ID)
+    assert (later.kind, later.conversation) == (CONTINUE, OWN)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
+from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import Conversation, CurrentRun
-from gateway.conversations.loading import merge
+from gateway.conversations.loading import merge, merged_call
+from gateway.steering.identity import child_id, conversation_id
 from gateway.steering.policy import Policy
+from gateway.stores.records import CallRecord, RunUpdate, StepRow
 from tests.conversations.test_priors import a_conversation
 
 _CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
@@ -38,3 +44,61 @@ def runs(conversation: Conversation, messages: list[dict[str, Any]], *, joined: 
 def test_answers_of_another_gateway_end_runs_of_a_fold_that_goes_on() -> None:
     """As they do in a fold that is begun after it."""
     assert runs(*asked_again([]), joined=[]) < runs(*asked_again([]), joined=[2])
+
+
+_NAME = conversation_id("tenant", "session")
+
+
+def of_agent(task: str, role: bytes, source: str = "header:x-session-id") -> Conversation:
+    """A served conversation under an id, of an agent with this task and role."""
+    found = a_conversation(CurrentRun())
+    found.id = _NAME
+    found.source = source
+    found.history.branch = replace(
+        found.history.branch,
+        conversation_id=_NAME,
+        served_hash=b"h",
+        task=task.encode(),
+        signature=role,
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own", "stored", "same"),
+    [
+        (of_agent("a", b"x"), of_agent("a", b"x"), True),
+        (of_agent("a", b"x"), of_agent("a", b"y"), True),
+        (of_agent("a", b"x"), of_agent("b", b"x"), False),
+        # An id that names one conversation: its client has rewritten the history.
+        (
+            of_agent("a", b"x", "header:x-conversation-id"),
+            of_agent("b", b"x", "header:x-conversation-id"),
+            True,
+        ),
+        (
+            of_agent("a", b"x", "header:x-conversation-id"),
+            of_agent("b", b"y", "header:x-conversation-id"),
+            False,
+        ),
+        (of_agent("", b"x"), of_agent("b", b"x"), True),  # of a version that did not note tasks
+    ],
+)
+def test_another_agent_under_one_name_is_not_joined(
+    own: Conversation, stored: Conversation, same: bool
+) -> None:
+    """Its waiting call becomes one of a branch, the same in every gateway; nothing else of it
+    changes."""
+    stored.unsaved.version = 3
+    call = CallRecord(
+        conversation=to_record(own, 1, 0.0),
+        runs=(RunUpdate(id=f"{_NAME}.0", started_at=0.0, updated_at=0.0),),
+        steps=(StepRow(run_id=f"{_NAME}.0", step_index=0, at=0.0, state="INIT"),),
+    )
+    found = merged_call(call, to_record(stored, 1, 0.0))
+    name = _NAME if same else child_id(_NAME, own.history.branch.task)
+    assert found.conversation.id == name
+    assert found.conversation.parent_id == (None if same else _NAME)
+    assert found.conversation.version == (3 if same else 0)
+    assert [run.id for run in found.runs] == [f"{name}.0"]
+    assert [step.run_id for step in found.steps] == [f"{name}.0"]

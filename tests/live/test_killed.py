@@ -67,7 +67,11 @@ class Client:
     async def _turn(self, http: httpx.AsyncClient, url: str) -> None:
         body = {"model": "m", "messages": self.messages, "tools": TOOLS, "stream": self.streams}
         content, ended, place = b"", False, f"{url}/chat/completions"
-        headers = {"x-conversation-id": f"{self.name}, task {self.task}"} if self.named else {}
+        headers = (
+            {"x-conversation-id": f"{self.name}/{self.task}".replace(" ", "-")}
+            if self.named
+            else {}
+        )
         async with http.stream("POST", place, json=body, headers=headers) as answer:
             try:
                 async for chunk in answer.aiter_bytes():

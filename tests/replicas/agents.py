@@ -21,7 +21,7 @@ _PAUSE_S = 0.1
 
 class Agent(Client):
     """Makes a call again when its connection breaks. `apart`: while the database is away, gateways
-    do not know what the others know, and a conversation goes on under another id."""
+    do not know what the others know, and a conversation without an id goes on under another one."""
 
     apart = False
     broken = 0

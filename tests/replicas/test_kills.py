@@ -53,7 +53,7 @@ async def test_a_killed_database_loses_nothing(
     upstream.requests = type(upstream.requests)(maxlen=1)
     agents = [Agent(f"agent {number}", streams=number % 2 == 1) for number in range(AGENTS)]
     for agent in agents:
-        agent.apart, agent.named = True, named
+        agent.apart, agent.named = not named, named
     draw = random.Random(5)
     url = server.url("postgres")
     quick = {"synchronous": "full", "commit_limit_ms": 500, "probe_interval_s": 0.2}

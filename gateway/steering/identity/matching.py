@@ -197,7 +197,10 @@ def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int
     whole = not is_reply and position == request.hashes.state.count
     # A request that extends one still in progress, without a reply to it, runs in parallel to it.
     parallel = branch.awaits is Awaits.MODEL and not is_reply and not whole and ahead == 0
-    current = branch.is_extended_by(ref) and not parallel
+    # Another gateway has served it since: what is known here of the branch is on the same way.
+    behind = branch.served_hash in request.hashes.digests[: position - request.hashes.start]
+    own = ref.conversation_id == branch.conversation_id
+    current = (branch.is_extended_by(ref) or (own and behind)) and not parallel
     adjacent = current and not whole and ahead <= (0 if is_reply else 1)
     return _Found(position, prefix_hash, ref, branch, whole, current, adjacent)
 

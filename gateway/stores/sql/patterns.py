@@ -424,13 +424,13 @@ def _content(pattern: Pattern) -> dict[str, Any]:
 class _Known:
     """Stored patterns, and those that are added to them one after the other.
 
-    `contents`: the digest by tenant and id. `changed`: the patterns to write, in their order."""
+    `contents`: the digest by tenant and id, empty for a lesson. `changed`: the patterns
+    to write, in their order."""
 
     def __init__(self, rows: Sequence[db.Row]) -> None:
-        self.contents = {(tenant, own): digest for tenant, own, digest, _ in rows}
+        self.contents = {(t, own): "" if origin else digest for t, own, digest, origin in rows}
         self.changed: list[Pattern] = []
-        self._lessons = {(tenant, own) for tenant, own, _, origin in rows if origin}
-        self._ids = {(tenant, digest): own for tenant, own, digest, origin in rows if not origin}
+        self._ids = {(key[0], digest): key[1] for key, digest in self.contents.items() if digest}
 
     def add(self, pattern: Pattern) -> tuple[values.Added, str]:
         """The result of adding one pattern, and its id. Raises: PatternConflict."""
@@ -438,7 +438,7 @@ class _Known:
         if (same := self._ids.get((tenant, digest))) is not None:
             return values.Added.UNCHANGED, same
         key = (tenant, pattern.pattern_id)
-        if key in self._lessons:
+        if self.contents.get(key) == "":
             raise values.PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
         result = values.Added.REPLACED if key in self.contents else values.Added.ADDED
         self._ids.pop((tenant, self.contents.get(key)), None)
