@@ -57,7 +57,7 @@ _MANY_MESSAGES = 1000  # new messages whose digests are made in a thread: each t
 class Resolved(Struct):
     """A request with its conversation; `conversation` is None for a side request. `label`: for
     `x-gateway-identity`; `source`: where the id came from; `unread`: why the store could not be
-    asked, empty when it was or need not be."""
+    asked, empty when it was or need not be. `shared`: other gateways use the same store."""
 
     label: str
     source: str
@@ -66,6 +66,7 @@ class Resolved(Struct):
     conversation: Conversation | None
     conversation_id: str
     unread: str = ""
+    shared: bool = False
 
 
 @dataclass(eq=False)
@@ -95,6 +96,7 @@ class ConversationResolver:
             conversation=found,
             conversation_id=resolved_id or "",
             unread=search.unread,
+            shared=self.shared,
         )
 
     async def _read(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -169,6 +170,9 @@ class RequestSteerer:
                 run.resting = {model: left - 1 for model, left in run.resting.items() if left > 1}
             if advise is not None:
                 result.advice = await advise()
+            elsewhere = resolved.shared or resolved.unread
+            if elsewhere and resolved.match.kind in (MatchKind.NEW, MatchKind.CONTINUE):
+                await self._decide_missed(result, request, arm, own_time)
             memory = await self._decide(result, request, arm, own_time)
             self._keep(result, request, memory)
 
@@ -233,6 +237,7 @@ class RequestSteerer:
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
             result.position, result.state_after = RunPosition.of(run), run.state
             result.tasks = await tasks_of(fresh, transcript) if fresh else {}
+            result.scored = outcomes
             result.prompts, since = [], list[Any]()
             if run.steps or run.index:
                 latest = run.outcomes[-1].step if run.outcomes else None
@@ -271,6 +276,30 @@ class RequestSteerer:
         except Exception as exc:
             result.reasons.append(f"interventions: not read ({type(exc).__name__})")
         history.cut, history.dropped = b"", None
+
+    async def _decide_missed(
+        self,
+        result: SteeringResult,
+        request: SteeredRequest,
+        arm: RandomArm | None,
+        own_time: OwnTime,
+    ) -> None:
+        """Decide about earlier calls of the run that another gateway served, where the store does
+        not say how: equal steps get equal guidance at the same places."""
+        newest, run = result.position, result.conversation.run
+        decided = run.memory.guidance.decided_step
+        turns, reasons = result.resolved.incoming.hashes.turns, list(result.reasons)
+        try:
+            for position in result.earlier_calls():
+                if decided is None or position.step > max(decided, 0):
+                    result.position = position
+                    # The messages before the answer to that call.
+                    answer = turns[-1] + 1 - (newest.step - position.step)
+                    result.until = bisect_left(turns, answer) - len(turns)
+                    run.memory = await self._decide(result, request, arm, own_time)
+        finally:
+            result.position, result.reasons = newest, reasons
+            result.placed = result.until = None
 
     async def _decide(
         self,
@@ -412,8 +441,9 @@ class RequestSteerer:
             allowed = dialect.target(self._models.target_of(model), request, model)
             return replace(allowed, closed=closed) if closed else allowed
 
-        def messages() -> AsMappings:
-            return AsMappings(dialect.placeable(request))
+        def messages() -> Sequence[Any]:
+            found = AsMappings(dialect.placeable(request))
+            return found if result.until is None else found[: result.until]
 
         placed = place(self.rules, decided, messages, target, marked(request.body))
         return None if closed and placed is not None and not placed.edits else placed

@@ -391,6 +391,7 @@ async def test_a_history_that_cannot_be_looked_up(
     assert (apart.status, apart.gateway("step")) == (200, "3")
     assert apart.conversation == before.conversation
     assert (after.conversation, after.gateway("step")) == (before.conversation, "4")
+    await until_status(http, server, "ready")
     assert await calls_of(path, after) == ([0, 1, 2, 3, 4], 5, 0)
     run = await trace(path, after.conversation)
     (call,) = [step.call for step in run.steps if step.step_index == 3]

@@ -70,7 +70,7 @@ async def test_no_id_is_split(
     kills: bool,
 ) -> None:
     """Two gateways in turn, agents that begin before, in and after the outage, and one gateway
-    that is killed in it: each id has one conversation and all its steps."""
+    that is killed in it: each id has one conversation, its steps and all its guidance."""
     groups = [[Named(f"{at}-{n}") for n in range(_AGENTS)] for at in ("before", "in", "after")]
     before, within, after = groups
     storage = {"commit_limit_ms": 500, "probe_interval_s": 0.2, "start_wait_s": 60}
@@ -97,6 +97,8 @@ async def test_no_id_is_split(
     assert {agent.name: agent.homes for agent in agents} == {n: {names[n]} for n in names}
     assert [line for agent in agents for line in agent.wrong] == []
     assert conversations(server) == sorted((home, "", name) for name, home in names.items())
+    assert provider.places > len(agents)
+    assert (provider.lost, provider.missing) == (0, {name: set() for name in names})
     calls = {(f"{names[a.name]}.0", turn) for a in agents for turn in range(len(a.identities))}
     assert recorded(server, server.url("postgres")) == calls
 
