@@ -18,7 +18,13 @@ import uvicorn
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
-from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
+from gateway.config import (
+    Settings,
+    ignored_keys,
+    misspelt_variables,
+    read_file,
+    removed_keys,
+)
 from gateway.config.load import is_cut
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
@@ -54,7 +60,10 @@ def serve(
     configure_logging(settings.logging)
     check(settings)
     log = get_logger("gateway")
-    if ignored := ignored_keys(read_file(config_path)) if config_path else {}:
+    written = read_file(config_path) if config_path else {}
+    for name, instead in removed_keys(written, os.environ).items():
+        log.warning(f"{name} {instead}")
+    if ignored := ignored_keys(written):
         unmet = [path for path, here in ignored.items() if here]
         log.warning("unused keys of the LiteLLM proxy", keys=list(ignored), not_honoured=unmet)
     for name, meant in misspelt_variables(os.environ):

@@ -53,8 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     learning.add_argument(
         "--said", type=Path, help="what was said in them, labelled by hand, JSONL"
     )
-    learning.add_argument("--read", type=int, metavar="N", help="print N lessons to be read")
-    learning.add_argument("--pairs", action="store_true", help="lessons and what worked elsewhere")
+    learning.add_argument("--read", type=int, metavar="N", help="print N rules to be read")
     learning.add_argument("--trials", type=int, metavar="SEEDS", help="play trials of lessons")
     learning.add_argument("--part", choices=("early", "late", "all"), default="early")
     learning.add_argument("files", nargs="*", type=Path, help="recorded runs, JSONL (also .gz)")
@@ -198,15 +197,13 @@ def _people(args: argparse.Namespace) -> int:
 
 
 def _learning(args: argparse.Namespace) -> int:
-    from lab.learning import corrections, measure, pairs, reading, summary_lines, trials
+    from lab.learning import corrections, measure, reading, summary_lines, trials
 
     lines: Iterator[str]
     if args.trials:
         lines = (json.dumps(each) for each in trials(range(args.trials)))
-    elif args.pairs:
-        lines = (json.dumps({source: each}) for source, each in pairs(args.files).items())
-    elif args.read:
-        lines = reading(args.files, args.sessions, part=args.part, count=args.read)
+    elif args.read and args.sessions:
+        lines = reading(args.sessions, part=args.part, count=args.read)
     elif args.sessions and args.said:
         lines = iter([json.dumps(corrections(args.sessions, args.said), indent=1)])
     else:

@@ -1,29 +1,23 @@
 """Figures of learning on recorded runs: `python -m lab learning FILE...`.
 
-Lessons of the contrast of runs by source, the share of the failing runs of one half of the
-scenarios that a library of the other half covers, and the precision of each implicit outcome. With
-`--sessions` and `--said`: the rules that people's corrections state, in order of time, and whether
-corrections of the last third were covered by the two before. `--read N` prints N lessons with what
-they come from. `--pairs`: whether lessons of other tasks name what successful runs of a task
-do where failing ones failed, against other lessons. `--trials SEEDS` plays trials of lessons with a
-known effect.
+The precision of each implicit outcome. With `--sessions` and `--said`: the rules that people's
+corrections state, in order of time, and whether corrections of the last third were covered by the
+two before. `--read N` prints N of these rules with what they come from. `--trials SEEDS` plays
+trials of lessons with a known effect.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.learning.contrast import Contrast, Move
 from gateway.learning.corrections import (
     CORRECTS_FROM,
     Rule,
@@ -43,8 +37,7 @@ from gateway.learning.life_cycle import (
     posterior,
     proof_bar,
 )
-from gateway.learning.mining import Finding, MinedRun, mine
-from gateway.learning.reading import ReadCallOfRun, command_of, program_of, read_run
+from gateway.learning.reading import read_run
 from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
 from gateway.steering.guidance.pattern import Status
@@ -55,23 +48,7 @@ from gateway.stores.learning import Posterior
 from gateway.wire.coerce import as_list, as_mapping
 from lab.people import read_session
 
-SPLITS = 8
-"""Random halves of the scenarios over which coverage is averaged."""
 _FINAL_TOOLS = ("submit", "finish", "done", "exit", "terminate")
-
-
-@dataclass
-class _Read:
-    recording: Recording
-    calls: list[ReadCallOfRun]
-    keys: set[str]
-    found: list[Finding] = field(default_factory=list)
-
-    @cached_property
-    def moves(self) -> frozenset[Move]:
-        """The moves that the run made after failures."""
-        (known,) = _contrast([self]).runs.values()
-        return frozenset[Move]().union(*(attempt.moves for attempt in known.attempts))
 
 
 @dataclass(slots=True)
@@ -82,23 +59,9 @@ class _Tally:
     outcomes: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taught:
-    """A lesson for reading: its text, the runs and tasks behind it, and the words or the failure
-    that it comes from."""
-
-    text: str
-    source: str
-    runs: int
-    tasks: int
-    comes_from: tuple[str, ...]
-    move: Move
-    effect: float = 0.0
-
-
 def measure(files: Sequence[Path]) -> dict[str, Any]:
     """The figures, as JSON values. Raises: ConfigError for a file that cannot be read."""
-    tally, read = _Tally(), list[_Read]()
+    tally = _Tally()
     for recording in _recordings(files):
         steps = steps_of(recording)
         before = time.process_time()
@@ -110,11 +73,7 @@ def measure(files: Sequence[Path]) -> dict[str, Any]:
             if recording.label.success is not None:
                 right = verdict == ("success" if recording.label.success else "failure")
                 tally.outcomes[source, right] += 1
-        read.append(_Read(recording, calls, {call.key for call in calls if call.key}))
-    before = time.process_time()
-    taught = list(_taught(read))
-    tally.cpu_s += time.process_time() - before
-    return _figures(tally, read, taught)
+    return _figures(tally)
 
 
 def _recordings(files: Sequence[Path]) -> Iterator[Recording]:
@@ -131,203 +90,25 @@ def _answered(recording: Recording, steps: Sequence[Step]) -> bool:
     return bool(steps) and any(action.name in _FINAL_TOOLS for action in steps[-1].actions)
 
 
-def _contrast(runs: Sequence[_Read]) -> Contrast:
-    found = Contrast()
-    for each in runs:
-        label = each.recording.label
-        found.add(label.id, each.calls, task=label.group, success=label.success)
-    return found
-
-
-def _taught(read: Sequence[_Read]) -> Iterator[Taught]:
-    """The lessons that hold over the runs of each source, on two scenarios or more."""
-    for source, runs in itertools.groupby(_by_source(read), lambda r: r.recording.label.source):
-        of_source = list(runs)
-        contrast, support = _contrast(of_source), defaultdict[tuple[Any, ...], list[_Read]](list)
-        for each in of_source:
-            label = each.recording.label
-            run = MinedRun(
-                id=label.id,
-                tenant="recorded",
-                conversation=label.id,
-                task=label.group,
-                steps=(),
-                at=0.0,
-            )
-            each.found = mine(run, each.calls, expires_s=1.0, contrast=contrast)
-            for finding in each.found:
-                if finding.pattern is not None and finding.move is not None:
-                    text = finding.pattern.fields["recommended_action"]
-                    support[text, finding.key, finding.move].append(each)
-        for (text, key, move), behind in support.items():
-            tasks = {each.recording.label.group for each in behind}
-            if len(tasks) > 1 and contrast.holds(key, move):
-                words = sorted({w for each in behind for w in _words(each.calls, key)})
-                yield Taught(
-                    text=text,
-                    source=source,
-                    runs=len(behind),
-                    tasks=len(tasks),
-                    comes_from=(key, *words[:2]),
-                    move=move,
-                    effect=contrast.lifts(key)[move][0],
-                )
-
-
-def _by_source(read: Sequence[_Read]) -> list[_Read]:
-    return sorted(read, key=lambda each: each.recording.label.source)
-
-
-def _words(calls: Sequence[ReadCallOfRun], key: str) -> Iterator[str]:
-    for call in calls:
-        failure = call.reading.failure
-        if failure is not None and failure.key == key:
-            yield " ".join(call.action.observation.split())[:160]
-
-
-def _figures(tally: _Tally, read: Sequence[_Read], taught: Sequence[Taught]) -> dict[str, Any]:
+def _figures(tally: _Tally) -> dict[str, Any]:
     judged = Counter[str]()
     for (source, _), number in tally.outcomes.items():
         judged[source] += number
     return {
         "runs": tally.runs,
         "steps": tally.steps,
-        "contrast": {
-            "lessons": len(taught),
-            "texts": len({(each.source, each.text) for each in taught}),
-            "by_source": dict(Counter(each.source for each in taught)),
-        },
         "cpu_ms_per_100_steps": 1e5 * tally.cpu_s / tally.steps if tally.steps else 0.0,
-        "coverage": _coverage(read),
         "outcomes": {
             source: {"runs": number, "precision": tally.outcomes[source, True] / number}
             for source, number in sorted(judged.items())
         },
-        "taught": [asdict(each) for each in taught],
-    }
-
-
-def _coverage(read: Sequence[_Read]) -> dict[str, dict[str, float]]:
-    """By source: failing runs of the held-out half, those with a failed call, those covered."""
-    groups = sorted({each.recording.label.group for each in read})
-    totals: dict[str, Counter[str]] = {}
-    for seed in range(SPLITS):
-        half = set(random.Random(seed).sample(groups, len(groups) // 2))  # noqa: S311 - no secret
-        library: dict[str, set[str]] = defaultdict(set)
-        for lesson in _taught([each for each in read if each.recording.label.group in half]):
-            library[lesson.source].add(lesson.comes_from[0])
-        for each in read:
-            label = each.recording.label
-            if label.group in half or label.success is not False:
-                continue
-            counts = totals.setdefault(label.source, Counter())
-            counts["failing"] += 1
-            counts["with_failed_call"] += bool(each.keys)
-            counts["covered"] += bool(each.keys & library[label.source])
-    return {
-        source: {
-            "failing_runs": counts["failing"] / SPLITS,
-            "with_failed_call": counts["with_failed_call"] / counts["failing"],
-            "covered": counts["covered"] / counts["failing"],
-        }
-        for source, counts in sorted(totals.items())
-    }
-
-
-def pairs(files: Sequence[Path]) -> dict[str, Any]:
-    """By source: tasks with failing and successful runs, how often a lesson that the failing run
-    would be given names what the successful runs did, the same for the other moves that were seen
-    in runs, and the difference with its interval (tasks drawn again). Lessons come from the runs
-    of other scenarios."""
-    read = [
-        _Read(recording, calls, {call.key for call in calls if call.key})
-        for recording in _recordings(files)
-        for calls in [read_run(steps_of(recording))]
-    ]
-    groups = sorted({each.recording.label.group for each in read})
-    random.Random(0).shuffle(groups)  # noqa: S311 - no secret
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for fold in range(SPLITS):
-        held = set(groups[fold::SPLITS])
-        others = [each for each in read if each.recording.label.group not in held]
-        library = list(_taught(others))
-        tasks = defaultdict[tuple[str, str], list[_Read]](list)
-        for each in read:
-            if each.recording.label.group in held:
-                tasks[each.recording.label.source, each.recording.label.group].append(each)
-        for (source, _), runs in tasks.items():
-            of_source = [lesson for lesson in library if lesson.source == source]
-            if (pair := _pair(runs, of_source, _moves_seen(others, source))) is not None:
-                found[source].append(pair)
-    found["all"] = [pair for of_source in found.values() for pair in of_source]
-    return {source: _compared(found[source]) for source in sorted(found) if found[source]}
-
-
-def _moves_seen(read: Sequence[_Read], source: str) -> set[tuple[str, Move]]:
-    """The moves of a source's runs, with the tool of the failure that they answer."""
-    runs = [each for each in read if each.recording.label.source == source]
-    return {(f.key.split("|")[1], f.move) for each in runs for f in each.found if f.move}
-
-
-def _pair(
-    runs: Sequence[_Read], library: Sequence[Taught], seen: set[tuple[str, Move]]
-) -> tuple[float, float] | None:
-    """Share of the (failing run, lesson, successful run) of a task in which the successful run made
-    the lesson's move, and the same for the other moves of that sort; None without any."""
-    good = [each for each in runs if each.recording.label.success]
-    named, other = list[float](), list[float]()
-    for bad in (each for each in runs if each.recording.label.success is False):
-        for lesson in library:
-            key = lesson.comes_from[0]
-            if good and key in bad.keys:
-                head, rest = key.split("|")[1], [(h, m) for h, m in seen if m != lesson.move]
-                named += [float(_made(each, head, lesson.move)) for each in good]
-                made = [_made(each, h, m) for each in good for h, m in rest]
-                other.append(sum(made) / len(made) if made else 0.0)
-    return (sum(named) / len(named), sum(other) / len(other)) if named else None
-
-
-def _made(run: _Read, head: str, move: Move) -> bool:
-    """Whether a run made a move, after a failure or without one."""
-    if move in run.moves:
-        return True
-    heads = [call.reading.head for call in run.calls if call.works]
-    if move.kind in ("before", "elsewhere"):
-        later = heads[heads.index(move.name) + 1 :] if move.name in heads else []
-        return head in later or (move.kind == "elsewhere" and move.name in heads)
-    commands = [command_of(call.action.arguments) or "" for call in run.calls]
-    if move.kind == "instead":
-        return any(program_of(command) == move.name for command in commands)
-    sign = move.value or move.name
-    return move.kind in ("entry", "option") and any(
-        f"{sign} " in f"{command} " for command in commands if head.lstrip("$") in command
-    )
-
-
-def _compared(found: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    draw = random.Random(0)  # noqa: S311 - no secret
-    gains = [named - other for named, other in found]
-    means = sorted(sum(draw.choices(gains, k=len(gains))) / len(gains) for _ in range(2000))
-    return {
-        "tasks": len(found),
-        "named": sum(named for named, _ in found) / len(found),
-        "other_moves": sum(other for _, other in found) / len(found),
-        "difference": sum(gains) / len(gains),
-        "interval": (means[50], means[-51]),
     }
 
 
 def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """The figures for a terminal."""
     yield f"{found['runs']} runs, {found['steps']} steps"
-    contrast = found["contrast"]
-    yield f"{contrast['lessons']} lessons, {contrast['texts']} texts: {contrast['by_source']}"
     yield f"{found['cpu_ms_per_100_steps']:.1f} ms CPU per 100 steps"
-    for source, figures in found["coverage"].items():
-        yield (
-            f"{source}: {100 * figures['covered']:.0f} % of the failing runs covered, "
-            f"{100 * figures['with_failed_call']:.0f} % have a failed call"
-        )
     for source, figures in found["outcomes"].items():
         yield f"outcome {source}: right in {100 * figures['precision']:.0f} % of {figures['runs']}"
 
@@ -445,16 +226,8 @@ def taught_by(found: Iterable[Stated]) -> dict[str, list[Stated]]:
     return lessons
 
 
-def reading(
-    files: Sequence[Path], sessions: Path | None, *, part: str, count: int
-) -> Iterator[str]:
-    """Lessons to be read, with what they come from. `part` of the sessions: early, late or all."""
-    if sessions is None:
-        taught = measure(files)["taught"][:count]
-        for number, each in enumerate(taught, start=1):
-            yield f"{number}. {each['text']}  [{each['source']}, {each['runs']} runs]"
-            yield from (f"      {line}" for line in each["comes_from"])
-        return
+def reading(sessions: Path, *, part: str, count: int) -> Iterator[str]:
+    """Rules to be read, with what they come from. `part` of the sessions: early, late or all."""
     order, found = stated(sessions)
     cut = 2 * len(order) // 3
     chosen = {"early": order[:cut], "late": order[cut:], "all": order}[part]

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.learning.corrections import project_of
-from gateway.learning.mining import lesson_id
+from gateway.learning.sources import lesson_id
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
 from gateway.steering.guidance.texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
@@ -282,7 +282,7 @@ class LoopTable(Table):
     def choices(self) -> dict[str, Any]:
         """The settings of the arm."""
         made = super().choices()
-        made["learning"] |= {"trials": "on" if self.arm in LEARNED else "off", "mining": True}
+        made["learning"] |= {"trials": "on" if self.arm in LEARNED else "off", "read_runs": True}
         if self.arm == "guidance":
             made |= {"etraces": {"enabled": True}, "injection": {}}
         if self.arm in HAND_OVER_AT:

@@ -157,7 +157,7 @@ class Table:
             "injection": {"monitor_guidance": False, "skip_directive": False},
             "learning": {
                 "trials": "off" if self.arm == "off" else "on",
-                "mining": self.arm in ("off", "shadow", "on", "approved"),
+                "read_runs": self.arm in ("off", "shadow", "on", "approved"),
                 "interval_s": 3600.0,
                 "idle_s": 0.001,
             },

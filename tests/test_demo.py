@@ -59,16 +59,6 @@ def test_the_end_says_what_it_all_came_to(played: tuple[bool, str]) -> None:
         assert re.search(rf"\b{row}\b", shown), row
 
 
-def test_the_end_is_a_run_that_got_the_lesson(played: tuple[bool, str]) -> None:
-    """What was mined from the first two runs is named, and the third gets it and succeeds."""
-    _, shown = played
-    _, _, learned = shown.partition("What was learned")
-    words = " ".join(learned.replace("│", " ").split())
-    assert "Call `read_file` before you call `run_tests` again." in words
-    assert "gets it at call 9" in words
-    assert "repaired in 15 calls" in words
-
-
 def test_it_fills_the_dashboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

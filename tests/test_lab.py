@@ -84,7 +84,7 @@ def test_what_has_no_outcome_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_what_runs_teach_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """Lessons by kind, coverage and the precision of outcomes, as text and as JSON."""
+    """The precision of outcomes, as text and as JSON."""
     assert main(["learning", "--json", str(SAMPLE)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["runs"] == 132

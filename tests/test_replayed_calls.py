@@ -36,7 +36,9 @@ LESSON = Pattern(
     tier=Tier.E2,
     fields={"situation": "The test fails again.", "unlock": "Read the assertion first."},
     pattern_id="l-1",
-    lesson=Lesson(key="k", status=Status.TRIAL, origin="mined", trust=Trust.OPERATOR, share=0.5),
+    lesson=Lesson(
+        key="k", status=Status.TRIAL, origin="distilled", trust=Trust.OPERATOR, share=0.5
+    ),
 )
 
 

@@ -216,6 +216,9 @@ def _report(path: Path | None, *, connects: bool) -> dict[str, Any]:
     spool = settings.storage.spool_folder if settings and settings.storage.shared else ""
     if spool and (problem := unwritable(Path(spool), is_file=False)):
         unmet.append(f"storage.spool_path: {problem}: records wait in memory only")
+    unmet += (
+        f"{k}: {instead}" for k, instead in config.removed_keys(file.values, os.environ).items()
+    )
     report["ignored"] = [key for key in ignored if not ignored[key]]
     report["warnings"] = [*file.located(unmet), *report["warnings"]]
     return report

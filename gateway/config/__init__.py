@@ -9,6 +9,7 @@ from gateway.config.load import (
     read_file,
     settings_from_dict,
 )
+from gateway.config.removed import removed_keys
 from gateway.config.settings import (
     OPENAI_API_BASE,
     AuthSettings,
@@ -28,4 +29,4 @@ from gateway.config.values import Secret
 __all__ = ["DEFAULT_FILE", "OPENAI_API_BASE", "AuthSettings", "Deployment", "KeyRights", "Lane"]
 __all__ += ["LoggingSettings", "Mode", "RouterSettings", "Secret", "ServerSettings", "Settings"]
 __all__ += ["TimeoutSettings", "UpstreamSettings", "ignored_keys", "load_settings"]
-__all__ += ["misspelt_variables", "read_file", "settings_from_dict"]
+__all__ += ["misspelt_variables", "read_file", "removed_keys", "settings_from_dict"]

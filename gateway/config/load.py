@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import yaml
 
+from gateway.config.removed import drop_removed
 from gateway.config.schema import build, join
 from gateway.config.settings import (
     PRESETS,
@@ -31,7 +32,7 @@ from gateway.config.settings import (
     UpstreamSettings,
     fill,
 )
-from gateway.config.values import SET_BY, Faults, Secret, key_path
+from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Secret, key_path
 from gateway.errors import ConfigError
 from gateway.wire.coerce import as_list, as_mapping
 
@@ -296,9 +297,6 @@ def _keys(
             yield from _keys(value, where, seen, lines)
 
 
-ENV_PREFIX = "GATEWAY_"
-ENV_SEPARATOR = "__"
-
 # Maps whose keys are states, written in capitals; all other keys are lower case.
 _BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
 _TOP_LEVEL_VALUES = frozenset(
@@ -465,6 +463,7 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
     fill(merged, PRESETS.get(preset, {}) if isinstance(preset, str) else {}, Settings())
     with faults.collected():
         overlay(merged, env)
+    drop_removed(merged)
     resolved = resolve(merged, env, faults)
     try:
         settings = build(Settings, resolved)

@@ -109,9 +109,9 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningSettings:
-    """Limits of learning from runs, and the switches for mining and for giving lessons to runs."""
+    """Limits of learning from runs, and the switches for reading and for giving lessons to runs."""
 
-    mining: bool = True
+    read_runs: bool = True
     trials: Literal["off", "on"] = "off"
     idle_s: float = 900.0
     interval_s: float = 5.0
@@ -119,7 +119,6 @@ class LearningSettings:
     per_run: int = 4
     max_chars: int = 600
     max_instances: int = 2000
-    max_general: int = 500
     expire_days: float = 90.0
     model: str = ""
     model_tokens_per_day: int = 100_000
@@ -130,7 +129,7 @@ class LearningSettings:
         times = ("idle_s", "interval_s", "expire_days", "model_usd_per_day", "model_timeout_s")
         finite(self, *times)
         at_least(self, 0, "per_call", "per_run")
-        at_least(self, 1, "max_instances", "max_general", "model_tokens_per_day")
+        at_least(self, 1, "max_instances", "model_tokens_per_day")
         at_least(self, 120, "max_chars")
 
     @property

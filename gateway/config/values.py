@@ -11,6 +11,8 @@ _HOST_PATTERN = re.compile(r"\*|(\*\.)?[\w.-]+|\[?[0-9a-f:.]+\]?", re.ASCII | re
 _ORIGIN_PATTERN = re.compile(
     r"https?://[^/*\s]+(:\*)?|(?!https?:)[a-z][a-z0-9+.-]*://[^/*\s]*\*?", re.IGNORECASE
 )
+ENV_PREFIX = "GATEWAY_"
+ENV_SEPARATOR = "__"  # between the keys in the name of a variable
 SET_BY = " (set by "  # ends the fault of a value that a variable set; name and bracket follow
 
 

@@ -198,8 +198,8 @@ async def show_lessons(visit: Visit) -> Page:
     values, runtime = visit.values, visit.runtime
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
-    mined = (each for each in found if not is_rule(each.pattern))
-    views = [lessons.shown(each, runtime, visit.access) for each in mined]
+    others = (each for each in found if not is_rule(each.pattern))
+    views = [lessons.shown(each, runtime, visit.access) for each in others]
     rules = rule_views(found, runtime.settings)
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     settings, now = runtime.settings.learning, time.time()
@@ -208,7 +208,7 @@ async def show_lessons(visit: Visit) -> Page:
         "rules": [rule for rule in rules if rule["status"] != "retired" or values["status"]],
         "groups": [(name, rows) for name, rows in groups if rows],
         "trials": settings.trials == "on",
-        "mining": settings.mining,
+        "read_runs": settings.read_runs,
         "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
         "chosen": values,
         "statuses": lessons.STATUSES,

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct
 from openai import OpenAI
 
-from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.transcript.content import FRAME_OPEN
 
 Move = tuple[str, str, dict[str, str]]
@@ -99,12 +98,11 @@ def run_agent(client: OpenAI, folder: Path, *, model: str, max_calls: int) -> It
 
 
 class ScriptedModel:
-    """Answers one agent; `advice` is the guidance that made it change its approach, `lessons` the
-    block with lessons from earlier runs, once there was one."""
+    """Answers one agent; `advice` is the guidance that made it change its approach."""
 
     def __init__(self) -> None:
         self._step = self._recovery = self._frames_before = 0
-        self.advice = self.lessons = ""
+        self.advice = ""
 
     def completion(self, body: bytes) -> dict[str, Any]:
         """The next chat completion; of the request, only the model and the guidance are read."""
@@ -129,8 +127,6 @@ class ScriptedModel:
             self._frames_before = len(frames)
             self._step += 1
             return SCRIPT.explore[turn]
-        self.lessons = self.lessons or next((frame for frame in frames if LEARNED in frame), "")
-        self.advice = self.advice or self.lessons
         if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
             self.advice = frames[-1]
         if not self.advice:

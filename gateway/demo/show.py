@@ -1,15 +1,13 @@
 """The demo on the terminal: the run as it happens, without and with steering, and the effect of
-it. At the end it shows the lessons mined from its runs, and a third run that is given them."""
+it."""
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import uvicorn
 from openai import OpenAI
 from rich.console import Console, Group
@@ -18,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.app import build_app
-from gateway.auth.authenticator import process_key
 from gateway.config import LoggingSettings, settings_from_dict
 from gateway.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
@@ -34,22 +31,16 @@ SETTINGS = {
     # The demo must not depend on how busy the machine is.
     "steering": {"deadline_ms": 10_000},
     "server": {"drain_s": 1},
-    # A run that was given up is over soon, one that waits for a busy machine is not.
-    "learning": {"trials": "on", "interval_s": 0.05, "idle_s": 2.0},
 }
-MINED_WITHIN_S, _POLL_S, STOP_S = 10.0, 0.05, 120.0
-# The draw depends on the conversation: with this name the lesson is not held back. In a real trial
-# it is, on a share of the occasions.
-_NAME = "demo-third"
+STOP_S = 120.0  # longest wait for the gateway of the demo to start or stop
 MAX_CALLS = 30
 WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
 _KINDS = {"monitor": "monitor text for", "e2": "failure pattern", "e1": "lesson of a past run"}
 
 
 def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
-    """Run the agent without and with steering, and once more with what was learned; True if it
-    succeeds in all but the first. database: where the runs are recorded; None: nowhere that
-    stays."""
+    """Run the agent without and with steering; True if it succeeds in the second alone. database:
+    where the runs are recorded; None: nowhere that stays."""
     # A fixed width if the output is not a terminal.
     console = console or Console(highlight=False, width=None if os.isatty(1) else WIDTH)
     console.width = min(console.width, WIDTH)
@@ -60,12 +51,8 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
         steered, advice = demo.shown(console, "on"), demo.model.advice
         console.print(_comparison(alone, steered))
-        lessons = demo.approved_lessons()
-        learned = list(demo.turns({"x-conversation-id": _NAME}))
-        console.print(_lessons_panel(lessons, learned))
     console.print(_closing(advice))
-    repaired = [run[-1].answer is not None for run in (alone, steered, learned)]
-    return repaired == [False, True, True] and bool(demo.model.lessons)
+    return alone[-1].answer is None and steered[-1].answer is not None
 
 
 class _Demo(ExitStack):
@@ -107,33 +94,6 @@ class _Demo(ExitStack):
             end = Text(f"  done: {run[-1].answer}\n", "bold green")
         console.print(end)
         return run
-
-    def approved_lessons(self) -> list[dict[str, Any]]:
-        """The lessons of the first two runs, approved as soon as the gateway has read both."""
-        deadline, found = time.monotonic() + MINED_WITHIN_S, list[dict[str, Any]]()
-        operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
-        with httpx.Client(base_url=self._url, headers=operator, timeout=30) as api:
-            while time.monotonic() < deadline and len({x["source_trace_id"] for x in found}) < 2:
-                time.sleep(_POLL_S)
-                found = api.get("/api/lessons").json()["lessons"]
-            for each in found:
-                path = f"/api/lessons/{each['pattern_id']}"
-                api.patch(path, json={"status": "active"}).raise_for_status()
-        return found
-
-
-def _lessons_panel(lessons: list[dict[str, Any]], run: list[Turn]) -> Panel:
-    lines = [Text("Read off the two runs, and approved by the operator:", style="dim")]
-    lines += [Text(f"  {lesson['advice']}", style="magenta") for lesson in lessons]
-    given = [turn.headers.get("x-gateway-guidance", "") for turn in run]
-    names = [lesson["pattern_id"] for lesson in lessons]
-    first = next((n for n, text in enumerate(given, 1) if any(x in text for x in names)), None)
-    end, ended = "The third run was not given the lesson.", run[-1].answer is not None
-    if first is not None:
-        end = f"The third run gets it at call {first}, right behind its first failing test: "
-        end += f"{'repaired' if ended else 'gave up'} in {len(run)} calls."
-    lines += [Text(""), Text(end, "bold green" if first is not None else "bold red")]
-    return Panel(Group(*lines), title="3  What was learned", title_align="left")
 
 
 def _opening() -> Panel:

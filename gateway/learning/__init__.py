@@ -1,5 +1,5 @@
-"""Learning from runs: verdicts, mined lessons, and the trial that each lesson has to pass.
+"""Learning from runs: verdicts, what people say, and the trial that each lesson has to pass.
 
-A pure core (`reading`, `mining`, `contrast`, `corrections`, `gate`, `questions`, most of
-`life_cycle` and `generalise`) inside thin edges (`worker`, `book`, `verdicts`, `distiller`), off
+A pure core (`reading`, `sources`, `corrections`, `gate`, `questions`, most of `life_cycle`) inside
+thin edges (`worker`, `book`, `verdicts`, `distiller`), off
 the path of requests."""

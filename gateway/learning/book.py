@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from gateway.learning.corrections import instructed, project_of, situation_of
 from gateway.learning.gate import does_harm, strange
-from gateway.learning.life_cycle import BY_OPERATOR, approved
-from gateway.learning.mining import scope_of
+from gateway.learning.life_cycle import BY_OPERATOR, approved, is_guess
+from gateway.learning.sources import scope_of
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
 from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
 from gateway.stores.learning import LearnedPolicy, LessonFilter, StoredLesson
@@ -133,7 +133,7 @@ def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
     shelf = _Shelf(time.monotonic())
     for each in stored:
         pattern, lesson = each.pattern, each.pattern.lesson
-        if lesson is None:
+        if lesson is None or is_guess(each):
             continue
         texts = content(pattern.fields)
         harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same

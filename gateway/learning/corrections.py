@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from gateway.learning.gate import form, language, refusal, strange, vocabulary
-from gateway.learning.mining import MinedRun, instance
 from gateway.learning.reading import command_of, digest, program_of
+from gateway.learning.sources import SourceRun, instance
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Trust, content
@@ -432,7 +432,7 @@ def instructed(rule: str, prompts: Sequence[PromptMessage]) -> bool:
     )
 
 
-def correction(run: MinedRun, said: Said, rule: Rule, expires_at: float) -> Pattern:
+def correction(run: SourceRun, said: Said, rule: Rule, expires_at: float) -> Pattern:
     """The candidate for a rule, with its author and date."""
     situation, (scope, shown) = rule.situation, run.project
     marks = {"said": mask_secrets(rule.said), "author": run.key_name, "project": shown}

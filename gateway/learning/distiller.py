@@ -1,23 +1,19 @@
-"""Jobs that ask a model about failures and corrections that our templates cannot put into words;
-each is done once. Also what several runs on several tasks support: from instances to a general
-lesson.
+"""Jobs that ask a model about failures, and about corrections that no form of sentences makes a
+rule of; each is done once.
 
 A job is claimed by one gateway at a time, and again when that one died; its lesson's id follows
 from the job, so that a job done twice makes one lesson. An attempt is counted when it is claimed,
 and its call is on the budgets of the tenant."""
 
 import asyncio
-import dataclasses
 import hashlib
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Protocol
 
 import orjson
-from msgspec import structs
 
 from gateway.budgets.guard import BudgetGuard, CallBody
 from gateway.budgets.guard import Refused as BudgetRefused
@@ -26,18 +22,17 @@ from gateway.config.models import LearningSettings
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
 from gateway.learning import corrections, questions
 from gateway.learning.gate import has_secret
-from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
-from gateway.learning.mining import Finding, MinedRun, instance, lesson_id, scope_of
 from gateway.learning.questions import KIND, day_start
-from gateway.learning.reading import digest, read_run
+from gateway.learning.reading import ReadCallOfRun, digest, read_run
+from gateway.learning.sources import SourceRun, instance, lesson_id
 from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust, content
+from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
 from gateway.steering.transcript.steps import Step
 from gateway.stores.budgets import NOTHING, Amounts
-from gateway.stores.learning import NO_SUPPORT, Allowance, EvidenceRow, Job, Learned, LessonFilter
+from gateway.stores.learning import Allowance, EvidenceRow, Job, LessonFilter
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.sql.learning import LearningStore
 from gateway.tasks import off_loop
@@ -47,64 +42,6 @@ from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAns
 from gateway.wire.usage import token_usage
 
 Entry = tuple[Pattern, Sequence[EvidenceRow]]
-MOST_COMPARED = 500  # instances of one tool and kind of failure, the last changed first
-
-# A general lesson (tier e2) belongs to one key of one project. Its text is that of the instance
-# which most runs support; instances of the same tool and kind of failure with this text support it.
-
-
-def general_lesson(instances: Sequence[Entry], key: str) -> Entry | None:
-    """The general lesson for a key of one project's instances of its tool and kind of failure; None
-    without support, and what a model wrote supports nothing."""
-    by_text: dict[str, list[Entry]] = defaultdict(list)
-    for pattern, rows in instances:
-        if pattern.lesson is not None and pattern.lesson.trust.advises:
-            kept = [row for row in rows if row.kind not in NO_SUPPORT]
-            by_text[content(pattern.fields).move].append((pattern, kept))
-    found: list[tuple[int, str, Pattern]] = []
-    for text, entries in by_text.items():
-        own = [each for each in entries if each[0].lesson and each[0].lesson.key == key]
-        every = [row for _, rows in entries for row in rows]
-        enough = len({row.conversation for row in every}) >= NEEDED_CONVERSATIONS
-        if own and enough and len({row.task for row in every}) >= NEEDED_TASKS:
-            runs = {row.run_id for _, rows in own for row in rows}
-            found.append((len(runs), text, own[0][0]))
-    if not found:
-        return None
-    _, text, pattern = max(found, key=lambda each: each[:2])
-    chosen = by_text[text]
-    texts = content(pattern.fields)
-    general = structs.replace(
-        pattern,
-        tier=Tier.E2,
-        pattern_id=lesson_id(Tier.E2, pattern.tenant, key, scope_of(pattern) or "", texts.move),
-        fields={
-            "situation": texts.situation,
-            "intervention": texts.move,
-            "anti_pattern": texts.avoid,
-        },
-    )
-    rows = [row for _, evidence in chosen for row in evidence]
-    return general, [dataclasses.replace(row, pattern_id=general.pattern_id) for row in rows]
-
-
-@dataclass(eq=False)
-class Generaliser:
-    """Over one store."""
-
-    store: LearningStore
-
-    async def generalise(self, tenant: str, key: str, scope: str) -> Learned:
-        """Make or confirm the general lesson of a key in a project. Raises: StoreError."""
-        prefix = f"{key.rpartition('|')[0]}|"
-        wanted = LessonFilter(tenant=tenant, tier=Tier.E1, key_prefix=prefix)
-        stored = await self.store.lessons(wanted, limit=MOST_COMPARED)
-        patterns = [each.pattern for each in stored if scope_of(each.pattern) == scope]
-        entries = [(p, await self.store.evidence(p.tenant, p.pattern_id)) for p in patterns]
-        found = general_lesson(entries, key)
-        return await self.store.learn([found]) if found else Learned()
-
-
 CLIENT = "gateway-learning"  # the client of these calls, for budgets that match a client
 _REASON_CHARS = 200
 
@@ -219,19 +156,19 @@ BUDGET_REST_S = 900.0
 _log = get_logger("gateway.learning")
 
 
-def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
-    """The job for what a run teaches; None when a model has nothing to add."""
-    finding = questions.worth_asking(found)
-    return _job(run, finding.step, finding.key, run.id) if finding is not None else None
+def job_about(run: SourceRun, calls: Sequence[ReadCallOfRun]) -> Job | None:
+    """The job about a failure of a run; None when there is nothing to ask."""
+    failed = questions.worth_asking(calls)
+    return _job(run, failed.step, failed.key or "", run.id) if failed is not None else None
 
 
-def job_to_word(run: MinedRun, said: corrections.Said) -> Job:
+def job_to_word(run: SourceRun, said: corrections.Said) -> Job:
     """The job to put into one rule what a person said; once in a conversation."""
     key = f"{SAID}|{run.project[0]}|{digest(said.words)}"
     return _job(run, said.step, key, run.conversation, key)
 
 
-def _job(run: MinedRun, step: int, key: str, *identity: str) -> Job:
+def _job(run: SourceRun, step: int, key: str, *identity: str) -> Job:
     """A job; it holds ids and names, no content of the run."""
     text = "\x1f".join((run.tenant, *identity[:1], str(questions.PROMPT_VERSION), *identity[1:]))
     name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -389,9 +326,9 @@ def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
     return replace(job, tokens=max(0, job.tokens + more), cost_usd=usd)
 
 
-def _run_of(job: Job, steps: Sequence[Step] = ()) -> MinedRun:
+def _run_of(job: Job, steps: Sequence[Step] = ()) -> SourceRun:
     names, known = ("conversation", "task", "key_name"), job.payload.get
-    return MinedRun(
+    return SourceRun(
         id=str(job.payload.get("run")),
         tenant=job.tenant,
         steps=steps,

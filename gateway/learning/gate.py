@@ -16,7 +16,6 @@ from gateway.text.secrets import MARK, find_secrets
 
 MOST_WORDS = 25  # of one instruction. Source: `learning.md`, "What a lesson may say"
 MOST_CHARS = 600  # of a text that an operator wrote
-NAMES_AGREE = 3  # tasks that used a name or value, for it to be more than one task's
 
 
 class Refusal(NamedTuple):
@@ -57,9 +56,9 @@ _PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
 
 def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -> Refusal | None:
     """Reason why a text may not be advice; None if it may. `known`: names and values that the
-    agent's own tools declare, or that `NAMES_AGREE` tasks used, besides those that belong to no
-    task; `approved`: a person wrote or approved this very text, which allows what does something,
-    and values, and never a credential or a frame's mark."""
+    agent's own tools declare, besides those that belong to no task; `approved`: a person wrote or
+    approved this very text, which allows what does something, and values, and never a credential
+    or a frame's mark."""
     if not text.strip() or not text.isprintable():
         return Refusal("it is empty or has control characters")
     if has_secret(text):

@@ -15,11 +15,19 @@ from typing import NamedTuple
 from msgspec import structs
 
 from gateway.learning.gate import does_harm, refusal, strange
-from gateway.learning.mining import lesson_id
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
+from gateway.learning.sources import lesson_id
 from gateway.learning.verdicts import best
 from gateway.steering.guidance.lessons import is_rule
-from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier, Trust, content
+from gateway.steering.guidance.pattern import (
+    MINED,
+    RETRIEVED,
+    Pattern,
+    Status,
+    Tier,
+    Trust,
+    content,
+)
 from gateway.stores.learning import (
     DecisionRow,
     NearOutcome,
@@ -69,6 +77,8 @@ def next_move(
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
+    if is_guess(lesson):
+        return Move(Status.RETIRED, "read off the order of calls, which shows no cause")
     if rule_stays(lesson):
         return None
     if known.expires_at is not None and now >= known.expires_at:
@@ -80,7 +90,17 @@ def next_move(
         reason = f"supported by {support.conversations} conversations, {support.tasks} tasks"
         return Move(Status.TRIAL, reason)
     bar = max(bar, RULE_PROVED) if is_rule(lesson.pattern) else bar
-    return judged(lesson.posterior, active=known.status is Status.ACTIVE, bar=bar)
+    move = judged(lesson.posterior, active=known.status is Status.ACTIVE, bar=bar)
+    if move is not None and move.status is Status.ACTIVE and approved(lesson):
+        return Move(Status.ACTIVE, f"{move.reason}; approved {BY_OPERATOR}")
+    return move
+
+
+def is_guess(lesson: StoredLesson) -> bool:
+    """Whether an earlier version read it off the order of calls, and no operator approved it."""
+    known = lesson.pattern.lesson
+    mined = known is not None and known.origin == MINED and not is_rule(lesson.pattern)
+    return mined and not approved(lesson)
 
 
 def approved(lesson: StoredLesson) -> bool:

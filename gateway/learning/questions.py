@@ -6,6 +6,7 @@ only as a quotation, after an operator's approval."""
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -14,7 +15,6 @@ from msgspec import to_builtins
 from gateway.config.models import DAY_S
 from gateway.learning import corrections
 from gateway.learning.gate import MOST_WORDS, has_secret, language, refusal
-from gateway.learning.mining import UNSOLVED, Finding
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.evidence.results import EMPTY
@@ -115,13 +115,20 @@ class Correction:
         return corrections.Rule(text=text, said=said, situation=self._situation)
 
 
-def worth_asking(found: Sequence[Finding]) -> Finding | None:
-    """The finding that a model is asked about: the first that our templates cannot say, then the
-    first that nothing helped against. A look-up that found nothing has no cause to ask for."""
-    asked = [each for each in found if not each.key.startswith(f"{EMPTY}|")]
-    unsaid = (each for each in asked if each.pattern is None and each.kind != UNSOLVED)
-    unsolved = (each for each in asked if each.kind == UNSOLVED and each.times > 1)
-    return next(unsaid, None) or next(unsolved, None)
+def worth_asking(calls: Sequence[ReadCallOfRun]) -> ReadCallOfRun | None:
+    """The failed call that a model is asked about: the first that worked later, then the first of
+    a failure that came again. A look-up that found nothing has no cause to ask for."""
+    again: ReadCallOfRun | None = None
+    times = Counter(call.key for call in calls)
+    for at, call in enumerate(calls):
+        if call.key is None or call.key.startswith(f"{EMPTY}|"):
+            continue
+        later = calls[at + 1 : at + 1 + WINDOW_CALLS]
+        if any(each.works and each.reading.head == call.reading.head for each in later):
+            return call
+        if again is None and times[call.key] > 1:
+            again = call
+    return again
 
 
 def question_about(calls: Sequence[ReadCallOfRun], step: int, key: str) -> Question | None:

@@ -80,13 +80,9 @@ _PASSED = frozenset(
 
 def program_of(command: str) -> str:
     """The last program of a shell command with its sub-command; "" for none that can be shown."""
-    return (programs_of(command) or [""])[-1]
-
-
-def programs_of(command: str) -> list[str]:
-    """All of them, in order."""
     found = _COMMAND.findall(_QUOTED.sub("_", command))
-    return [f"{name} {sub}".strip() for name, sub in found if name not in _PASSED]
+    shown = [f"{name} {sub}".strip() for name, sub in found if name not in _PASSED]
+    return shown[-1] if shown else ""
 
 
 def digest(text: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -17,20 +17,17 @@ from gateway.config.models import LearningSettings
 from gateway.conversations.conversation import run_id as id_of_run
 from gateway.learning import corrections, life_cycle
 from gateway.learning.book import LessonBook
-from gateway.learning.contrast import MOST_RUNS, STALE_AFTER, Contrast
-from gateway.learning.contrast import said as text_of
 from gateway.learning.distiller import (
     Distiller,
     Entry,
-    Generaliser,
     ModelServices,
     PaidModel,
     job_about,
     job_to_word,
 )
-from gateway.learning.mining import Finding, MinedRun, lesson_id, mine, task_digest
 from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
+from gateway.learning.sources import SourceRun, task_digest
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -47,11 +44,10 @@ from gateway.tasks import off_loop
 MOST_PARENTS = 16
 MOST_PER_LOOK = 8  # runs read at one look: requests share the interpreter with this
 MOST_WAITING = 10_000  # runs that wait to be read; those without a call for longest are given up
-MOST_PROJECTS = 200  # of which runs are compared
+MOST_FIRST = 500  # newest runs that a gateway looks at when it starts
 MOST_RECOMPUTED = 5  # times that another gateway's decisions make a posterior be computed again
 MOST_REVIEWED = 20_000
 REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
-REST_S = 0.02  # between runs that are recalled at a start
 
 
 @dataclass(slots=True)
@@ -59,8 +55,6 @@ class Report:
     """Counts of what was read and learned."""
 
     runs: int = 0
-    fixes: int = 0
-    facts: int = 0
     said: int = 0
     lessons: int = 0
     evidence: int = 0
@@ -102,8 +96,6 @@ class Learner:
     now: Callable[[], float] = time.time
     _touched: dict[str, _Touched] = field(default_factory=dict, init=False)
     _reviewed: float = field(default=0.0, init=False)
-    _contrasts: dict[tuple[str, str], Contrast] = field(default_factory=dict, init=False)
-    """By tenant and project, of the runs that this gateway has read since it started."""
 
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
         """A call of the run was committed. `decided`: about a lesson, too."""
@@ -120,18 +112,13 @@ class Learner:
 
     async def follow(self) -> None:
         """Read runs as they end, without end."""
-        page = PageRequest(limit=MOST_RUNS, sort="updated_at")
+        page = PageRequest(limit=MOST_FIRST, sort="updated_at")
         try:
             newest = (await self.runs.list_runs(RunFilter(mode=LIVE), page)).runs[::-1]
             for run in newest:
                 ended, steps = run.ended_at is not None, run.totals.steps
                 known = _Touched(run.tenant, run.updated_at, ended, steps)
                 self._touched.setdefault(run.id, known)
-            for run in newest if self.settings().mining else ():
-                # Before any run is judged by a part of the others.
-                if (trace := await self._unforgotten(run.id, run.tenant)) is not None:
-                    await self._met(trace, await off_loop(read_run, steps_of(trace)))
-                    await asyncio.sleep(REST_S)
         except StoreError as error:
             self.failed(error)
         while True:
@@ -185,8 +172,8 @@ class Learner:
         report = Report(runs=1)
         if over:
             report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
-            if self.settings().mining:
-                await self._mine(trace, calls, report)
+            if self.settings().read_runs:
+                await self._learn(trace, calls, report)
         report.settled = await self._settle(trace, calls, over)
         return report
 
@@ -194,9 +181,6 @@ class Learner:
         """A stored run; None for one that is not known, or forgotten."""
         trace = await self.runs.get_run(run_id, tenant=tenant)
         forgotten = await self.store.forgotten(trace.run.tenant) if trace else frozenset[str]()
-        for contrast in self._contrasts.values():
-            for each in forgotten & contrast.runs.keys():
-                del contrast.runs[each]
         return None if run_id in forgotten else trace
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
@@ -250,15 +234,12 @@ class Learner:
                 await self.recompute(*lesson)
         return gone
 
-    async def _met(
-        self, trace: RunTrace, calls: Sequence[ReadCallOfRun]
-    ) -> tuple[MinedRun, Contrast]:
-        """The run as it is mined, and the runs of its project up to this one."""
+    async def _source(self, trace: RunTrace) -> SourceRun:
         run, begun = trace.run, id_of_run(trace.run.conversation_id, 0)
         # Many clients name the folder, and the task, in the first messages of the conversation.
         first = await self.runs.get_run(begun, tenant=run.tenant) if run.sequence else trace
         opening = first.steps[0].content if first and first.steps else None
-        mined = MinedRun(
+        return SourceRun(
             id=run.id,
             tenant=run.tenant,
             conversation=await self._root(run),
@@ -268,70 +249,25 @@ class Learner:
             key_name=run.key_name,
             project=corrections.project_of(opening.messages if opening else ()),
         )
-        contrast = self._contrasts.setdefault((run.tenant, mined.project[0]), Contrast())
-        if len(self._contrasts) > MOST_PROJECTS:
-            del self._contrasts[next(iter(self._contrasts))]
-        success = {"success": True, "failure": False}.get(run.outcome or "")
-        contrast.add(run.id, calls, task=mined.task, success=success, at=run.last_at)
-        return mined, contrast.until(run.last_at)
 
-    async def _mine(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], report: Report) -> None:
-        settings, store = self.settings(), self.store
-        run, contrast = await self._met(trace, calls)
-        # Of an imported run, which may be old, lessons live from now on.
-        expires_s = settings.expire_s + max(0.0, self.now() - run.at)
-        found = await off_loop(mine, run, calls, expires_s=expires_s, contrast=contrast)
-        kinds = Counter(finding.kind for finding in found if finding.pattern)
-        await self._retire_stale(run, contrast)
+    async def _learn(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], report: Report) -> None:
+        run = await self._source(trace)
         said, unsaid = await self._said(trace, run)
-        jobs = [job_about(run, found), *(job_to_word(run, each) for each in unsaid)]
-        for job in filter(None, jobs if settings.model else ()):
-            report.jobs += await store.enqueue(job)
-        learned = [await store.learn([*await self._held(found), *said])]
-        if learned[0].evidence:
-            general = Generaliser(store)
-            keys = {each.key for each in found if each.pattern}
-            learned += [await general.generalise(run.tenant, key, run.project[0]) for key in keys]
-            await store.trim(run.tenant, Tier.E1, settings.max_instances)
-            await store.trim(run.tenant, Tier.E2, settings.max_general)
+        if self.settings().model:
+            about = await off_loop(job_about, run, calls)
+            jobs = [about, *(job_to_word(run, each) for each in unsaid)]
+            for job in filter(None, jobs):
+                report.jobs += await self.store.enqueue(job)
+        learned = await self.store.learn(said)
+        if learned.evidence:
+            await self.store.trim(run.tenant, Tier.E1, self.settings().max_instances)
             self.changed()
-        report.fixes += kinds["fix"]
-        report.facts += kinds["fact"]
         report.said += len(said)
-        report.lessons += sum(each.lessons for each in learned)
-        report.evidence += sum(each.evidence for each in learned)
-
-    async def _retire_stale(self, run: MinedRun, contrast: Contrast) -> None:
-        """Retire the lessons whose move the run made, and that failed in many runs in a row."""
-        for key, move in await off_loop(contrast.stale, run.id):
-            identity = run.tenant, key, run.project[0], text_of(move, key.split("|")[1])
-            for pattern_id in (lesson_id(tier, *identity) for tier in (Tier.E1, Tier.E2)):
-                stored = await self.store.lesson(run.tenant, pattern_id)
-                known = stored.pattern.lesson if stored else None
-                if stored and known and known.status in (Status.CANDIDATE, *RETRIEVED):
-                    reason = f"its move failed in the last {STALE_AFTER} runs that made it"
-                    await self._move(stored.pattern, Status.RETIRED, reason, self.now())
-
-    async def _held(self, found: Sequence[Finding]) -> list[Entry]:
-        """The findings that the other runs bear out; lessons that they no longer do are retired,
-        as long as they are candidates."""
-        kept: list[Entry] = []
-        for each in found:
-            if each.pattern is None or each.evidence is None or each.held is None:
-                continue
-            if each.held:
-                kept.append((each.pattern, [each.evidence]))
-                continue
-            stored = await self.store.lesson(each.pattern.tenant, each.pattern.pattern_id)
-            known = stored.pattern.lesson if stored else None
-            if known is not None and known.status is Status.CANDIDATE:
-                await self._move(
-                    each.pattern, Status.RETIRED, "runs without it did as well", self.now()
-                )
-        return kept
+        report.lessons += learned.lessons
+        report.evidence += learned.evidence
 
     async def _said(
-        self, trace: RunTrace, run: MinedRun
+        self, trace: RunTrace, run: SourceRun
     ) -> tuple[list[Entry], list[corrections.Said]]:
         """Rules that the person stated in the run, each joined with what says the same, and clear
         corrections that no rule was made of. What was taken back is retired until it is said."""
@@ -365,7 +301,7 @@ class Learner:
                 found.append((pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]))
         return found, unsaid
 
-    async def _repeated(self, trace: RunTrace, run: MinedRun) -> set[str]:
+    async def _repeated(self, trace: RunTrace, run: SourceRun) -> set[str]:
         """Words of the person in forgotten runs of the conversation, which may be in this one."""
         own, found = (run.conversation, trace.run.conversation_id), set[str]()
         for name in await self.store.forgotten(run.tenant):

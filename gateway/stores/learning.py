@@ -42,14 +42,13 @@ class OfLesson:
     pattern_id: str
 
 
-UNSURE = "unsure"  # kind of evidence that supports nothing yet
-NO_SUPPORT = (UNSURE, "failed_again")
+NO_SUPPORT = ("unsure", "failed_again")  # kinds of evidence, of earlier versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRow(OfLesson):
-    """One run's support of a lesson. `kind`: fix, fact, unsure, said, distilled or, of earlier
-    versions, practice, repair, dead_end and failed_again. `task`: digest of the run's task.
+    """One run's support of a lesson. `kind`: said, distilled or, of earlier versions, fix, fact,
+    unsure, practice, repair, dead_end and failed_again. `task`: digest of the run's task.
     `conversation`: root of its tree."""
 
     tenant: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,19 @@ from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from tests.learning.distilling import MODEL, fill, stored, unsaid
-from tests.learning.runs import Call, shell
+from tests.learning.test_rules import RULE, talk
 
 Run = Callable[..., str]
-FIXED: list[Call] = [
-    shell("mvn test", "bash: mvn: command not found"),
-    shell("./gradlew test", "BUILD SUCCESSFUL in 3s"),
-]
+WORDS = "please use pnpm instead of npm"
 
 
 @pytest.fixture
 async def log(tmp_path: Path) -> str:
-    """Three runs on as many tasks that teach the same, and one with a job for a model."""
+    """Three runs in which a person said the same, and one with a job for a model."""
     path = str(tmp_path / "log.db")
     stores = await open_stores(StorageSettings(path=path))
-    times = {"updated_at": time.time() - 3600.0}
-    for number, task in enumerate(("one task", "another task", "a third")):
-        await stores.states.commit(stored(number, FIXED, task_preview=task, **times))
+    for number in range(3):
+        await talk(stores, number, WORDS, read=False)
     await fill(stores, [stored(3, unsaid())], model=MODEL)
     await stores.close()
     return path
@@ -49,60 +44,51 @@ def command(log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return run
 
 
-def lessons(command: Run, *words: str) -> dict[str, dict[str, Any]]:
-    """The lessons that are listed, by tier."""
-    listed = map(json.loads, command("status", "--json", *words).splitlines())
-    return {each["tier"]: each for each in listed}
+def lessons(command: Run, *words: str) -> list[dict[str, Any]]:
+    """The lessons that are listed."""
+    return [json.loads(line) for line in command("status", "--json", *words).splitlines()]
 
 
 def test_runs_are_read_once(command: Run) -> None:
     """The first pass learns, the second changes nothing."""
     first = json.loads(command("run", "--json"))
-    assert (first["runs"], first["lessons"], first["evidence"]) == (4, 2, 5)
+    assert (first["runs"], first["lessons"], first["evidence"]) == (4, 1, 3)
     again = json.loads(command("run", "--json"))
     assert (again["runs"], again["lessons"], again["evidence"]) == (4, 0, 0)
     assert "4 runs" in command("run")
-    found = lessons(command)
-    assert {tier: (e["status"], e["conversations"]) for tier, e in found.items()} == {
-        "e1": ("candidate", 2),
-        "e2": ("candidate", 2),
-    }
-    assert found["e1"]["why_not_active"] == "learning.trials is off"
-    assert command("status").count("Use `./gradlew test` instead") == 2
+    (found,) = lessons(command)
+    assert (found["status"], found["conversations"]) == ("candidate", 3)
+    assert command("status").count(RULE) == 1
     assert "nothing learned yet" in command("status", "--tenant", "other")
 
 
-def test_a_lesson_is_moved_edited_and_shared(command: Run) -> None:
+def test_a_lesson_is_moved_and_edited(command: Run) -> None:
     """What the page and the API can do, a terminal can."""
     command("run")
-    one, general = (lessons(command)[tier]["pattern_id"] for tier in ("e1", "e2"))
+    (found,) = lessons(command)
+    one = found["pattern_id"]
     for words, status in (
-        (("approve", one), "trial"),
+        (("approve", one), "active"),
         (("retire", one, "--pause"), "quarantined"),
         (("approve", one, "--active"), "active"),
         (("retire", one), "retired"),
     ):
         assert command(*words) == "done\n"
-        assert lessons(command)["e1"]["status"] == status
+        assert [each["status"] for each in lessons(command)] == [status]
     assert command("retire", one) == "nothing changed\n"
-    edited = command("edit", one, "Use gradle.").strip()
+    assert command("approve", one, "--share") == "nothing changed\n"
+    edited = command("edit", one, "Use yarn.").strip()
     shown = json.loads(command("show", edited, "--json"))
-    assert (shown["advice"], shown["version"], shown["status"]) == ("Use gradle.", 2, "trial")
+    assert (shown["advice"], shown["version"], shown["status"]) == ("Use yarn.", 2, "active")
     assert {(row["run_id"], row["kind"]) for row in shown["evidence"]} == {
-        ("r0000", "fact"),
-        ("r0001", "unsure"),
-        ("r0002", "fact"),
+        (f"r{number:04}", "said") for number in range(3)
     }
     for text in (" ", "x" * 601, "Use password=hunter2hunter2x for it."):
         assert "advice: " in command("edit", edited, text, status=2)
-    assert command("approve", general, "--share") == "done\n"
-    assert lessons(command, "--tenant", "other")["e2"]["tenant"] == ""
-    text = command("show", edited)
-    assert "Use gradle." in text
-    assert "not active" in text
+    assert "Use yarn." in command("show", edited)
     assert "there is no lesson 'x'" in command("show", "x", status=2)
     exported = [json.loads(line) for line in command("export").splitlines()]
-    assert {each["pattern_id"] for each in exported} == {one, general, edited}
+    assert {each["pattern_id"] for each in exported} == {one, edited}
 
 
 def test_a_run_is_forgotten_with_what_only_it_supports(command: Run) -> None:
@@ -114,8 +100,8 @@ def test_a_run_is_forgotten_with_what_only_it_supports(command: Run) -> None:
     for run in ("r0000", "r0001"):
         assert command("forget", run) == "0 lessons removed\n"
     removed = json.loads(command("forget", "r0002", "--json"))["removed"]
-    assert len(removed) == 2
-    assert lessons(command) == {}
+    assert len(removed) == 1
+    assert lessons(command) == []
     command("run")  # a forgotten run teaches nothing again
-    assert lessons(command) == {}
+    assert lessons(command) == []
     assert "there is no run 'unknown'" in command("forget", "unknown", status=2)

@@ -54,7 +54,7 @@ def a_lesson() -> Pattern:
         fields={"situation": "The test fails again.", "unlock": "Read the assertion first."},
         pattern_id="l-1",
         lesson=Lesson(
-            key="k", status=Status.ACTIVE, origin="mined", trust=Trust.OPERATOR, share=1.0
+            key="k", status=Status.ACTIVE, origin="distilled", trust=Trust.OPERATOR, share=1.0
         ),
     )
 

@@ -151,7 +151,7 @@ async def test_a_session_is_runs_of_its_own_times(stores: Stores) -> None:
 def test_the_rows_are_those_of_the_live_gateway(start: Start, upstream: ScriptedUpstream) -> None:
     """The same messages, sent through the gateway and kept from a log: the same steps and runs."""
     session = Session(id=ONE, agent="claude-code")
-    server = start(learning={"mining": False})
+    server = start(learning={"read_runs": False})
     tasks = (("Mend the fence", [*[FAILS] * 9, LS]), ("Now paint it", [LS, FAILS]))
     with client_of(server) as client:
         for task, calls in tasks:

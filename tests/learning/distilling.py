@@ -1,4 +1,4 @@
-"""Runs that only a model can put into words, a model that does, and gateways that ask it."""
+"""Runs that a model is asked about, a model that answers, and gateways that ask it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROPOSAL: dict[str, Any] = {
 
 
 def unsaid(number: int = 0, words: str = "") -> list[Call]:
-    """Calls whose fix the templates cannot put into words; `words`: at the end of the last result,
+    """A failure whose program worked in the next call; `words`: at the end of the last result,
     where the tool that worked says what it likes."""
     failed = "Traceback (most recent call last):\nTypeError: no"
     return [

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.learning.contrast import Contrast
-from gateway.learning.mining import Finding, MinedRun, mine
 from gateway.learning.reading import ReadCallOfRun, read_run
+from gateway.learning.sources import SourceRun, instance
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status
 from gateway.steering.transcript.steps import Action, Step
 
 Call = tuple[str, dict[str, Any], str]
@@ -33,9 +33,9 @@ def shell(command: str, result: str) -> Call:
 
 def run(
     calls: Sequence[Call], id: str = "run-1", task: str = "t", tenant: str = "acme"
-) -> MinedRun:
+) -> SourceRun:
     """A run of these calls, a conversation of its own."""
-    return MinedRun(
+    return SourceRun(
         id=id, tenant=tenant, conversation=f"c-{id}", task=task, steps=steps(calls), at=100.0
     )
 
@@ -45,12 +45,14 @@ def read(calls: Sequence[Call]) -> list[ReadCallOfRun]:
     return read_run(steps(calls))
 
 
-def learned(calls: Sequence[Call], contrast: Contrast | None = None, **which: str) -> list[Finding]:
-    """What a run of these calls teaches; `contrast`: the other runs of its workload."""
-    mined = run(calls, **which)
-    return mine(mined, read_run(mined.steps), expires_s=10.0, contrast=contrast)
-
-
-def text(finding: Finding) -> str:
-    """What the lesson says; empty for a finding that is no lesson."""
-    return "" if finding.pattern is None else str(finding.pattern.fields["recommended_action"])
+def lessons_of(run: SourceRun) -> list[Pattern]:
+    """A lesson in trial for each failure of a run."""
+    found: dict[str, Pattern] = {}
+    for call in read_run(run.steps):
+        if call.key is None or call.key in found:
+            continue
+        text = f"Read what `{call.reading.head.lstrip('$')}` says, then change the call."
+        lesson = Lesson(key=call.key, status=Status.TRIAL, applies_when=run.marks)
+        fields = {"recommended_action": text}
+        found[call.key] = instance(run, call.step, fields, lesson, run.project[0])
+    return list(found.values())

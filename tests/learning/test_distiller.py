@@ -44,7 +44,7 @@ from tests.learning.distilling import (
     stored,
     unsaid,
 )
-from tests.learning.test_mining import POISON
+from tests.learning.planted import POISON
 from tests.learning.test_rules import talk
 from tests.live.client import PLAIN
 from tests.postgres import empty_database

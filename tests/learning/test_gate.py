@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 
-from gateway.learning.contrast import Move, said
 from gateway.learning.gate import MOST_CHARS, refusal, strange
 from gateway.learning.life_cycle import LessonActions
 from gateway.stores.learning import Posterior, StoredLesson, Support
-from tests.learning.runs import Call, learned, shell, text
-from tests.learning.test_mining import POISON, SECRETS, poisoned
+from tests.learning.runs import lessons_of, run
 
 KNOWN = (
     *("get_order", "cancel_order", "view_range", "manager_override", "wipe_disk"),
@@ -90,42 +87,50 @@ def test_an_act_needs_the_approval_of_this_very_text(said: str) -> None:
     assert refusal(said, known=KNOWN, approved=True) is None
 
 
+MADE = {
+    "with": "Call `process_return` with `{}`.",
+    "as": "Call `process_return` with `true` as `{}`.",
+    "is": "Call `process_return` with `{}` as `status`.",
+    "before": "Call `{}` before you call `process_return` again.",
+    "rather": "Use `{}` instead of `process_return`.",
+    "no": "Call `process_return` with `false` as `{}`.",
+}
+NAMES = ("process_return", "status", "true", "false", "yes", "id")
+
+
 @pytest.mark.parametrize(
-    "move",
+    ("form", "name"),
     [
-        *(Move("with", name) for name in CLAIMS),
-        *(Move("value", name, "true") for name in CLAIMS),
-        *(Move("value", "status", name) for name in CLAIMS),
-        *(Move("before", name) for name in STEPS),
-        *(Move("rather", name) for name in STEPS),
-        Move("value", "manager_override", "yes"),
-        Move("renamed", "id", "admin_id"),
+        *((form, name) for form in ("with", "as", "is") for name in CLAIMS),
+        *((form, name) for form in ("before", "rather") for name in STEPS),
     ],
 )
-def test_a_claim_or_an_act_in_a_name_waits(move: Move) -> None:
+def test_a_claim_or_an_act_in_a_name_waits(form: str, name: str) -> None:
     """An exception, a rank, a consent or a check that was made, as a parameter or value, and a step
     that ends, pays or lifts something: no advice before a person approves it."""
-    assert said(move, "process_return") == ""
+    found = refusal(MADE[form].format(name), known=(*NAMES, name))
+    assert found is not None
+    assert found.approvable
 
 
 @pytest.mark.parametrize(
-    "move",
+    ("form", "name"),
     [
-        *(Move("before", name) for name in ("verify_identity", "authenticate_user", "add_to_cart")),
-        *(Move("before", name) for name in ("open_session", "confirm_details", "check_policy")),
-        *(Move("with", name) for name in ("order_id", "confirmation_number", "package_manager")),
-        *(Move("value", name, "false") for name in ("exception", "is_manager")),
-        Move("with", "cancel_reason"),
+        *(("before", name) for name in ("verify_identity", "authenticate_user", "add_to_cart")),
+        *(("before", name) for name in ("open_session", "confirm_details", "check_policy")),
+        *(("with", name) for name in ("order_id", "confirmation_number", "package_manager")),
+        *(("no", name) for name in ("exception", "is_manager")),
+        ("with", "cancel_reason"),
     ],
 )
-def test_honest_moves_may_be_said(move: Move) -> None:
+def test_an_honest_name_may_be_said(form: str, name: str) -> None:
     """A check that is made before the call, references, and claims that are left out."""
-    assert said(move, "cancel_order")
+    assert refusal(MADE[form].format(name), known=(*NAMES, name)) is None
 
 
 @pytest.mark.parametrize("said", VALUES)
 def test_a_value_of_one_task_is_refused(said: str) -> None:
-    """Names, numbers, paths and identifiers, unless enough conversations used them."""
+    """Names, numbers, paths and identifiers, unless the agent's own tools declare them."""
     found = refusal(said)
     assert found is not None
     assert not found.approvable
@@ -158,32 +163,6 @@ def test_approval_allows_no_credential_and_no_frame() -> None:
     assert refusal("word " * 26)
 
 
-def test_hostile_and_private_runs_leave_nothing() -> None:
-    """200 runs whose tools, arguments and results carry orders or credentials: no text of a lesson
-    holds one, and each passes the gate again."""
-    count = 0
-    for words, place in itertools.product((*POISON, *ACTS, *VALUES), range(6)):
-        count += 1
-        for finding in learned(poisoned(words)[place]):
-            said = text(finding)
-            told = [part for part in words.lower().split() if len(part) > 3 and part.isalpha()]
-            pairs = [f"{a} {b}" for a, b in itertools.pairwise(told)]
-            assert not any(pair in said.lower() for pair in pairs), (words, said)
-    for number in range(36):
-        value = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z"
-        value = value.upper() if number % 12 == 3 else value
-        secret = SECRETS[number % len(SECRETS)].format(value)
-        calls: list[Call] = [
-            shell(f"deploy {secret} all", "Error: no"),
-            shell(f"deploy all --key {secret}", "ok"),
-            ("login", {"user": "a"}, "Error: invalid"),
-            ("login", {"user": "a", secret: True}, "ok"),
-        ]
-        count += 1
-        assert all(secret not in repr(each.pattern) for each in learned(calls))
-    assert count >= 200
-
-
 class _Lessons:
     """A store that nothing may be written to."""
 
@@ -193,10 +172,9 @@ class _Lessons:
 
 async def test_an_edit_passes_the_gate() -> None:
     """An operator's text is refused where no approval helps; nothing is stored then."""
-    (finding,) = learned([("a", {"x": 1}, "Error: invalid"), ("a", {}, "ok")])
-    assert finding.pattern is not None
+    (pattern,) = lessons_of(run([("a", {"x": 1}, "Error: invalid"), ("a", {}, "ok")]))
     lesson = StoredLesson(
-        pattern=finding.pattern,
+        pattern=pattern,
         created_at=0.0,
         updated_at=0.0,
         support=Support(conversations=1, tasks=1),

@@ -17,7 +17,7 @@ from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.learning.worker import Learner, Report
-from gateway.steering.guidance.pattern import Status, Tier
+from gateway.steering.guidance.pattern import Pattern, Status
 from gateway.stores.exchanges import RawCall
 from gateway.stores.learning import DecisionRow, LessonFilter
 from gateway.stores.sql.learning import LearningStore
@@ -29,7 +29,7 @@ from steering_gateway_testing.store_conformance.records import (
     some_content,
 )
 from tests.learning.distilling import MODEL, stored, unsaid
-from tests.learning.runs import Call, shell
+from tests.learning.runs import Call, lessons_of, run, shell
 from tests.learning.test_rules import talk
 from tests.postgres import empty_database
 
@@ -59,16 +59,17 @@ async def test_gateways_that_read_the_same_runs_at_once_learn_them_once(
     gateways: list[Stores],
 ) -> None:
     """Each run is one piece of evidence, one outcome and one job, as if one gateway had read it."""
-    fixed: list[Call] = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
     failing: list[Call] = [shell("pytest", "1 failed"), shell("pytest", "E  Error: 1 failed")]
-    runs = [fixed, fixed, fixed, unsaid(), failing]
-    for number, calls in enumerate(runs):
-        task = f"task {'abcde'[number]}"
-        await gateways[0].states.commit(stored(number, calls, task_preview=task))
+    words = "please use pnpm instead of npm"
+    for number, person in enumerate(("ann", "ben", "ann")):
+        await talk(gateways[0], number, words, person=person, tenant=TENANT, read=False)
+    for number, calls in enumerate((unsaid(), failing), start=3):
+        await gateways[0].states.commit(stored(number, calls))
+    runs = range(5)
 
     async def read_all(one: Learner) -> Report:
         report = Report()
-        for number in range(len(runs)):
+        for number in runs:
             report.add(await one.read(f"r{number:04}", TENANT))
         report.moves += await one.review()
         return report
@@ -77,19 +78,18 @@ async def test_gateways_that_read_the_same_runs_at_once_learn_them_once(
     reports = await asyncio.gather(*map(read_all, learners))
     store = gateways[0].learning
     found = await store.lessons(LessonFilter())
-    (general,) = [each for each in found if each.pattern.tier is Tier.E2]
-    assert (general.support.conversations, general.support.tasks) == (2, 2)
+    assert [each.support.conversations for each in found] == [3]
     assert sum(report.lessons for report in reports) == len(found)
     evidence = [
         row for each in found for row in await store.evidence(TENANT, each.pattern.pattern_id)
     ]
     assert sum(report.evidence for report in reports) == len(evidence)
     assert len({(row.pattern_id, row.run_id) for row in evidence}) == len(evidence)
-    outcomes = [row for n in range(len(runs)) for row in await store.outcomes(TENANT, f"r{n:04}")]
+    outcomes = [row for n in runs for row in await store.outcomes(TENANT, f"r{n:04}")]
     assert sum(report.outcomes for report in reports) == len(outcomes)
     assert len({(row.run_id, row.source) for row in outcomes}) == len(outcomes) > 0
     assert sum(report.jobs for report in reports) == len(await store.jobs("distil")) > 0
-    assert sum(report.moves for report in reports) == 2
+    assert sum(report.moves for report in reports) == 1
     again = await read_all(learners[0])
     assert (again.lessons, again.evidence, again.outcomes, again.jobs) == (0, 0, 0, 0)
 
@@ -110,15 +110,20 @@ class _Overtaken:
         await self._store.put_posterior(*values)
 
 
+async def taught(stores: Stores) -> Pattern:
+    """A lesson in trial that the run r0000 supports."""
+    source = run([shell("mvn test", MISSING)], id="r0000", tenant=TENANT)
+    (pattern,) = lessons_of(source)
+    await stores.learning.learn([(pattern, [source.evidence(pattern.pattern_id, 1, "distilled")])])
+    return pattern
+
+
 async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
     gateways: list[Stores],
 ) -> None:
     """Another gateway settles a run's decision between reading them and storing the result."""
     calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
-    await gateways[0].states.commit(stored(0, calls))
-    await learner(gateways[0]).read("r0000", TENANT)
-    (lesson,) = await gateways[0].learning.lessons(LessonFilter())
-    pattern = lesson.pattern
+    pattern = await taught(gateways[0])
     for number in (1, 2):
         decision = DecisionRow(
             run_id=f"r{number:04}",
@@ -137,7 +142,7 @@ async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
     overtaken = _Overtaken(gateways[0].learning, lambda: fast.read("r0002", TENANT))
     late = dataclasses.replace(gateways[0], learning=cast(LearningStore, overtaken))
     await learner(late).read("r0001", TENANT)
-    (lesson,) = await gateways[2].learning.lessons(LessonFilter(tier=Tier.E1))
+    (lesson,) = await gateways[2].learning.lessons(LessonFilter())
     assert (lesson.posterior.decisions, lesson.posterior.given) == (2, 1)
 
 
@@ -159,13 +164,12 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     """Another gateway that has the run in memory, one that was started later, and reading all runs
     again learn nothing from it; its decisions count no longer, and texts that only it taught are
     masked where other runs were given them: in logs, steps and conversations; raw calls go."""
-    calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
-    await gateways[0].states.commit(stored(0, calls))
+    await gateways[0].states.commit(stored(0, [shell("mvn test", MISSING)]))
+    pattern = await taught(gateways[0])
     one, other = learner(gateways[0]), learner(gateways[1])
     for each in (one, other):
         await each.read("r0000", TENANT)
-    (lesson,) = await gateways[0].learning.lessons(LessonFilter())
-    name, key = lesson.pattern.pattern_id, lesson.pattern.lesson and lesson.pattern.lesson.key
+    name, key = pattern.pattern_id, pattern.lesson and pattern.lesson.key
     decision = DecisionRow(
         run_id="r0001",
         step_index=1,
@@ -178,7 +182,7 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
         key=key or "",
         state="NORMAL",
     )
-    text = "Use `./gradlew test` instead of `mvn`, which is not there."
+    text = pattern.fields["recommended_action"]
     frame = f'LEARNED: "{text}"'
     given = an_injection(1, run_id="r0001", pattern_id=name, text=frame)
     quotes = some_content(reply_text=f"I was told: {text}", actions=())
@@ -202,8 +206,8 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     assert await other.forget(TENANT, "unknown") is None
     assert await one.forget(TENANT, "r0000") == [name]
     for each in (one, other, learner(gateways[2])):
-        for run in ("r0000", "r0001"):
-            report = await each.read(run, TENANT)
+        for name_of_run in ("r0000", "r0001"):
+            report = await each.read(name_of_run, TENANT)
             assert (report.lessons, report.evidence) == (0, 0)
     assert await gateways[2].learning.lessons(LessonFilter()) == []
     trace = await gateways[2].runs.get_run("r0001", tenant=TENANT)

@@ -53,7 +53,7 @@ def outcomes_of(
     gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream, *talk: tuple[str, str]
 ) -> list[RunRecord]:
     """The runs of a conversation, once they were read: each message, and its reported outcome."""
-    server = gateway_server({"learning": {"mining": False}})
+    server = gateway_server({"learning": {"read_runs": False}})
     messages: list[dict[str, Any]] = []
     with client_of(server) as client:
         for number, (said, reported) in enumerate(talk):

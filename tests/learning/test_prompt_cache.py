@@ -11,13 +11,13 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.records import opening_prompts
 from gateway.learning.corrections import project_of
-from gateway.learning.mining import MinedRun, mine
-from gateway.learning.reading import read_run
+from gateway.learning.sources import SourceRun
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lessons import LEARNED
-from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier
+from gateway.steering.guidance.pattern import Status
 from gateway.stores.learning import Posterior
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from tests.learning.runs import lessons_of
 from tests.live.agents import WHICH, Drive, Run, read_runs, recorded_replies
 from tests.live.client import PLAIN
 from tests.live.test_recorded_runs import SAMPLE
@@ -63,22 +63,16 @@ async def learn_all(path: Path) -> int:
     try:
         for file, number, line in read_lines([SAMPLE]):
             recording = parse_recording(line, f"{file}:{number}")
-            steps = steps_of(recording)
-            run = MinedRun(
+            run = SourceRun(
                 id=recording.label.id,
                 tenant=TENANT,
                 conversation=recording.label.id,
                 task=recording.label.group,
-                steps=steps,
+                steps=steps_of(recording),
                 at=0.0,
                 project=project_of(opening_prompts({}, recording.messages or (), 0)),
             )
-            for found in mine(run, read_run(steps), expires_s=1e12):
-                lesson = Lesson(key=found.key)
-                fields = {"recommended_action": "Read the message, then change the call."}
-                pattern = found.pattern or Pattern(
-                    tier=Tier.E1, fields=fields, pattern_id=found.key, tenant=TENANT, lesson=lesson
-                )
+            for pattern in lessons_of(run):
                 await stores.learning.learn([(pattern, ())])
                 known.add(pattern.pattern_id)
         for each in known:

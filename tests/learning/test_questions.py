@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gateway.learning.distiller import job_about
-from gateway.learning.mining import mine
 from gateway.learning.questions import (
     EXCERPT_CHARS,
     MOST_CALLS,
@@ -19,8 +18,8 @@ from gateway.learning.questions import (
     read_proposal,
 )
 from tests.learning.distilling import PROPOSAL, unsaid
+from tests.learning.planted import POISON, SECRETS
 from tests.learning.runs import Call, read, run, shell
-from tests.learning.test_mining import MISSING, POISON, SECRETS
 
 
 def question(calls: list[Call]) -> Question:
@@ -43,15 +42,20 @@ def refused(values: Any, calls: list[Call] | None = None) -> str:
     return ""
 
 
-def test_only_what_templates_cannot_say_is_asked() -> None:
-    """A run that the templates describe makes no job; a job holds ids, and no text of the run."""
+def test_what_worked_later_or_failed_again_is_asked() -> None:
+    """A failure whose tool or program worked later comes before one that came again; one that came
+    once, and a look-up that found nothing, are not asked about. A job holds ids, and no text of the
+    run."""
 
     def job(calls: list[Call]) -> Any:
-        mined = run(calls)
-        found = mine(mined, read(calls), expires_s=1.0)
-        return job_about(mined, found)
+        return job_about(run(calls), read(calls))
 
-    assert job([shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]) is None
+    missing = shell("mvn test", "bash: mvn: command not found")
+    assert job([missing, shell("./gradlew test", "BUILD SUCCESSFUL")]) is None
+    assert job([("find_order", {"id": n}, "[]") for n in (1, 2)]) is None
+    again = job([missing, missing])
+    assert (again.payload["step"], again.payload["failure"]) == (1, read([missing])[0].key)
+    assert job([missing, missing, *unsaid()]).payload["step"] == 3
     made = job(unsaid(words="the-words-of-the-tool"))
     assert made is not None
     assert (made.payload["run"], made.payload["step"]) == ("run-1", 1)

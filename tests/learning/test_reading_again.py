@@ -1,41 +1,27 @@
-"""Runs that are read again change nothing, whatever was learned in between."""
+"""Runs that are read again change nothing."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
-from gateway.learning.life_cycle import BY_OPERATOR, LessonActions, next_move
-from gateway.learning.worker import Learner, Report
-from gateway.steering.guidance.pattern import Status, Tier
+from gateway.learning.book import LessonBook
+from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
+from gateway.learning.worker import Learner
+from gateway.steering.guidance.lessons import LessonQuery
+from gateway.steering.guidance.pattern import MINED, Pattern, Status
 from gateway.stores.learning import LessonFilter, StoredLesson
-from steering_gateway_testing.store_conformance.keys import a_key
-from steering_gateway_testing.store_conformance.records import START
+from steering_gateway_testing.store_conformance.records import TENANT
 from tests.learning.distilling import read_again, stored, unsaid
-from tests.learning.runs import Call, shell
+from tests.learning.runs import lessons_of, run, shell
+from tests.learning.test_rules import RULE, talk
 
-TOO_MANY = "Error: limit must be below 100: invalid"
-
-
-def search(limit: int | None, result: str) -> Call:
-    return "search", {"q": "a"} | ({} if limit is None else {"limit": limit}), result
-
-
-FIXED = [search(900, TOO_MANY), search(None, "[1]")]
-RUNS: list[list[Call]] = [
-    [search(50, TOO_MANY)],
-    [*FIXED, search(900, TOO_MANY), search(50, TOO_MANY)],
-    FIXED,
-    FIXED,
-    FIXED,
-    unsaid(),
-]
+MISSING = "bash: mvn: command not found"
 
 
 @pytest.fixture
@@ -45,115 +31,66 @@ async def stores() -> AsyncIterator[Stores]:
     await found.close()
 
 
-async def read(stores: Stores, numbers: Sequence[int]) -> Report:
-    return await read_again(stores, [f"r{number:04}" for number in numbers])
-
-
 async def lessons(stores: Stores) -> list[StoredLesson]:
     return await stores.learning.lessons(LessonFilter())
 
 
 async def test_a_second_pass_changes_nothing(stores: Stores) -> None:
-    """The same lessons with the same evidence and status; runs in which the call worked without the
-    move withdraw the candidate."""
-    for number, (calls, task) in enumerate(zip(RUNS, "abcdef", strict=True)):
-        await stores.states.commit(stored(number, calls, task_preview=task))
-    first = await read(stores, range(len(RUNS)))
-    assert (first.lessons, first.evidence, first.jobs) == (2, 6, 1)
+    """The same rule with the same evidence and status, and the same job."""
+    for number in range(2):
+        await talk(stores, number, "please use pnpm instead of npm", read=False)
+    await stores.states.commit(stored(2, unsaid()))
+    runs = [f"r{number:04}" for number in range(3)]
+    first = await read_again(stores, runs)
+    assert (first.said, first.lessons, first.evidence, first.jobs) == (2, 1, 2, 1)
     known = await lessons(stores)
-    again = await read(stores, range(len(RUNS)))
+    assert [each.pattern.fields["recommended_action"] for each in known] == [RULE]
+    again = await read_again(stores, runs)
     assert (again.lessons, again.evidence, again.jobs, again.outcomes) == (0, 0, 0, 0)
     assert await lessons(stores) == known
-    assert {each.pattern.lesson.status for each in known if each.pattern.lesson} == {
-        Status.CANDIDATE
-    }
-    for number in range(6, 26):
-        await stores.states.commit(stored(number, [search(900, TOO_MANY), search(20, "[1]")]))
-    await stores.states.commit(stored(26, FIXED))
-    await read(stores, [*range(1, 4), *range(6, 27)])
-    retired = [e for e in await lessons(stores) if e.reason == "runs without it did as well"]
-    assert [each.pattern.tier for each in retired] == [Tier.E1]
 
 
-async def test_failures_of_one_kind_support_one_text(stores: Stores) -> None:
-    """Failures of one tool and kind in other words, each on one task: the first two make a general
-    lesson, the third one more for its key; another failure and another pass add nothing."""
-    words = ("list index out of range", "the page index was too high", "no index of that number")
-    runs = [[search(900, f"IndexError: {each}"), search(None, "[1]")] for each in words]
-    other: list[Call] = [("find", {"q": "a"}, "Error: no way"), ("find", {"p": "a"}, "[1]")]
-    for number, calls in enumerate([*runs, other]):
-        await stores.states.commit(stored(number, calls, task_preview=f"task {'abcd'[number]}"))
-    await read(stores, range(2))
-    (first,) = [e for e in await lessons(stores) if e.pattern.tier is Tier.E2]
-    assert (first.support.conversations, first.support.tasks) == (2, 2)
-    await read(stores, range(4))
-    general = [e for e in await lessons(stores) if e.pattern.tier is Tier.E2]
-    assert {e.pattern.fields["intervention"] for e in general} == {"Call `search` without `limit`."}
-    known = await lessons(stores)
-    again = await read(stores, range(4))
-    assert (again.lessons, again.evidence) == (0, 0)
-    assert await lessons(stores) == known
+async def test_what_worked_after_a_failure_is_no_lesson(stores: Stores) -> None:
+    """The order of calls shows no cause: however many runs did the same, nothing is learned."""
+    fixed = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
+    for number in range(5):
+        await stores.states.commit(stored(number, fixed, task_preview=f"task {'abcde'[number]}"))
+    report = await read_again(stores, [f"r{number:04}" for number in range(5)])
+    assert (report.runs, report.lessons, report.evidence) == (5, 0, 0)
+    assert await lessons(stores) == []
 
 
-async def test_one_gateway_key_of_several_opens_no_trial(stores: Stores) -> None:
-    """Two conversations with one key leave a candidate, a third one with another key opens it."""
-    for name in ("team", "guest"):
-        await stores.keys.add_key(a_key(name, name=name))
-    for number, key in enumerate(("guest", "guest", "team")):
-        task = f"task {'abc'[number]}"
-        await stores.states.commit(stored(number, FIXED, task_preview=task, key_name=key))
-        await read(stores, range(number + 1))
-        for each in await lessons(stores):
-            move = next_move(each, 0.0, trials=True)
-            opened = move.status if move else Status.CANDIDATE
-            assert opened is (Status.TRIAL if key == "team" else Status.CANDIDATE)
-            assert (each.support.keys, each.support.tenant_keys) == (1 + (key == "team"), 2)
-
-
-async def test_a_restart_changes_no_lesson(stores: Stores) -> None:
-    """A gateway that starts compares with all runs that were read before, not with the newest of
-    them alone, in which the call worked without the move."""
-    for number in range(8):
-        task = f"task {'abcdefgh'[number]}"
-        await stores.states.commit(stored(number, FIXED, task_preview=task))
-    for number in range(8, 13):
-        await stores.states.commit(stored(number, [search(900, TOO_MANY), search(20, "[1]")]))
-    await read(stores, range(13))
-    known = await lessons(stores)
-    assert known
-    assert "runs without it did as well" not in {each.reason for each in known}
-    settings = LearningSettings(interval_s=0.001)
-    where = (stores.learning, stores.runs, stores.states)
-    learner = Learner(*where, lambda: settings, now=lambda: START + 10_000.0)
-    following = asyncio.ensure_future(learner.follow())
-    async with asyncio.timeout(60):
-        for begins in (True, False):
-            while (learner.waiting == 0) is begins:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.001)
-    following.cancel()
-    assert await lessons(stores) == known
-
-
-async def test_a_lesson_whose_move_fails_in_many_runs_is_retired(stores: Stores) -> None:
-    """The program that it names is gone, too: after ten runs in a row that tried it, and not while
-    it works in one of them. An operator's approval does not keep it, and trials need none."""
+async def test_lessons_of_the_order_of_calls_are_retired(stores: Stores) -> None:
+    """Those that an earlier version made are given to no run, and the next look retires them; one
+    that an operator approved stays, also when its trial is over. Nothing is removed."""
+    commands = ("mvn test", "npm test", "tox run")
+    made = [old(command) for command in commands]
+    await stores.learning.learn([(each, ()) for each in made])
+    approved = await stores.learning.lesson(TENANT, made[2].pattern_id)
+    assert approved is not None
+    actions = LessonActions(stores.learning)
+    assert await actions.move(approved, Status.ACTIVE, f"approved {BY_OPERATOR}", 2.0)
+    keys = tuple(each.lesson.key for each in made if each.lesson)
+    query = LessonQuery(keys=keys, exclude=frozenset())
+    given = await LessonBook(stores.learning, failed=print).find(query, TENANT)
+    assert [each.pattern.pattern_id for each in given] == [made[2].pattern_id]
     learner = Learner(stores.learning, stores.runs, stores.states, LearningSettings)
-    gone, numbers = "bash: line 1: {}: command not found", itertools.count(1)
+    assert (await learner.look()).moves == 2
+    found = {each.pattern.pattern_id: each for each in await lessons(stores)}
+    status = {
+        name: each.pattern.lesson.status for name, each in found.items() if each.pattern.lesson
+    }
+    assert [status[each.pattern_id] for each in made] == [
+        *(Status.RETIRED, Status.RETIRED),
+        Status.ACTIVE,
+    ]
+    assert "order of calls" in found[made[0].pattern_id].reason
 
-    async def reads(runs: int, *, works: bool) -> set[Status]:
-        after = [("find src > o", "" if works else gone.format("find")), ("ls src", "a")]
-        calls = [shell("fd src > o", gone.format("fd")), *itertools.starmap(shell, after)]
-        for number in itertools.islice(numbers, runs):
-            record = stored(number, calls)
-            await stores.states.commit(record)
-            await learner.read(record.runs[0].id, None)
-        found = await stores.learning.lessons(LessonFilter(key_prefix="missing_command|$fd"))
-        return {each.pattern.lesson.status for each in found if each.pattern.lesson}
 
-    assert await reads(3, works=True) == {Status.CANDIDATE}
-    for each in await stores.learning.lessons(LessonFilter()):
-        await LessonActions(stores.learning).move(each, Status.ACTIVE, BY_OPERATOR, 1.0)
-    assert await reads(9, works=False) == {Status.ACTIVE}
-    assert await reads(1, works=True) == {Status.ACTIVE}
-    assert await reads(9, works=False) == {Status.ACTIVE}
-    assert await reads(1, works=False) == {Status.RETIRED}
+def old(command: str) -> Pattern:
+    """A lesson in trial that an earlier version read off a run."""
+    missing = f"bash: {command.split()[0]}: command not found"
+    (pattern,) = lessons_of(run([shell(command, missing)], tenant=TENANT))
+    assert pattern.lesson is not None
+    lesson = replace(pattern.lesson, origin=MINED, applies_when={})
+    return replace(pattern, lesson=lesson)

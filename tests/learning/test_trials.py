@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -35,7 +32,7 @@ from gateway.stores.learning import (
     StoredLesson,
     Support,
 )
-from lab.learning import pairs, tenant, trials
+from lab.learning import tenant, trials
 
 
 @pytest.mark.parametrize(
@@ -271,30 +268,3 @@ def test_when_a_lesson_moves() -> None:
     assert judged_now.status is Status.ACTIVE
     assert next_move(stored(Status.TRIAL, posterior=helps), 0.0, trials=True, bar=40.0) is None
     assert why_not_active(stored(Status.ACTIVE), trials=True) == ""
-
-
-def test_lessons_of_other_tasks_name_what_worked(tmp_path: Path) -> None:
-    """Where a look-up is what makes the difference, and not where successful runs lack it too."""
-
-    def call(number: int, name: str, result: str) -> list[dict[str, Any]]:
-        calls = [
-            {"id": f"c{number}", "function": {"name": name, "arguments": f'{{"n": {number}}}'}}
-        ]
-        answer = {"role": "tool", "tool_call_id": f"c{number}", "content": result}
-        return [{"role": "assistant", "tool_calls": calls}, answer]
-
-    def run(task: int, *, good: bool) -> str:
-        failed = "Error: order not found"
-        messages = [{"role": "user", "content": f"task {task}"}, *call(1, "get_order", failed)]
-        messages += call(2, "find_user", "user ok") if good else []
-        messages += call(3, "get_order", "order: fine" if good else failed)
-        group = {"group": f"t{task}", "source": "shop", "success": good}
-        return json.dumps({"id": f"r{task}{good}", "messages": messages, **group})
-
-    file = tmp_path / "runs.jsonl"
-    file.write_text("\n".join(run(task, good=good) for task in range(16) for good in (True, False)))
-    found = pairs([file])["shop"]
-    assert (found["tasks"], found["named"]) == (16, 1.0)
-    assert found["other_moves"] < 0.8
-    file.write_text("\n".join(run(task, good=False) for task in range(16)))
-    assert pairs([file]) == {}

@@ -11,7 +11,8 @@ from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.learning.worker import MOST_WAITING, Learner
 from tests.learning.distilling import stored
 from tests.learning.runs import shell
-from tests.learning.test_mining import MISSING
+
+MISSING = "bash: mvn: command not found"
 
 
 def test_the_runs_without_a_call_for_longest_are_given_up() -> None:

@@ -11,20 +11,18 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.conversations.records import opening_prompts
 from gateway.learning.corrections import project_of
-from gateway.learning.mining import MinedRun, mine
-from gateway.learning.reading import read_run
+from gateway.learning.sources import SourceRun
 from gateway.library import starter_patterns
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of
 from gateway.offline.replay import policy_from_dict
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.pattern import Pattern, Status
+from gateway.steering.guidance.pattern import Pattern
 from lab.library_answers import library_look_ups
 from steering_gateway_testing import (
     AppServer,
@@ -34,6 +32,7 @@ from steering_gateway_testing import (
     ToolCall,
     Usage,
 )
+from tests.learning.runs import lessons_of
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS
 
@@ -103,7 +102,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "lessons": {
         "steering": EAGER,
         # Nothing is learned meanwhile: the replay knows the lessons that there were before.
-        "learning": {"trials": "on", "mining": False, "interval_s": 3600, "per_run": 3},
+        "learning": {"trials": "on", "read_runs": False, "interval_s": 3600, "per_run": 3},
     },
     "one run, own monitors": {
         "conversations": {"run_boundary": "never"},
@@ -250,24 +249,20 @@ def sample(file: Path, part: slice) -> tuple[list[Run], dict[str, Recording]]:
     return chosen, {run["id"]: parse_recording(orjson.dumps(run).decode(), "-") for run in chosen}
 
 
-def mined(recordings: Mapping[str, Recording]) -> list[Pattern]:
-    """What the recordings teach, as lessons in trial."""
+def taught(recordings: Mapping[str, Recording]) -> list[Pattern]:
+    """A lesson in trial for each failure of the recordings."""
     found: dict[str, Pattern] = {}
     for recording in recordings.values():
-        steps = steps_of(recording)
-        run = MinedRun(
+        run = SourceRun(
             id=recording.label.id,
             tenant="default",
             conversation="",
             task="",
-            steps=steps,
+            steps=steps_of(recording),
             at=0.0,
             project=project_of(opening_prompts({}, recording.messages or (), 0)),
         )
-        for each in mine(run, read_run(steps), expires_s=1.0):
-            if each.pattern is not None and each.pattern.lesson is not None:
-                lesson = replace(each.pattern.lesson, status=Status.TRIAL)
-                found[each.pattern.pattern_id] = replace(each.pattern, lesson=lesson)
+        found |= {each.pattern_id: each for each in lessons_of(run)}
     return list(found.values())
 
 
@@ -307,7 +302,7 @@ async def _compare(
     policy = policy_from_dict(config)
     patterns, lessons = "starter", list[Pattern]()
     if name == "lessons":
-        lessons = mined(recordings)
+        lessons = taught(recordings)
         await store(server, lessons)
         known = tmp_path / "patterns.jsonl"
         known.write_text("\n".join(map(to_line, (*starter_patterns(), *lessons))))

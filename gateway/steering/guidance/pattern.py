@@ -34,6 +34,8 @@ class Status(enum.StrEnum):
 
 
 RETRIEVED = (Status.TRIAL, Status.ACTIVE)
+MINED = "mined"
+"""Origin of lessons that earlier versions read off the order of calls, which is no cause."""
 
 
 class Trust(enum.StrEnum):
@@ -53,7 +55,7 @@ class Trust(enum.StrEnum):
 
 class Lesson(Struct, frozen=True, kw_only=True):
     """Data that makes a pattern a lesson. `version`, `supersedes`: an edited lesson is a new one,
-    one version later, that names the one it replaces; `origin`: `mined`, `distilled` or `written`;
+    one version later, that names the one it replaces; `origin`: `said`, `distilled` or `written`;
     `key`: of the failure that it answers (see `evidence.failure_keys`); `applies_when`: conditions
     and marks, by name; `last_confirmed_at`, `expires_at`: seconds of the epoch; `share`: of the
     occasions on which it is given, in (0, 1)."""
@@ -62,7 +64,7 @@ class Lesson(Struct, frozen=True, kw_only=True):
     status: Status = Status.CANDIDATE
     version: int = 1
     supersedes: str = ""
-    origin: str = "mined"
+    origin: str = "distilled"
     trust: Trust = Trust.TEMPLATE
     applies_when: Mapping[str, str] = {}
     last_confirmed_at: float = 0.0

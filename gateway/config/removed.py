@@ -1,0 +1,47 @@
+"""Settings of earlier versions: they stop no start, and are named with what takes their place."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
+
+_TABLES = tomllib.loads(Path(__file__).with_name("removed.toml").read_text("utf-8"))
+_RENAMED: Final[Mapping[str, str]] = _TABLES["renamed"]
+_GONE: Final[Mapping[str, str]] = _TABLES["gone"]
+
+
+def removed_keys(raw: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
+    """Settings of earlier versions that a config or the environment has: the name as it is written
+    there, and one line that says what takes its place."""
+    found = {}
+    for old, text in _lines():
+        section, _, key = old.partition(".")
+        values = raw.get(section)
+        if isinstance(values, Mapping) and key in values:
+            found[old] = text
+        variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()
+        if variable in env:
+            found[variable] = text
+    return found
+
+
+def _lines() -> Iterator[tuple[str, str]]:
+    for old, new in _RENAMED.items():
+        yield old, f"has another name: {new}"
+    for old, why in _GONE.items():
+        yield old, f"has no effect: {why}"
+
+
+def drop_removed(merged: dict[str, Any]) -> None:
+    """Take the settings of earlier versions out of these values; one that only has another name
+    hands its value on."""
+    for old in (*_RENAMED, *_GONE):
+        section, _, key = old.partition(".")
+        values = merged.get(section)
+        if not isinstance(values, dict) or key not in values:
+            continue
+        value = values.pop(key)
+        if new := _RENAMED.get(old):
+            values.setdefault(new.partition(".")[2], value)

@@ -1,0 +1,43 @@
+"""A config of an earlier version starts, and every setting that is gone is named once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.config import load_settings, removed_keys, settings_from_dict
+
+OLD = {"learning": {"mining": False, "max_general": 7, "trials": "on"}}
+VARIABLES = {"GATEWAY_LEARNING__MINING": "false", "GATEWAY_LEARNING__MAX_GENERAL": "7"}
+
+
+def test_a_renamed_setting_keeps_its_value() -> None:
+    """From a file and from the environment, unless the new name is set, too."""
+    for settings in (settings_from_dict(OLD), settings_from_dict({}, VARIABLES)):
+        assert settings.learning.read_runs is False
+    assert settings_from_dict(OLD).learning.trials == "on"
+    both = {"learning": {"mining": False, "read_runs": True}}
+    assert settings_from_dict(both).learning.read_runs is True
+
+
+def test_each_is_named_as_it_is_written() -> None:
+    """With what takes its place; a config without one says nothing."""
+    found = removed_keys(OLD, VARIABLES)
+    assert set(found) == {"learning.mining", "learning.max_general", *VARIABLES}
+    assert "learning.read_runs" in found["learning.mining"]
+    assert "learning.max_instances" in found["GATEWAY_LEARNING__MAX_GENERAL"]
+    assert removed_keys({"learning": {"trials": "on"}, "storage": None}, {}) == {}
+
+
+def test_check_config_says_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is no fault, and the warning names the place."""
+    path = tmp_path / "config.yaml"
+    path.write_text("learning:\n  trials: 'on'\n  mining: false\n")
+    assert load_settings(path, {}).learning.read_runs is False
+    assert main(["check-config", "--config", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    said = "line 3: learning.mining: has another name: learning.read_runs"
+    assert [each for each in report["warnings"] if said in each]
