@@ -13,9 +13,9 @@ import brotli
 from msgspec import Struct
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    from compression import zstd as zstd
 else:
-    from backports import zstd
+    from backports import zstd as zstd
 
 _ANY_ZLIB_HEADER: Final = 47
 """zlib's window argument that accepts both gzip and zlib headers."""
