@@ -433,9 +433,10 @@ BUILD = [
 
 def test_lessons_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
     """What the person's own past teaches is there when the gateway starts; it costs nothing."""
+    task = "Build it. Never force push to main."
     for number in range(3):
         id = f"{number}{ONE[1:]}"
-        log_of(a_session(id, ("Build it", BUILD), began=BEGAN + 1000 * number), tmp_path)
+        log_of(a_session(id, (task, BUILD), began=BEGAN + 1000 * number), tmp_path)
     database = tmp_path / "gateway.db"
     settings = _settings(database)
     settings = changed(settings, learning=changed(settings.learning, model="gpt-4o"))
@@ -446,7 +447,7 @@ def test_lessons_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
     async def learned() -> None:
         opened = await open_stores(settings.storage)
         lessons = await opened.learning.lessons(LessonFilter(tenant="default"))
-        assert any("mvn" in str(each.pattern.fields) for each in lessons)
+        assert any("force push" in str(each.pattern.fields) for each in lessons)
         newest = max(
             each.pattern.lesson.last_confirmed_at for each in lessons if each.pattern.lesson
         )
