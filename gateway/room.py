@@ -29,6 +29,9 @@ class Room:
         self._held = 0
         self._of_keys = Counter[str]()
         self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
+        self.turn = asyncio.Lock()
+        """Whoever reads much passes it on after each step of the event loop, so that others go on
+        between two pieces, and not only between the pieces of two hundred."""
 
     def share(self, settings: ServerSettings, key: str = "") -> Share:
         """A part of the room for one request or connection; nothing yet. `key`: the gateway key
@@ -81,6 +84,7 @@ class Share:
     def __init__(self, room: Room, settings: ServerSettings, key: str) -> None:
         self._room = room
         self.settings = settings
+        self.turn = room.turn
         self.key = key
         self.limit = int(settings.max_bytes_in_flight_mb * 2**20)
         self.size = 0

@@ -61,6 +61,9 @@ class Threads:
 
 off_loop = Threads("computing", min(32, (os.cpu_count() or 1) + 4)).run
 """Does work that uses the processor for more than a few milliseconds."""
+reading = Threads("reading", 1).run
+"""Reads large bodies, in one thread: each further one would ask for the interpreter, too, and every
+turn of the event loop would wait for all of them."""
 loading = Threads("loading", 8).run
 """Imports and reads what takes up to a minute on a busy machine."""
 on_disk = Threads("disk", 4).run

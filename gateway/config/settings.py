@@ -87,7 +87,7 @@ class ServerSettings:
     max_body_s: float = 60
     max_buffered_response_mb: float = 32
     max_concurrent_requests: int = 0
-    max_bytes_in_flight_mb: float = 192
+    max_bytes_in_flight_mb: float = 144
     body_wait_s: float = 30
     sse_keepalive_s: float = 0
     drain_s: float = 30

@@ -40,7 +40,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.identity import conversation_id, identify
 from gateway.stores.budgets import Amounts
-from gateway.tasks import off_loop
+from gateway.tasks import reading
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
@@ -416,7 +416,7 @@ async def read_request(raw: bytes) -> ChatRequest | None:
     try:
         if len(raw) < COUNTED_BYTES:
             return ChatRequest(raw, parse_object(raw, orjson.loads))
-        body, spans = await off_loop(skim, raw, orjson.loads)
+        body, spans = await reading(skim, raw, orjson.loads)
         return ChatRequest(raw, body, skimmed=spans)
     except BadRequest:
         return None  # the upstream decides what its own routes accept

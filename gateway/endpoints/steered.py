@@ -32,7 +32,7 @@ from gateway.pipeline import Pipeline
 from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.tasks import off_loop
+from gateway.tasks import reading
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
@@ -136,10 +136,10 @@ class SteeredEndpoint:
         known = services.index.known_prefix(tenant, raw, self.dialect.list_key)
         new_from = known.end if known is not None else 0
         if len(raw) - new_from > services.settings.steering.max_body_mb * 2**20:
-            return await off_loop(self.dialect.skim, raw, orjson.loads, asked)
+            return await reading(self.dialect.skim, raw, orjson.loads, asked)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
             return self._read(raw, known, asked)
-        return await off_loop(self._parse_big, raw, known, new_from, asked)
+        return await reading(self._parse_big, raw, known, new_from, asked)
 
     def _parse_big(
         self, raw: bytes, known: BodyPrefix | None, new_from: int, asked: Addressed | None

@@ -22,7 +22,7 @@ from gateway.upstream.pool import Origin, Pool
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 BUFFER_BYTES = 2**16  # what one direction holds before its sender has to wait
-_PIECE_BYTES = 2**13
+_PIECE_BYTES = 2**12
 _LATE = "the message did not arrive in time (server.max_body_s)"
 _NO_ROOM = "there is no room for the message (server.max_bytes_in_flight_mb)"
 _MAX_REFUSAL_BYTES = 2**20
@@ -129,8 +129,9 @@ class MessageSide:
         with contextlib.suppress(OSError):
             while data := await self._read():
                 if isinstance(data, bytes):
-                    if len(data) == _PIECE_BYTES:
-                        await asyncio.sleep(0)  # it may be a thousand frames, and more
+                    if len(data) == _PIECE_BYTES:  # it may be hundreds of frames
+                        async with self._share.turn:
+                            await asyncio.sleep(0)
                     self._connection.receive_data(data)
                 for event in [data] if isinstance(data, Event) else self._connection.events():
                     given = await self._whole(event) if isinstance(event, Message) else event
