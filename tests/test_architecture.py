@@ -216,12 +216,6 @@ def test_the_map_names_all_there_is() -> None:
     assert not top - named - quiet, f"not in {MAP.name}: {sorted(top - named - quiet)}"
 
 
-def test_no_module_is_longer_than_a_reader_can_hold() -> None:
-    """Modules stay below 600 lines; what is read together is in one."""
-    long = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in modules(".")}
-    assert not {name: size for name, size in long.items() if size > 600}
-
-
 def test_tests_say_what_they_hold() -> None:
     """Each test has a docstring."""
     silent = [
