@@ -57,4 +57,4 @@ async def test_many_patterns_take_as_many_statements_as_few() -> None:
             taken.append(way.waits - before)
         await stores.close()
     _, few, many = taken  # the first ones prepare the statements
-    assert many == few
+    assert many <= few

@@ -167,6 +167,9 @@ class PatternStore:
             known = await self._known([pattern for pattern, _ in entries], connection)
             results = [known.add(pattern) for pattern, _ in entries]
             await write_patterns(known.changed, connection)
+            replaced = {own for result, own in results if result is values.Added.REPLACED}
+            outdated = [pattern for pattern in known.changed if pattern.pattern_id in replaced]
+            await _forget_vectors(outdated, connection)
             await self._put(entries, connection)
             return results
 
@@ -187,6 +190,7 @@ class PatternStore:
             if same != pattern.pattern_id:
                 raise values.PatternConflict(f"pattern {same!r} has the same content")
             await write_patterns([pattern], connection)
+            await _forget_vectors([pattern], connection)
             await self._put([(pattern, vector)], connection)
 
         await self._engine.transact(work)
@@ -449,12 +453,17 @@ class _Known:
 
 
 async def write_patterns(patterns: Sequence[Pattern], connection: db.Connection) -> None:
-    """Write the contents of patterns, new ones or over those of the same ids. The vectors of all
-    embedders, which belong to the old texts, are removed."""
+    """Write the contents of patterns, new ones or over those of the same ids."""
     rows = [_row(pattern) for pattern in patterns]
     await connection.execute_many(_WRITE, rows)
+
+
+async def _forget_vectors(patterns: Sequence[Pattern], connection: db.Connection) -> None:
+    """Remove the vectors of all embedders for patterns whose texts were replaced. A database that
+    nobody has searched yet has no table of vectors, and no pattern to replace."""
     ids = [db.row_of(pattern, ("tenant", "pattern_id")) for pattern in patterns]
-    await connection.execute_many(_OUTDATED, ids)
+    if ids:
+        await connection.execute_many(_OUTDATED, ids)
 
 
 def _row(pattern: Pattern) -> dict[str, Any]:
