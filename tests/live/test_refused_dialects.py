@@ -141,7 +141,10 @@ async def test_the_requested_model_answers_in_every_dialect(
                 models = list(dict.fromkeys(request.model for request in refusing.requests))
                 told = [answer.headers.get(f"x-gateway-{n}") for n in ("model", "attempts")]
                 served = answer.status_code == 200 and ANSWER.split()[-1] in answer.text
-                if not served or models != asked or told != ["usual", str(len(asked))]:
+                attempts = len(asked)
+                if name == "not found" and steps == 1 and path != "chat/completions":
+                    attempts += "routed" not in lane  # asked again natively, in chat completions
+                if not served or models != asked or told != ["usual", str(attempts)]:
                     wrong.append((name, stream, steps, told, models, answer.text[:300]))
     assert not wrong, "\n".join(map(str, wrong))
 
