@@ -21,7 +21,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "patterns": ("patterns",),
     "learn": ("learn",),
     "policy": ("policy",),
-    "runs": ("runs",),
+    "runs": ("runs", "steering"),
     "report": ("report", "pilot"),
     "control": ("budgets", "keys", "alerts", "migrate"),
 }

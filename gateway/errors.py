@@ -163,9 +163,11 @@ class ShuttingDown(GatewayError):
 
 class RunRefused(GatewayError):
     """A call that is not sent, because its run may go no further now. Clients of OpenAI and
-    Anthropic send a 429 again, unless `x-should-retry` says otherwise."""
+    Anthropic send a 429 again, unless `x-should-retry` says otherwise. `go_on`: added to the stored
+    reason, and kept from the client: the command that lets the run go on."""
 
     status, type = 429, "insufficient_quota"
+    go_on = ""
 
 
 class BudgetExceeded(RunRefused):
@@ -186,6 +188,8 @@ class RunStopped(RunRefused):
     type, code, label = "permission_error", "run_stopped", "stopped"
 
 
+CAN_RAISE = " The person who runs the gateway can raise the limit."
+CAN_GO_ON = " The person who runs the gateway can let it go on."
 STOPPED = "Stopped: "  # how the message of a stop begins
 BY_OPERATOR = "by the operator"  # in the message of a stop that a person has ordered
 AT_RISK = "control.at_risk: "  # how the reason of a stop begins that this setting has ordered

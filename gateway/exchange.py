@@ -12,12 +12,11 @@ from gateway.wire.usage import TokenUsage, token_usage
 
 
 class Caller(Struct, kw_only=True):
-    """Sender of a request. `key`: the name of its gateway key. `operator`: it may change what holds
-    for the call: budgets, stops. `labels`: team and owner of the key."""
+    """Sender of a request. `key`: the name of its gateway key; `labels`: that one's team and
+    owner."""
 
     tenant: str = ""
     key: str = ""
-    operator: bool = False
     labels: dict[str, str] = {}
 
 

@@ -50,6 +50,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.steering.identity import identify
+from gateway.stores.budgets import STEERING
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import KeyTerms
 from gateway.tasks import DeadlinePassed, OwnTime
@@ -299,6 +300,8 @@ class Pipeline:
         control, workloads = call.control, self._runtime.opened.workloads
         if control.unit:
             conversation.unit = control.unit
+        if self._runtime.holds.find((STEERING,)):
+            return "off" if "off" in (control.mode, services.settings.steering.mode) else "shadow"
         if control.mode:
             return control.mode
         experiment, settings = services.settings.experiment, services.settings.steering

@@ -56,6 +56,7 @@ class Runtime:
     learning: LearningStore
 
     def __init__(self, settings: Settings) -> None:
+        self.own_key = ""  # of `gateway wrap`, whose agent may be able to read the config
         self.metrics = Metrics()
         self.tagged = TaggedCalls(self.metrics.registry, settings.observability)
         self.settings = settings
@@ -124,6 +125,7 @@ class Runtime:
         stores = await wait(lambda: open_stores(storage, vectors=searched))
         closing.push_async_callback(stores.close)
         self.instance = stores.identity or self.instance
+        await wait(lambda: self._show_admin_key(stores))
         states = await self._open_states(stores, damaged)
         await wait(lambda: self.keys.refresh(stores.keys))
         following = self.keys.follow(stores.keys, lambda: self.settings.auth)
@@ -159,6 +161,11 @@ class Runtime:
         )
         self._listen(opened)
         return opened
+
+    async def _show_admin_key(self, stores: Stores) -> None:
+        key = self.own_key or self.settings.auth.admin_key
+        if key and stores.controls is not None:
+            await stores.controls.show_key(key, os.getpid() if self.own_key else 0)
 
     def _follow(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         """Run a loop in the background until the gateway stops."""
@@ -231,6 +238,7 @@ class Runtime:
         async def reopened() -> None:
             """The store was opened again: its file may be another one, or a new and empty one."""
             metrics.store_reopened.inc()
+            await self._show_admin_key(stores)
             await self.keys.refresh(stores.keys)
             if self.started and self.opened.patterns is not None:
                 await self.opened.patterns.library.prepare()
@@ -310,6 +318,7 @@ class Runtime:
         old, self.services, self.settings = self.services, fresh, settings
         for listener in self.reloaded:
             listener(settings)
+        spawn(self._show_admin_key(opened.stores))
         old.retire()
         if fresh.table.needs_litellm:
             spawn(self._load_litellm(fresh), name="import litellm")

@@ -139,7 +139,6 @@ class GatewayServer(uvicorn.Server):
             label_lines(worker=place.index)
         self._reloads = reloads
         self.listening: Callable[[str], None] | None = None
-        self.announces_key = True  # so that other commands of this user may control the gateway
         self._announced = contextlib.ExitStack()
 
     def handle_exit(self, sig: int, frame: object) -> None:
@@ -162,8 +161,8 @@ class GatewayServer(uvicorn.Server):
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         first = self._place is None or self._place.index == 0
         if first:
-            own = "" if runtime.settings.auth.admin_key else process_key()
-            shown = own if self.announces_key else ""
+            # Other commands of this user may control it, unless its agent is the same user.
+            shown = "" if runtime.settings.auth.admin_key or runtime.own_key else process_key()
             self._announced.enter_context(announced(url, runtime.settings.storage.file, shown))
         runtime.log.info(
             "listening",

@@ -133,6 +133,10 @@ class UsedAccount:
     unpriced: int = 0
 
 
+class ForgedAccount(UsedAccount):
+    """An account whose limits were set without the admin key."""
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """A condition that holds now. `subject` tells two conditions of one rule apart; `task`: the
     beginning of a run's task, which messages quote only where that is configured."""
@@ -289,6 +293,14 @@ def _store(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
 
 def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     for account in signals.accounts:
+        if isinstance(account, ForgedAccount):
+            yield Finding(
+                rule="budget",
+                subject=f"{account.budget}:{account.subject}:forged",
+                severity="danger",
+                title=f"Limits of the budget {account.budget} of {account.scope} {account.subject} "
+                "were set without the admin key, and do not hold",
+            )
         reached = [share for share in settings.budget if account.used >= share - _ROUNDING]
         if not reached:
             continue

@@ -11,7 +11,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.alerts.rules import CallCounters, Finding, Signals, UsedAccount, findings
+from gateway.alerts.rules import (
+    CallCounters,
+    Finding,
+    ForgedAccount,
+    Signals,
+    UsedAccount,
+    findings,
+)
 from gateway.alerts.sender import AlertSender
 from gateway.backends import Stores
 from gateway.budgets.accounting import Accounting
@@ -199,8 +206,9 @@ async def used_accounts(accounting: Accounting, since: float) -> list[UsedAccoun
             continue
         used, metric = account.share(budget.limits.given(), now)
         if metric:
+            kind = ForgedAccount if account.forged else UsedAccount
             found.append(
-                UsedAccount(
+                kind(
                     budget=budget.name,
                     scope="+".join(budget.scopes),
                     subject=account.subject,
@@ -394,9 +402,8 @@ class AlertOutbox:
             listed = await self.controls.list_controls()
         for each in listed:
             if each.action == "ask" and alert.key.endswith(f":{key_of(each)}"):
-                links = {
-                    n: (base_url or "").rstrip("/") + answer_path(each, n) for n in ("yes", "no")
-                }
+                base, key = (base_url or "").rstrip("/"), self.controls.engine.secret
+                links = {n: base + answer_path(each, n, key) for n in ("yes", "no")}
                 lines = [f"{name}: {link}" for name, link in links.items()] if base_url else []
                 return replace(alert, facts={**alert.facts, **links, "lines": lines})
         return alert

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, shape
 from gateway.api.params import Cursor, PageParameters, Text, Time, described
@@ -15,7 +15,7 @@ from gateway.auth.access import Access
 from gateway.errors import Forbidden
 from gateway.reporting.run_exports import MEDIA, csv_lines
 from gateway.runtime import Runtime
-from gateway.stores.sql.changes import Change, ChangeStore
+from gateway.stores.sql.changes import Change, ChangeStore, persons_name
 
 OPERATIONS = Operations()
 _AT_ONCE, _MOST_CHARS = 500, 4000
@@ -95,7 +95,7 @@ class CommentBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     comment: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
-    author: Annotated[str, Field(max_length=80)] = ""
+    author: Annotated[str, Field(max_length=80), AfterValidator(persons_name)] = ""
 
 
 @OPERATIONS.add("POST /api/runs/{run_id}/comments", dict[str, str], "Its run.", body=CommentBody)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
 from gateway.api.params import DIGITS, Parameters, PathText, TenantParameter, Text, described
@@ -13,7 +13,8 @@ from gateway.budgets.holds import answer_question, known_subject
 from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
-from gateway.stores.budgets import Account, AccountKey, Action, Amounts, Control
+from gateway.stores.budgets import STEERING, Account, AccountKey, Action, Amounts, Control
+from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -92,24 +93,15 @@ _CHANGED = Content(AccountView, "The account afterwards.")
 async def raise_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Set limits of one subject."""
     body = request.read(RaiseBody)
-    if unknown := set(body.limits) - set(METRICS):
-        message = f"limits: {min(unknown)!r} is not one of {', '.join(METRICS)}"
-        raise BadRequest(message, param="limits")
-    if not body.limits or not all(0 < value < float("inf") for value in body.limits.values()):
-        raise BadRequest("limits: each must be a number above 0", param="limits")
-    account = await find_account(request.runtime, body.budget, body.subject)
-    limits = {**account.limits, **body.limits}
-    changed = await allow(request.runtime, account.key, limits=limits, lifted=account.lifted)
+    changed = await allow(request.runtime, body, limits=body.limits, lifted=None)
     return ApiResponse(_view(request.runtime, changed))
 
 
 @OPERATIONS.add("POST /api/budgets/lift", _CHANGED, body=AccountBody, errors=(404,))
 async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Let one subject go without limits."""
-    body, runtime = request.read(AccountBody), request.runtime
-    account = await find_account(runtime, body.budget, body.subject)
-    changed = await allow(runtime, account.key, limits=account.limits, lifted=True)
-    return ApiResponse(_view(runtime, changed))
+    changed = await allow(request.runtime, request.read(AccountBody), limits={}, lifted=True)
+    return ApiResponse(_view(request.runtime, changed))
 
 
 @OPERATIONS.add("POST /api/budgets/reset", _CHANGED, body=AccountBody, errors=(404,))
@@ -125,9 +117,16 @@ async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
 
 
 async def allow(
-    runtime: "Runtime", key: AccountKey, *, limits: Mapping[str, float], lifted: bool
+    runtime: "Runtime", which: AccountBody, *, limits: Mapping[str, float], lifted: bool | None
 ) -> Account:
-    """Set what an operator allows an account; the account afterwards."""
+    """Set what an operator allows an account; the account afterwards. Raises: NotFound;
+    BadRequest."""
+    if unknown := set(limits) - set(METRICS):
+        message = f"limits: {min(unknown)!r} is not one of {', '.join(METRICS)}"
+        raise BadRequest(message, param="limits")
+    if not (limits or lifted) or not all(0 < value < float("inf") for value in limits.values()):
+        raise BadRequest("limits: each must be a number above 0", param="limits")
+    key = (await find_account(runtime, which.budget, which.subject)).key
     store = runtime.accounting.ledger
     account = await store.allow(key, at=time.time(), limits=limits, lifted=lifted)
     runtime.accounting.notices.forget(key.budget, key.subject)
@@ -163,7 +162,7 @@ class ControlBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
-    author: Annotated[str, Field(max_length=80)] = ""
+    author: Annotated[str, Field(max_length=80), AfterValidator(persons_name)] = ""
 
 
 class HeldView(BaseModel):
@@ -171,7 +170,7 @@ class HeldView(BaseModel):
 
     subject: str
     action: str | None = described(
-        "stop, pause, ask (it waits for an answer), or null: it may go on."
+        "stop, pause, ask (it waits for an answer), off (steering), or null: it may go on."
     )
     reason: str
     author: str = described("A person's name, where known.")
@@ -232,11 +231,27 @@ async def answer(
     return {"subject": subject, "action": action, **about, "at": at, "stored": True}
 
 
+def _said(request: ApiRequest[Any]) -> ControlBody:
+    said = request.read(ControlBody) if request.body else ControlBody()
+    said.author = said.author or request.access.author
+    return said
+
+
+@OPERATIONS.add("POST /api/steering/off", HeldView, "What holds now.", body=ControlBody)
+async def steering_off(request: ApiRequest[Parameters]) -> ApiResponse:
+    """Give no guidance and route no call, at every gateway on the store; limits and stops hold."""
+    return ApiResponse(await hold(request.runtime, STEERING, "off", _said(request), None))
+
+
+@OPERATIONS.add("POST /api/steering/on", HeldView, "What holds now.", body=ControlBody)
+async def steering_on(request: ApiRequest[Parameters]) -> ApiResponse:
+    """Steer again."""
+    return ApiResponse(await hold(request.runtime, STEERING, None, _said(request), None))
+
+
 def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | None = None) -> None:
     async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
-        said = request.read(ControlBody) if request.body else ControlBody()
-        subject, tenant = request.params.subject, request.tenant
-        said.author = said.author or request.access.author
+        said, subject, tenant = _said(request), request.params.subject, request.tenant
         if yes is not None:
             return ApiResponse(await answer(request.runtime, subject, yes, said, tenant))
         return ApiResponse(await hold(request.runtime, subject, action, said, tenant))

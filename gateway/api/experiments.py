@@ -110,7 +110,7 @@ async def get_pilot(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """The newest pilot with its verdict, and the results of the runs in which steering acted."""
     found = await current_pilot(request.runtime, request.tenant)
     if found is None:
-        raise NotFound("there is no pilot; `gateway pilot` begins one")
+        raise NotFound("there is no pilot; `gateway pilot start` begins one")
     return ApiResponse(found)
 
 

@@ -15,6 +15,7 @@ from gateway.auth.authenticator import UNGUESSABLE_CHARACTERS, Authenticator, of
 from gateway.auth.browsers import refuse_embedding, require_loopback_host
 from gateway.auth.keyring import key_digest
 from gateway.errors import Forbidden, Unauthorized
+from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.credentials import SESSION_COOKIE
@@ -79,13 +80,14 @@ class Gate:
 
     def admit(self, scope: Scope) -> Access:
         """The caller's access. Raises: Unauthorized: no key or session, or an invalid one.
-        Overloaded: the caller's address has sent too many wrong keys. Forbidden: the request comes
-        from another site's page, or the gateway listens beyond loopback and has no admin key."""
+        Overloaded: the caller's address has sent too many wrong keys. BadRequest: the author is no
+        person's name. Forbidden: the request comes from another site's page, or the gateway listens
+        beyond loopback and has no admin key."""
         headers: RawHeaders = scope["headers"]
         access = self._by_key(scope) or self._by_session(headers) or self._without_key(headers)
         if access.how != "key":
             refuse_embedding(scope)
-        stated = header(headers, AUTHOR_HEADER).decode("utf-8", "replace")
+        stated = persons_name(header(headers, AUTHOR_HEADER).decode("utf-8", "replace"))
         return replace(access, author=one_line(stated, 80)) if stated else access
 
     def log_in(self, key: str, scope: Scope, author: str = "") -> str | None:
@@ -93,14 +95,14 @@ class Gate:
         `author`: the name that the holder states. Raises: Overloaded: too many wrong keys."""
         self._auth.refuse_guesses(scope, len(key) < UNGUESSABLE_CHARACTERS)
         if self._auth.is_admin(key):
-            return self._signed({"t": None, "k": "", "n": one_line(author, 80)})
+            return self._signed({"t": None, "k": "", "n": one_line(persons_name(author), 80)})
         digest = key_digest(key)
         tenant = self._auth.tenant_of(digest)
         if tenant is None:
             self._auth.wrong_key(scope)
             return None
         tag = self._auth.session_tag(digest)
-        return self._signed({"t": tenant, "k": tag, "n": one_line(author, 80)})
+        return self._signed({"t": tenant, "k": tag, "n": one_line(persons_name(author), 80)})
 
     def _by_key(self, scope: Scope) -> Access | None:
         headers: RawHeaders = scope["headers"]

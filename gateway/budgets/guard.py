@@ -15,6 +15,7 @@ from gateway.budgets.ledger import BudgetLedger, Held
 from gateway.budgets.texts import (
     budget_error,
     budget_header,
+    raise_it,
     uncounted_error,
     unpriced_error,
     used_up,
@@ -162,9 +163,8 @@ class BudgetGuard:
             estimate=estimate,
             held=[held],
             would_stop={
-                found[refusal.key].applied.budget.name: used_up(
-                    found[refusal.key], refusal.metric, now
-                )
+                (one := found[refusal.key]).applied.budget.name: used_up(one, refusal.metric, now)
+                + raise_it(one, refusal.metric)
                 for refusal in held.outcome.refusals
             },
         )
@@ -267,20 +267,6 @@ class BudgetGuard:
             )
             accounts = await self.ledger.settle(each, end)
         return accounts
-
-    async def allow(
-        self, subject: rules.CallSubject, *, limits: Mapping[str, float], lifted: bool
-    ) -> None:
-        """Set limits for the accounts of a call, each where its budget has one. Raises:
-        StoreError."""
-        now = time.time()
-        applied = rules.applying(self._budgets(subject), subject, now)
-        accounts = await self._accounts(applied)
-        for each, account in zip(applied, accounts, strict=True):
-            own = {name: value for name, value in limits.items() if name in each.wanted.limits}
-            wanted = ({**account.limits, **own}, lifted or account.lifted)
-            if wanted != (dict(account.limits), account.lifted):
-                await self.ledger.allow(account.key, at=now, limits=wanted[0], lifted=wanted[1])
 
     def _budgets(self, subject: rules.CallSubject) -> Sequence[BudgetSettings]:
         """The budgets of the config, with those of the call's key."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
-from gateway.stores.budgets import AccountKey, BudgetStore, Control
+from gateway.stores.budgets import STEERING, AccountKey, BudgetStore, Control
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.sql.budgets import ControlStore
@@ -23,7 +23,7 @@ from gateway.stores.sql.budgets import ControlStore
 _log = get_logger("gateway.control")
 
 
-_FIRST = ("stop", "ask", "pause")  # of the holds on one call, the one that decides
+_FIRST = ("stop", "ask", "pause", "off")  # of the holds on one call, the one that decides
 
 
 class Holds:
@@ -37,6 +37,11 @@ class Holds:
         self._changes = 0
         self._changed = asyncio.Event()
         self._failing = False
+
+    @property
+    def link_key(self) -> bytes:
+        """The key by which links that answer questions are signed."""
+        return b"" if self._store is None else self._store.engine.secret
 
     def __bool__(self) -> bool:
         """True if anything is held."""
@@ -151,9 +156,9 @@ async def end_question(
     if question is not None and question.budget and accounts is not None:
         key = AccountKey(budget=question.budget, subject=question.account)
         found = await accounts.accounts([key])
-        known, lifted = (dict(found[0].limits), found[0].lifted) if found else ({}, False)
+        known = found[0].limits_of({}) if found else {}
         limits = {name: max(known.get(name, 0.0), to) for name, to in question.limits.items()}
-        await accounts.allow(key, at=time.time(), limits=known | limits, lifted=lifted)
+        await accounts.allow(key, at=time.time(), limits=limits, lifted=None)
         pairs = [(e, e.question) for e in await controls.list_controls() if e.action == "ask"]
         same = (question.budget, question.account)
         alike += [e for e, q in pairs if q and e != asked and (q.budget, q.account) == same]
@@ -175,17 +180,20 @@ async def answer_question(
     return await end_question(stores.controls, stores.budgets, asked, after)
 
 
-def answer_path(asked: Control, answer: str) -> str:
-    """The page of a signed link, which answers this question alone; `answer`: yes or no."""
+def answer_path(asked: Control, answer: str, key: bytes) -> str:
+    """The page of a signed link, which answers this question alone; `answer`: yes or no. `key`: of
+    the admin key, which is not in the store as the question's own secret is."""
     question = asked.question
     secret, until = (question.secret, question.until) if question else ("", 0.0)
     about = f"{asked.subject}\n{asked.at!r}\n{answer}\n{until!r}"
-    mac = hmac.new(secret.encode(), about.encode(), hashlib.sha256).hexdigest()
+    mac = hmac.new(secret.encode() + key, about.encode(), hashlib.sha256).hexdigest()
     return f"/dashboard/answer/{quote(asked.subject, safe='')}/{answer}/{mac}"
 
 
 async def known_subject(runs: RunStore, given: str, tenant: str | None) -> tuple[str, str] | None:
-    """(id, tenant) of a run or conversation; None without one. Raises: StoreError."""
+    """(id, tenant) of a run or conversation, or STEERING; None without one. Raises: StoreError."""
+    if given == STEERING and tenant is None:
+        return given, ""
     run = await runs.get_run(given, tenant=tenant, content=False, limit=0)
     if run is not None:
         return run.run.id, run.run.tenant

@@ -320,7 +320,7 @@ class BudgetLedger:
         return await self._store.list_accounts(budget=budget, tenant=tenant, limit=limit)
 
     async def allow(
-        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
+        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool | None
     ) -> Account:
         """See BudgetStore."""
         account = await self._store.allow(key, at=at, limits=limits, lifted=lifted)

@@ -6,9 +6,8 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct, structs
 
-from gateway.config.budgets import CALENDAR, METRICS, BudgetSettings, LadderStep
+from gateway.config.budgets import CALENDAR, BudgetSettings, LadderStep
 from gateway.config.values import duration
-from gateway.errors import BadRequest
 from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import Account, AccountKey, Amounts, Wanted
 from gateway.text.formatting import counted, money
@@ -209,32 +208,3 @@ def fallback_model(applied: Sequence[Applied], refused: Sequence[AccountKey]) ->
 
 
 BUDGET_HEADER = "x-gateway-budget"
-_LIFT = "lift"
-
-
-class Order(Struct, frozen=True, kw_only=True):
-    """New limits for the accounts that a call counts on, or none any more."""
-
-    lift: bool = False
-    limits: dict[str, float] = {}
-
-
-def read_order(text: str | None) -> Order | None:
-    """`lift`, or limits such as `usd=5, calls=100`; None without the header. Raises: BadRequest."""
-    if text is None:
-        return None
-    if text.strip() == _LIFT:
-        return Order(lift=True)
-    limits = {}
-    for part in text.split(","):
-        name, _, value = (each.strip() for each in part.partition("="))
-        if name not in METRICS:
-            expected = f"{_LIFT!r} or limits of {', '.join(METRICS)}"
-            raise BadRequest(f"{BUDGET_HEADER}: expected {expected}", param=BUDGET_HEADER)
-        try:
-            limits[name] = float(value)
-        except ValueError:
-            limits[name] = 0.0
-        if not 0 < limits[name] < float("inf"):
-            raise BadRequest(f"{BUDGET_HEADER}: a limit is a number above 0", param=BUDGET_HEADER)
-    return Order(limits=limits)

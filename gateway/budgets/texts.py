@@ -10,7 +10,7 @@ from gateway import errors
 from gateway.budgets.rules import BudgetStatus, figure, window
 from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
-from gateway.stores.totals import RAISE_IT, as_command, resume_command
+from gateway.stores.totals import RAISE_IT, as_command
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
@@ -27,7 +27,7 @@ def amount(metric: str, value: float) -> str:
 
 
 def used_up(found: BudgetStatus, metric: str, now: float) -> str:
-    """The use of the budget that refuses a call, when it starts again, and how it is raised."""
+    """The use of the budget that refuses a call, and when it starts again."""
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     held = account.reserved + account.leased
@@ -43,11 +43,15 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     if budget.window != "total":
         ends = datetime.fromtimestamp(window(budget.window, now)[1], UTC)
         again = f" The budget starts again at {ends:%Y-%m-%d %H:%M} UTC."
-    if budget.is_rate:
-        return f"{text}.{again}"
+    return f"{text}.{again}"
+
+
+def raise_it(found: BudgetStatus, metric: str) -> str:
+    """The command that raises a limit to twice of it, for the stored reason of a refusal."""
+    budget, account = found.applied.budget, found.account
+    limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     option = (f"--{metric.replace('_', '-')}", f"{2 * limit:.10g}")
-    command = as_command("budgets", "raise", budget.name, account.subject, *option)
-    return f"{text}.{again}{RAISE_IT}{command}"
+    return RAISE_IT + as_command("budgets", "raise", budget.name, account.subject, *option)
 
 
 def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str, Question]:
@@ -56,7 +60,7 @@ def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str,
     budget, current = found.applied.budget, found.account.limits_of(found.applied.wanted.limits)
     limits = {name: current.get(name, 0.0) + own for name, own in budget.limits.given().items()}
     raised = ", ".join(amount(name, to) for name, to in limits.items())
-    why = used_up(found, found.metric or next(iter(limits)), now).partition(RAISE_IT)[0]
+    why = used_up(found, found.metric or next(iter(limits)), now)
     why = why if found.refuses else why.partition(", and this call")[0].rstrip(".")
     question = Question(
         secret=secrets.token_hex(16),
@@ -72,8 +76,8 @@ def unpriced_error(model: str, budget: str) -> errors.BudgetExceeded:
     """The refusal of a call to a model whose cost a budget in dollars cannot count."""
     text = (
         f"the price of the model {model[:100]!r} is unknown, and the budget {budget} counts US "
-        "dollars (control.unpriced: refuse). Set input_cost_per_token and output_cost_per_token in "
-        "the model_info of its entry in model_list, or control.unpriced: count_as."
+        "dollars. The person who runs the gateway can set input_cost_per_token and "
+        "output_cost_per_token in the model_info of its entry in model_list, or control.unpriced."
     )
     return errors.BudgetExceeded(errors.STOPPED + text, headers=NO_RETRY)
 
@@ -110,7 +114,10 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
         and account.spent.of(metric) < limit
     ):
         headers = (("retry-after", "1"),)
-    return errors.BudgetExceeded(errors.STOPPED + used_up(found, metric, now), headers=headers)
+    text = errors.STOPPED + used_up(found, metric, now) + errors.CAN_RAISE
+    error = errors.BudgetExceeded(text, headers=headers)
+    error.go_on = raise_it(found, metric)
+    return error
 
 
 def stop_error(control: Control) -> errors.RunStopped:
@@ -119,19 +126,19 @@ def stop_error(control: Control) -> errors.RunStopped:
 
 
 def _held(control: Control) -> str:
-    """`ordered by the operator (ann): it loops. Let it go on: gateway runs resume c-1`."""
+    """`ordered by the operator (ann): it loops`, and that a person can end it."""
     said = control.reason
     if not said.startswith((errors.AT_RISK, errors.UNANSWERED)):
         author = f" ({control.author})" if control.author else ""
         said = f"the operator{author}{f': {said}' if said else ''}"
-    return f"ordered by {said.rstrip('.')}. Let it go on: {resume_command(control.subject)}"
+    return f"ordered by {said.rstrip('.')}.{errors.CAN_GO_ON}"
 
 
 def strike_error(reason: str) -> errors.RunStopped:
     """The refusal of a call of a run that had its second strike."""
     why = reason.removeprefix("stop: ")
-    text = f"ordered by {errors.STOP_ABOVE}{why}. A new message from the user starts a new run."
-    return errors.RunStopped(errors.STOPPED + text, headers=NO_RETRY)
+    text = f"{errors.STOPPED}ordered by {errors.STOP_ABOVE}{why}."
+    return errors.RunStopped(text, headers=NO_RETRY)
 
 
 def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:

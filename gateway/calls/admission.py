@@ -19,16 +19,16 @@ from collections.abc import Callable, Sequence
 from msgspec import json, structs
 
 from gateway.budgets import texts
-from gateway.budgets.guard import CallBody, Refused, Spending
+from gateway.budgets.guard import BudgetGuard, CallBody, Refused, Spending
 from gateway.budgets.holds import end_question
-from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject, read_order
+from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import Call, SteeringResult, without_guidance
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
-from gateway.errors import AT_RISK, STOPPED, UNANSWERED, Forbidden, RunRefused
+from gateway.errors import AT_RISK, CAN_RAISE, STOPPED, UNANSWERED, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -64,8 +64,7 @@ class Admissions:
         self, services: Services, call: Call, request: SteeredRequest
     ) -> texts.OwnResponse | None:
         """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
-        RunRefused: it may not be sent, and is answered with an error. Forbidden: the request orders
-        limits without the admin key."""
+        RunRefused: it may not be sent, and is answered with an error."""
         error: RunRefused
         control, result = services.settings.control, call.result
         try:
@@ -80,8 +79,8 @@ class Admissions:
             if result is not None and result.decision is not None:
                 found = result.decision.proposal.at_risk
                 await self._end_at_risk(services, call, result, found)
-            if services.budgets is not None or call.control.budget is not None:
-                await self._reserve(services, call, request)
+            if services.budgets is not None:
+                await self._reserve(services.budgets, services, call, request)
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
@@ -108,7 +107,7 @@ class Admissions:
         if guard is None or not isinstance(spending, Spending):
             return True
         allowed = await guard.extend(
-            spending.admission, model, _body(request), binding=_binds(services, call)
+            spending.admission, model, _body(request), binding=_binds(services)
         )
         if not allowed:
             call.note_reason(f"budget: not enough left to ask {model}")
@@ -232,17 +231,11 @@ class Admissions:
         self._runtime.metrics.held_calls.labels("at_risk").inc()
         raise texts.stop_error(control)
 
-    async def _reserve(self, services: Services, call: Call, request: SteeredRequest) -> None:
-        guard, asked = services.budgets, call.control.budget
-        order = read_order(asked) if asked is not None else None
-        if order is not None and not call.exchange.request.operator:
-            raise Forbidden(f"{BUDGET_HEADER}: only with the admin key", param=BUDGET_HEADER)
-        if guard is None:
-            return
+    async def _reserve(
+        self, guard: BudgetGuard, services: Services, call: Call, request: SteeredRequest
+    ) -> None:
         subject, body = _subject(call, request), _body(request)
-        if order is not None:
-            await guard.allow(subject, limits=order.limits, lifted=order.lift)
-        binds, seen = _binds(services, call), set[str]()
+        binds, seen = _binds(services), set[str]()
         result, found = call.result if binds else None, None
         while True:
             try:
@@ -281,7 +274,8 @@ def _asking(standings: Sequence[BudgetStatus], asked: set[str]) -> BudgetStatus 
 def _answer(
     call: Call, request: SteeredRequest, error: RunRefused, ending: Ending
 ) -> texts.OwnResponse | None:
-    call.note_reason(f"{error.label}: {error.message.removeprefix(STOPPED)}")
+    said = error.message.removeprefix(STOPPED).removesuffix(CAN_RAISE)
+    call.note_reason(f"{error.label}: {said}{error.go_on}")
     exchange = call.exchange
     exchange.notes["refused"] = error.code
     _log.info(
@@ -339,11 +333,9 @@ def held_names(
     return names
 
 
-def _binds(services: Services, call: Call) -> bool:
-    """Whether budgets are in force: not in shadow mode, which a client alone cannot choose."""
-    if services.settings.steering.mode == "shadow":
-        return False
-    return not (call.control.mode == "shadow" and call.exchange.request.operator)
+def _binds(services: Services) -> bool:
+    """Whether budgets are in force: not in shadow mode, which no client can choose."""
+    return services.settings.steering.mode != "shadow"
 
 
 def _subject(call: Call, request: SteeredRequest) -> CallSubject:

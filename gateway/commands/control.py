@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gateway.commands.store import (
     add_verb,
     answer,
     as_line,
+    confirmed,
     connect,
     kept,
     reported,
@@ -36,7 +38,6 @@ from gateway.errors import BadRequest, ConfigError
 from gateway.stores.alerts import AlertRecord
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
-from gateway.tasks import off_loop
 from gateway.text import formatting
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import one_line
@@ -70,8 +71,8 @@ def _add_budgets(commands: Any) -> None:
     listing.add_argument("--budget", help="only this budget's")
     listing.add_argument("--tenant", help="only this tenant's")
     listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
-    more = add_verb(verbs, "raise", "set limits of one subject", _raise)
-    lift = add_verb(verbs, "lift", "remove the limits of one subject", _lift)
+    more = add_verb(verbs, "raise", "set limits of one subject", partial(_allow, None))
+    lift = add_verb(verbs, "lift", "remove the limits of one subject", partial(_allow, True))
     summary = "start the account of one subject again at zero"
     for parser in (more, lift, add_verb(verbs, "reset", summary, _reset_account)):
         parser.add_argument("budget", help="name of the budget")
@@ -97,21 +98,16 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
         Console(width=max(Console().width, 120)).print(_budget_table(views))
 
 
-async def _raise(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    given = {metric: getattr(args, metric) for metric in METRICS}
+async def _allow(
+    lifted: bool | None, stores: Stores, settings: Settings, args: argparse.Namespace
+) -> None:
+    given = {metric: getattr(args, metric, None) for metric in METRICS}
     limits = {metric: value for metric, value in given.items() if value is not None}
-    if not limits or not all(0 < value < float("inf") for value in limits.values()):
+    if not (limits or lifted) or not all(0 < value < float("inf") for value in limits.values()):
         raise ConfigError("budgets raise: give at least one limit above 0, such as --usd 5")
     store, account = await _account(stores, args)
-    limits = {**account.limits, **limits}
-    changed = store.allow(account.key, at=time.time(), limits=limits, lifted=account.lifted)
-    await _say_account(await changed, stores, settings, args)
-
-
-async def _lift(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    store, account = await _account(stores, args)
-    changed = store.allow(account.key, at=time.time(), limits=account.limits, lifted=True)
-    await _say_account(await changed, stores, settings, args)
+    changed = await store.allow(account.key, at=time.time(), limits=limits, lifted=lifted)
+    await _say_account(changed, stores, settings, args)
 
 
 async def _reset_account(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -264,12 +260,7 @@ async def _revoke_key(stores: Stores, _settings: Settings, args: argparse.Namesp
 
 
 async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    if not args.yes:
-        if not sys.stdin.isatty():
-            raise ConfigError("keys reset: without a terminal to ask at, confirm with --yes")
-        _note("all keys stop working, and requests without a key are answered; type yes to go on: ")
-        if (await off_loop(sys.stdin.readline)).strip().lower() != "yes":
-            raise ConfigError("keys reset: not confirmed, nothing is changed")
+    await confirmed(args, "all keys stop working, and requests without a key are answered.")
     deleted = await stores.keys.delete_keys()
     answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")
     some = "requests still need a key: auth.gateway_keys of the config has some"

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.api import views
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, answer, kept, say
+from gateway.commands.store import add_verb, answer, kept, permit, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.learning.corrections import project_of
@@ -223,6 +223,8 @@ async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -
         if not rows:
             raise ConfigError(f"no rules of {name!r}; known for --project: {known}")
     if args.export:
+        args.changes = True
+        await permit(stores, args)
         await _export_rules(stores, args.export, rows)
         return
     for row in rows:

@@ -12,17 +12,18 @@ from msgspec import to_builtins
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import open_stores
 from gateway.commands.store import (
-    add_author,
+    add_act,
     add_common,
     answer,
     found_storage,
     note_act,
+    permit,
     reported,
     say,
 )
 from gateway.config import load_settings
 from gateway.embedding import EmbeddingError, open_embedder
-from gateway.errors import ConfigError
+from gateway.errors import BadRequest, ConfigError
 from gateway.library import PatternLibrary
 from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import failure_label, read_line
@@ -62,14 +63,12 @@ def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.Argumen
     add_common(parser)
     parser.add_argument("--tenant", help=f"whose e1 patterns (default: {DEFAULT_TENANT})")
     parser.set_defaults(run=lambda args: asyncio.run(_run(handler, args)))
-    if name in ("add", "import", "delete"):
-        add_author(parser)
-        parser.set_defaults(act=("pattern", name))
+    add_act(parser)
     return parser
 
 
 async def _run(handler: Any, args: argparse.Namespace) -> int:
-    with reported(EmbeddingError):
+    with reported(EmbeddingError, BadRequest):
         args.tenant, args.named_tenant = args.tenant or DEFAULT_TENANT, args.tenant is not None
         if handler is _add:  # before a database is created for it
             args.pattern = read_line(args.pattern, tenant=args.tenant)
@@ -83,6 +82,7 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
         storage = settings.storage if creates else found_storage(settings.storage)
         stores = await open_stores(storage, vectors=True, existing=not creates)
         try:
+            await permit(stores, args)
             library = await PatternLibrary.open(
                 stores.patterns,
                 await open_embedder(settings.embedding),

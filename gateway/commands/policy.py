@@ -1,7 +1,6 @@
 """`gateway policy`: what was learned as a file that people review, and what of it applies."""
 
 import argparse
-import getpass
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, answer, kept, say
+from gateway.commands.store import add_verb, answer, confirmed, kept, say
 from gateway.config import Settings
 from gateway.conversations.conversation import Workload
 from gateway.conversations.workloads import Workloads
@@ -35,7 +34,6 @@ from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import LearnedPolicy, LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.sql.changes import Change, pilot_of
-from gateway.tasks import off_loop
 from gateway.text.formatting import counted
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
@@ -68,8 +66,6 @@ def add_parser(commands: Any) -> None:
     earlier = "let the policy before, or what is learned, apply"
     back = add_verb(verbs, "rollback", earlier, _rollback)
     back.add_argument("--to", help=f"its digest, or `{LEARNED}` (default: the one before)")
-    for each in (publish, back):
-        each.add_argument("--reason", default="", help="kept in the list")
     add_verb(verbs, "list", "policies that were published; the first line applies", _list)
 
 
@@ -187,14 +183,9 @@ async def _publish(stores: Stores, settings: Settings, args: argparse.Namespace)
         say("learning.trials is off: no lesson or rule is given before it is on")
     if settings.routing.policy != "learned" and whole.routes:
         say("routing.policy is not `learned`: routes only set where the risk of a run begins")
-    if not (args.yes or await off_loop(_agreed)):
-        raise ConfigError("not published: it takes --yes, or a yes at a terminal")
+    await confirmed(args, "this will apply.")
     skipped = f"without a replay: {args.without_replay}" if args.without_replay else ""
     await _put(stores, args, known, whole, "; ".join(filter(None, (args.reason, skipped))))
-
-
-def _agreed() -> bool:
-    return sys.stdin.isatty() and input("Publish? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _refused(new: _Learned, policy: LearnedPolicy, places: dict[str, str]) -> Iterator[str]:
@@ -243,7 +234,7 @@ async def _put(
     stores: Stores, args: Any, known: _Known, policy: LearnedPolicy | None, why: str, back: str = ""
 ) -> None:
     subject, newest = policy.digest if policy else LEARNED, known[0][0] if known else None
-    named = {"kind": "policy", "subject": subject, "author": getpass.getuser(), "reason": why}
+    named = {"kind": "policy", "subject": subject, "author": args.author, "reason": why}
     if stores.changes is None or not await stores.changes.append(newest, policy, back, **named):
         raise ConfigError("not done: another policy was published meanwhile; see `policy list`")
     pilot = pilot_of(next(iter(await stores.changes.newest("pilot", limit=1)), None))

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     calibrate = commands.add_parser("calibrate", help=summary)
     calibrate.add_argument("--config", type=Path, help="config file of the stored runs")
     calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    calibrate.set_defaults(run=_calibrate)
+    calibrate.set_defaults(run=_calibrate, changes=True)
 
 
 def _replay(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gateway import dashboard
 from gateway.backends import Stores
-from gateway.commands.store import add_author, add_verb, as_line, kept, say, table
+from gateway.commands.store import add_verb, as_line, confirmed, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting.at_risk import RiskCurve, risk_curve
@@ -52,17 +52,22 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--shares", help="configured shares of the arms, such as on:0.5,off:0.5")
     parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
     summary = "compare steering with only watching on your own runs, by a fair coin"
-    parser = add_verb(commands, "pilot", summary, _pilot)
-    add_author(parser)
-    parser.add_argument("--runs", type=int, metavar="N", help="runs with an outcome (default: 50)")
-    parser.add_argument(
-        "--client", default="", help="only runs of this program, such as claude-cli"
+    parser = add_verb(commands, "pilot", f"{summary}: how it goes", _pilot)
+    parser.set_defaults(
+        stop=False, apply=None, runs=None, client="", project="", tenant="", changes=False
     )
-    parser.add_argument("--project", default="", help="only runs with x-gateway-tag-project: this")
-    parser.add_argument("--tenant", default="", help="only runs of this tenant")
-    parser.add_argument("--stop", action="store_true", help="end it, or take back an applied mode")
-    apply = "set the mode that the verdict calls for, or this one, for its runs"
-    parser.add_argument("--apply", nargs="?", const="verdict", choices=_MODES, help=apply)
+    verbs = parser.add_subparsers(metavar="VERB")
+    start = add_verb(verbs, "start", "begin one, or go on with it", _pilot)
+    start.add_argument("--runs", type=int, metavar="N", help="runs with an outcome (default: 50)")
+    start.add_argument("--client", default="", help="only runs of this program, such as claude-cli")
+    start.add_argument("--project", default="", help="only runs with x-gateway-tag-project: this")
+    start.add_argument("--tenant", default="", help="only runs of this tenant")
+    start.add_argument("--yes", action="store_true", help="do not ask")
+    stop = add_verb(verbs, "stop", "end it, or take back an applied mode", _pilot)
+    stop.set_defaults(stop=True)
+    apply = add_verb(verbs, "apply", "set a mode for its runs", _pilot)
+    mode = "default: the one that the verdict calls for"
+    apply.add_argument("apply", nargs="?", default="verdict", choices=_MODES, help=mode)
 
 
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -123,16 +128,21 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
     pilot, found, runs = pilot_of(newest), None, stores.runs.experiment_runs
     if pilot is not None:
         found = pilot_report(pilot, await runs(pilot.id, tenant=None), now)
-    changed = pilot_change(args, found, {change.subject for change in known}, now)
+    used = {change.subject for change in known}
+    changed = pilot_change(args, found, used, now) if args.changes else None
     if changed is not None:
+        if changed.draws:
+            half = f"half of {changed.runs.words} that begin from now on will not be steered"
+            await confirmed(args, f"{half}, until {changed.most} have an outcome.")
         if not await store.put_pilot(changed, newest, args.author, found.line if found else ""):
             raise ConfigError("pilot: somebody else has changed it just now; look again")
         found = pilot_report(changed, await runs(changed.id, tenant=None), now)
         if not args.json:
             say(f"Gateways that run follow within {settings.routing.refresh_s:g} s.")
-    assert found is not None
     if args.json:
         return say(as_line(found))
+    if found is None:
+        return say("there is no pilot: `gateway pilot start` begins one")
     say(_rendered("pilot.txt", {"found": found}))
     if found.results.runs:
         _print_report(Console(highlight=False), found.results)

@@ -23,7 +23,7 @@ from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
-from gateway.stores.budgets import Action, Control
+from gateway.stores.budgets import STEERING, Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord, Stop
@@ -51,6 +51,12 @@ _NO_SUMS = "this store cannot sum up runs"
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
+    summary = "whether runs are steered; for all gateways on the store"
+    steering = add_verb(commands, "steering", summary, _steering)
+    switch = steering.add_subparsers(metavar="VERB")
+    off = add_verb(switch, "off", "give no guidance and route no call", partial(_hold, "off"))
+    for each in (off, add_verb(switch, "on", "steer again", _resume)):
+        each.set_defaults(subject=STEERING)
     runs = commands.add_parser("runs", help="list, show and follow runs, and set their outcome")
     verbs = runs.add_subparsers(required=True, metavar="VERB")
     listing = add_verb(verbs, "list", "runs, newest first", _list)
@@ -399,8 +405,14 @@ async def _resume(stores: Stores, _settings: Settings, args: argparse.Namespace)
 
 
 def _say_held(args: argparse.Namespace, subject: str, action: str | None) -> None:
-    done = {"stop": "stopped", "pause": "paused", None: "may continue"}[action]
+    done = {"stop": "stopped", "pause": "paused", "off": "off", None: "may continue"}[action]
     say(as_line({"subject": subject, "action": action}) if args.json else f"{subject}: {done}")
+
+
+async def _steering(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    listed = await kept(stores.controls, _NO_STOPS).list_controls()
+    state = "off" if STEERING in [each.subject for each in listed] else "on"
+    answer(args, {"steering": state}, f"steering is {state}; `gateway runs held` says since when")
 
 
 async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

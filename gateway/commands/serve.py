@@ -73,9 +73,7 @@ def _dashboard(args: argparse.Namespace) -> int:
     database = str(Path(storage.path).absolute())
     for each in running_gateways():
         if each.database == database:
-            held = not each.key and not settings.auth.admin_key
-            stops = "to stop a run of that gateway: gateway runs stop ID\n" if held else ""
-            sys.stdout.write(f"{each.url}{page}\n{_key_line(each.key)}{stops}")
+            sys.stdout.write(f"{each.url}{page}\n{_key_line(each.key)}")
             return 0
     given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_LOGGING__LEVEL": "warning"}
     if not storage.shared:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import getpass
 import json
 import os
 import sys
@@ -16,9 +17,11 @@ import orjson
 from gateway.backends import Stores, file_has_run, open_stores
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
-from gateway.errors import ConfigError
-from gateway.process.running import running_gateways, state_database
+from gateway.errors import BadRequest, ConfigError
+from gateway.process.running import is_alive, running_gateways, state_database
 from gateway.stores.protocols import StoreError
+from gateway.stores.sql.changes import persons_name
+from gateway.tasks import off_loop
 from gateway.wire.coerce import as_json_value
 
 if TYPE_CHECKING:
@@ -27,9 +30,14 @@ if TYPE_CHECKING:
 _ACTS = {
     "budgets": ("raise", "lift", "reset"),
     "keys": ("create", "set", "rotate", "revoke", "reset"),
-    "learn": ("approve", "retire", "edit", "forget"),
+    "learn": ("run", "approve", "retire", "edit", "forget"),
+    "patterns": ("add", "import", "delete", "reindex"),
+    "pilot": ("start", "stop", "apply"),
+    "policy": ("publish", "rollback"),
+    "steering": ("off", "on"),
     "runs": ("stop", "pause", "resume", "approve", "deny", "outcome"),
 }
+ADMIN_KEY = "GATEWAY_ADMIN_KEY"
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
 
@@ -46,15 +54,13 @@ def add_verb(
     creates: bool = False,
     whole: bool | None = False,
 ) -> argparse.ArgumentParser:
-    """Declare a command that works on the stores; it takes `--config` and `--json`. It creates no
-    database unless it `creates`, needs no key of a provider unless it needs the `whole` config
+    """Declare a command that works on the stores; it takes `--config` and `--json`. What is in
+    `_ACTS` needs the admin key, but for outcomes, which agents may report. It creates no database
+    unless it `creates`, needs no key of a provider unless it needs the `whole` config
     (None: all but the keys), and finds the database of a gateway that runs, from any folder."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
-    group = parser.prog.split()[-2]
-    if name in _ACTS.get(group, ()):
-        add_author(parser)
-        parser.set_defaults(act=(group.removesuffix("s").replace("learn", "lesson"), name))
+    add_act(parser)
     parser.set_defaults(run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole)))
     return parser
 
@@ -139,7 +145,7 @@ async def run_on_stores(
     command: Command, args: argparse.Namespace, creates: bool = False, whole: bool | None = False
 ) -> int:
     """Run a command on the stores of its config; its exit status."""
-    with reported():
+    with reported(BadRequest):
         settings = load_settings(args.config, upstreams=creates or whole)
         subject = getattr(args, "run_id", None) or getattr(args, "subject", None)
         subject = subject and subject.partition("@")[0]  # an account of a day has its date, too
@@ -164,6 +170,7 @@ async def run_on_stores(
 async def _run_on(command: Command, settings: Settings, args: Any, creates: bool = False) -> int:
     stores = await open_stores(settings.storage, existing=not creates)
     try:
+        await permit(stores, args)
         if not (status := int(await command(stores, settings, args) or 0)):
             await note_act(stores, args)
         return status
@@ -171,17 +178,55 @@ async def _run_on(command: Command, settings: Settings, args: Any, creates: bool
         await stores.close()
 
 
-def add_author(parser: argparse.ArgumentParser) -> None:
-    """Declare what the audit log keeps of a change."""
-    user = os.environ.get("USER") or os.environ.get("USERNAME", "")
-    parser.add_argument("--author", default=user, help="your name (default: $USER)")
-    parser.add_argument("--reason", default="", help="kept; of a stop: shown to the client")
+def add_act(parser: argparse.ArgumentParser) -> None:
+    """Declare a verb of `_ACTS` as one, with its author and reason, which the audit log keeps."""
+    group, name = parser.prog.split()[-2:]
+    if name in _ACTS.get(group, ()):
+        user = os.environ.get("USER") or os.environ.get("USERNAME", "")
+        parser.add_argument("--author", default=user, help="your name (default: $USER)")
+        shown = "kept; of a stop: shown to the client"
+        parser.add_argument("--reason", default="", help=shown)
+        kind = group.removesuffix("s").replace("learn", "lesson")
+        parser.set_defaults(act=(kind, name), changes=name != "outcome")
+
+
+async def permit(stores: Stores, args: argparse.Namespace) -> None:
+    """Before a change sign with the admin key of a gateway on the store, if any has one. Raises
+    ConfigError: the key is not given, or is another. BadRequest: the author is no person's name."""
+    if "act" in args:
+        persons_name(args.author)
+    if not getattr(args, "changes", False) or (controls := stores.controls) is None:
+        return
+    shown = await controls.shown_keys()
+    if not (valid := [proof for pid, proof in shown if pid == 0 or is_alive(pid)]):
+        return
+    key = os.environ.get(ADMIN_KEY, "")
+    if not key and sys.stdin.isatty():
+        key = await off_loop(getpass.getpass, "admin key of the gateway: ")
+    if await controls.use_key(key) not in valid:
+        raise ConfigError(
+            "this needs the admin key (auth.admin_key) of the gateway on this database, or the key "
+            f"that `gateway wrap` has shown: in {ADMIN_KEY}, or typed at a terminal"
+        )
+
+
+async def confirmed(args: argparse.Namespace, what: str) -> None:
+    """Ask at the terminal, unless `--yes` was given. Raises ConfigError: not agreed."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{what} Without a terminal to ask at, confirm with --yes")
+    sys.stderr.write(f"gateway: {what} Type yes to go on: ")
+    sys.stderr.flush()
+    if (await off_loop(sys.stdin.readline)).strip().lower() != "yes":
+        raise ConfigError("not confirmed, nothing is changed")
 
 
 async def note_act(stores: Stores, args: argparse.Namespace) -> None:
     """Append what a command has changed to the audit log."""
     given, (kind, act) = vars(args), getattr(args, "act", ("", ""))
-    if kind and stores.changes is not None:
+    # Pilots and policies are in the audit log by themselves.
+    if kind not in ("", "pilot", "policy") and stores.changes is not None:
         subject = next((given[n] for n in (*_SUBJECTS, "tenant") if given.get(n)), "")
         said = {name: value for name, value in given.items() if value and name not in _NO_FIELDS}
         await stores.changes.note(kind, act, subject, said)

@@ -42,7 +42,6 @@ class ControlHeaders(Struct, frozen=True, kw_only=True):
     mode: str | None = None
     outcome: str | None = None
     unit: str | None = None
-    budget: str | None = None
     tags: Mapping[str, str] = {}
     agent: str = ""
     experiment: str | None = None
@@ -56,7 +55,6 @@ class ControlHeaders(Struct, frozen=True, kw_only=True):
             mode=_one_of(headers, "x-gateway-mode", MODES),
             outcome=_one_of(headers, "x-gateway-outcome", _OUTCOMES),
             unit=headers.get("x-gateway-experiment-unit"),
-            budget=headers.get("x-gateway-budget"),
             tags=tags_of(headers),
             agent=headers.get("user-agent", "").split(" ")[0][:80],
         )

@@ -20,7 +20,9 @@ from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.steering.transcript.interventions import KIND_LABELS
+from gateway.stores.budgets import STEERING
 from gateway.stores.protocols import StoreError
+from gateway.stores.sql.changes import persons_name
 from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
@@ -189,6 +191,7 @@ class PageEndpoint:
                 "status": error.status,
                 "access": access,
                 "store": self._runtime.store_health(),
+                "steering_off": None,
                 "path": scope["path"],
             }
             more = tuple((name.encode(), value.encode()) for name, value in error.headers)
@@ -209,6 +212,7 @@ class PageEndpoint:
                 access.require_control()
             body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+            persons_name(form.get("author", ""))
         # Without the fields that were left empty in a form.
         given = (part for part in scope["query_string"].split(b"&") if part)
         query = b"&".join(part for part in given if not part.endswith(b"="))
@@ -220,8 +224,8 @@ class PageEndpoint:
             raise unavailable(error) from error
         if form and page.status < 400 and not (self._page.public or self._page.report):
             await self._note(visit, page)
-        store = self._runtime.store_health()
-        shared = {"access": access, "path": scope["path"], "store": store}
+        store, off = self._runtime.store_health(), self._runtime.holds.find((STEERING,))
+        shared = {"access": access, "path": scope["path"], "store": store, "steering_off": off}
         return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
 
     async def _note(self, visit: Visit, page: Page) -> None:

@@ -15,13 +15,12 @@ from pydantic import Field
 
 from gateway.api import params
 from gateway.api.audit import CommentBody, act_view
-from gateway.api.budgets import MAX_REASON, ControlBody, allow, answer, find_account, hold
+from gateway.api.budgets import MAX_REASON, AccountBody, ControlBody, allow, answer, hold
 from gateway.api.operations import note
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import picked, thresholds
 from gateway.budgets.holds import answer_path
 from gateway.budgets.texts import account_view, amount
-from gateway.config.budgets import METRICS
 from gateway.dashboard import charts
 from gateway.dashboard.charts import RunChart, peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
@@ -209,7 +208,7 @@ async def _linked(visit: Visit) -> Control:
     question = held[0].question if held else None
     if question is None or held[0].action != "ask":
         raise NotFound("this question has been answered, or its time is over")
-    right = answer_path(held[0], given["answer"]).rpartition("/")[2]
+    right = answer_path(held[0], given["answer"], holds.link_key).rpartition("/")[2]
     if not hmac.compare_digest(right.encode(), given["mac"].encode()):
         raise NotFound("this link belongs to no open question")
     if time.time() >= question.until or given["answer"] not in ("yes", "no"):
@@ -232,20 +231,13 @@ async def answer_by_link(visit: Visit) -> Page:
 
 
 async def _allow(visit: Visit, form: Any) -> None:
-    budget, subject = form.get("budget", ""), form.get("account", "")
-    account = await find_account(visit.runtime, budget, subject)
-    limits, lifted = dict(account.limits), form.get("action") == "lift"
+    limits, lifted = dict[str, float](), form.get("action") == "lift"
     if not lifted:
-        metric, limit = form.get("metric", ""), form.get("limit", "")
-        if metric not in METRICS:
-            raise BadRequest(f"metric: one of {', '.join(METRICS)}", param="metric")
-        try:
-            limits[metric] = float(limit)
-        except ValueError:
-            limits[metric] = 0.0
-        if not 0 < limits[metric] < float("inf"):
-            raise BadRequest("limit: must be a number above 0", param="limit")
-    await allow(visit.runtime, account.key, limits=limits, lifted=lifted)
+        with params.naming("limit"):
+            limits[form.get("metric", "")] = float(form.get("limit") or "0")
+    named = {"budget": form.get("budget", ""), "subject": form.get("account", "")}
+    which = params.read_model(AccountBody, named)
+    await allow(visit.runtime, which, limits=limits, lifted=lifted or None)
 
 
 async def _root(visit: Visit, run: RunRecord) -> str:

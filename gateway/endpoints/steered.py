@@ -7,7 +7,6 @@ import orjson
 from msgspec.structs import replace
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
-from gateway.budgets.rules import BUDGET_HEADER
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
@@ -33,7 +32,7 @@ from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import reading
-from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.base import RawHeaders
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.parsing import COUNTED_BYTES, BeyondParser, reading_ms
@@ -122,11 +121,8 @@ class SteeredEndpoint:
         """The caller, noted in the record of the request."""
         principal = self.auth.principal(scope)
         exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
-        exchange.request.operator = principal.operator
         if principal.terms is not None:
             exchange.request.labels = principal.terms.labels()
-        if not principal.operator and header(scope["headers"], BUDGET_HEADER.encode()):
-            self.auth.wrong_key(scope)  # or a key could be found by trying
         return principal
 
     async def _parse(

@@ -90,10 +90,11 @@ def _entries(folder: Path) -> Iterator[tuple[Path, RunningGateway | None]]:
         except (OSError, ValueError, TypeError):
             yield file, None
             continue
-        yield file, gateway if _is_alive(gateway.pid) else None
+        yield file, gateway if is_alive(gateway.pid) else None
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; False where that cannot be seen."""
     if os.name == "nt":  # signal 0 is not a question there
         return False
     with contextlib.suppress(PermissionError):

@@ -111,16 +111,16 @@ def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> Pi
 def pilot_change(
     args: Any, found: PilotReport | None, used: Collection[str], now: float
 ) -> Pilot | None:
-    """The new state that `gateway pilot` asks for, None for none. `used`: ids of earlier ones.
-    Raises ConfigError: it cannot be done now."""
+    """The new state that a verb of `gateway pilot` asks for, None for none. `used`: ids of earlier
+    ones. Raises ConfigError: it cannot be done now."""
     asked = ModeOfRuns(tenant=args.tenant, client=args.client.lower(), project=args.project)
     pilot = found.pilot if found else None
     ends = args.stop or args.apply
     if args.runs is not None and args.runs < 1:
         raise ConfigError("pilot: --runs: at least 1")
-    if pilot is None or found is None or (pilot.over and not ends and (args.runs or asked != ALL)):
+    if pilot is None or found is None or (pilot.over and not ends):
         if ends:
-            raise ConfigError("pilot: there is none yet; `gateway pilot` begins one")
+            raise ConfigError("pilot: there is none yet; `gateway pilot start` begins one")
         day = f"pilot-{formatting.iso(now)[:10]}"
         name = next(n for n in (day, *(f"{day}-{n}" for n in range(2, 1000))) if n not in used)
         applied, most = pilot.applied if pilot else (), args.runs or RUNS
@@ -134,12 +134,14 @@ def pilot_change(
         verdict = found.parts[0].verdict
         mode = MODES.get(verdict.name) if args.apply == "verdict" else args.apply
         if mode is None:
-            raise ConfigError(f"pilot: verdict: {verdict.words}; --apply on or shadow sets a mode")
+            raise ConfigError(
+                f"pilot: verdict: {verdict.words}; `apply on` or `apply shadow` sets one"
+            )
         given = replace(pilot.runs, mode=mode)
         others = (each for each in pilot.applied if replace(each, mode=mode) != given)
         return replace(pilot, over=True, applied=(given, *others))
     if asked not in (ALL, pilot.runs):
-        raise ConfigError(f"pilot: {pilot.id} is about {pilot.runs.words}; --stop it first")
+        raise ConfigError(f"pilot: {pilot.id} is about {pilot.runs.words}; `stop` it first")
     if args.runs is None or (args.runs == pilot.most and pilot.draws):
         return None
     if args.runs <= found.judged:

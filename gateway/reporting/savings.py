@@ -60,7 +60,7 @@ def savings(runs: Runs, learning_tokens: int = 0, learning_usd: float = 0.0) -> 
     alone = [run for run in guided if run.experiment not in compared]
     if alone or not compared:
         about = "guidance, lessons, hand-over", "the same runs without them: unknown"
-        compared[""] = Saving(*about, len(alone), "no comparison: run `gateway pilot`")
+        compared[""] = Saving(*about, len(alone), "no comparison: run `gateway pilot start`")
     found = [_routing(runs), *compared.values(), *_stopped(runs), *_texts(guided)]
     if learning_tokens or learning_usd:
         about = "the model that words lessons", "none of its calls"

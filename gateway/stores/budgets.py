@@ -73,7 +73,8 @@ class Account:
     """Amounts that one subject has used, those reserved for its calls on their way, and those
     `leased`: taken by gateways for calls to come. `limits`: set by an operator, by metric;
     `lifted`: none holds. `unpriced`: calls of unknown price. `estimated`: the part of `spent` that
-    rests on estimated usage or prices. `started_at`: its first call."""
+    rests on estimated usage or prices. `started_at`: its first call. `mac`: of what an operator
+    set, under the admin key; `forged`: it is not valid, so that what was set does not hold."""
 
     budget: str
     subject: str
@@ -87,6 +88,8 @@ class Account:
     updated_at: float = 0.0
     limits: Mapping[str, float] = field(default_factory=dict)
     lifted: bool = False
+    mac: str = ""
+    forged: bool = False
 
     @property
     def key(self) -> AccountKey:
@@ -101,6 +104,8 @@ class Account:
 
     def limits_of(self, configured: Mapping[str, float]) -> dict[str, float]:
         """The limits in force; none for an account that was lifted."""
+        if self.forged:
+            return dict(configured)
         return {} if self.lifted else {**configured, **self.limits}
 
     def share(self, configured: Mapping[str, float], now: float) -> tuple[float, str]:
@@ -372,16 +377,26 @@ class BudgetStore(ABC):
     ) -> tuple[Account, ...]:
         """The accounts, last used first."""
 
+    def signed(self, account: Account) -> Account:
+        """The account with a MAC of what an operator has set now, where the store has a secret."""
+        return account
+
     async def allow(
-        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
+        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool | None
     ) -> Account:
-        """Replace what an operator set for an account, which is opened if there is none."""
+        """Set limits of an account, which is opened if there is none; those that are left out stay,
+        and so does `lifted` if it is None."""
 
         def change(found: Stored | None) -> Stored:
             new = Account(budget=key.budget, subject=key.subject, started_at=at)
             found = found or Stored(account=new)
-            account = replace(found.account, limits=dict(limits), lifted=lifted, updated_at=at)
-            return structs.replace(found, account=account)
+            account = found.account
+            if account.forged:
+                account = replace(account, limits={}, lifted=False)
+            lifts = account.lifted if lifted is None else lifted
+            given = {**account.limits, **limits}
+            account = replace(account, limits=given, lifted=lifts, updated_at=at)
+            return structs.replace(found, account=self.signed(account))
 
         return (await self.change({key: change}))[key].seen()
 
@@ -394,7 +409,7 @@ class BudgetStore(ABC):
         def change(found: Stored | None) -> Stored:
             tenant = found.account.tenant if found else ""
             fresh = Account(budget=key.budget, subject=key.subject, tenant=tenant)
-            fresh = replace(fresh, started_at=at, updated_at=at)
+            fresh = self.signed(replace(fresh, started_at=at, updated_at=at))
             return structs.replace(found, account=fresh) if found else Stored(account=fresh)
 
         await self.change({key: change})
@@ -405,7 +420,8 @@ class BudgetStore(ABC):
         """Remove accounts that end by themselves and were last used before; how many."""
 
 
-Action = Literal["stop", "pause", "ask"]
+Action = Literal["stop", "pause", "ask", "off"]
+STEERING = "steering"  # the subject of the hold that switches guidance and routing off everywhere
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -420,7 +436,8 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """A hold on a run (`subject` is its id), or on a conversation and all below it. `author`: who
+    """A hold on a run (`subject` is its id), on a conversation and all below it, or on STEERING,
+    which is then `off`. `author`: who
     ordered it, where known. `about`: the question of an `ask`, which a stop after it keeps."""
 
     subject: str

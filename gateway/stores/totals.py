@@ -277,7 +277,7 @@ STOPPERS = {
     "at_risk": AT_RISK.removesuffix(": "),
     "ask": UNANSWERED.removesuffix(": "),
 }
-RAISE_IT = " Raise it: "  # between a budget's figures and the command that raises it
+RAISE_IT = " Raise it: "  # in a stored reason, before the command: no answer to a client has it
 
 
 def as_command(*words: str) -> str:

@@ -1,6 +1,7 @@
 """A gateway for the time of one command, in a thread of this process, on a free loopback port."""
 
 import asyncio
+import ctypes
 import os
 import re
 import secrets
@@ -13,8 +14,9 @@ from typing import Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.app import build_app
+from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
-from gateway.config import OPENAI_API_BASE, Settings, load_settings
+from gateway.config import OPENAI_API_BASE, Secret, Settings, load_settings
 from gateway.config.budgets import BudgetLimits, BudgetSettings, ControlSettings, LadderStep
 from gateway.config.storage import StorageSettings
 from gateway.endpoints.edge import Edge
@@ -33,6 +35,7 @@ STOP_S = 15.0
 _EVENTS_S = 1.0
 _SETTLE_S = 0.05  # for the record of a call whose client has just ended
 _MOST_LOG_BYTES = 5_000_000
+_PR_SET_DUMPABLE = 4  # of Linux, prctl(2): with 0 no process of the same user may read its memory
 
 Result = TypeVar("Result")
 
@@ -121,14 +124,19 @@ class OwnGateway:
 
 @contextmanager
 def own_gateway(settings: Settings) -> Iterator[OwnGateway]:
-    """Serve while the block runs. Raises: ConfigError."""
+    """Serve while the block runs. The admin key is made up for it: the agent may be able to read
+    that of the config. Raises: ConfigError."""
+    with suppress(AttributeError, OSError):  # then nothing reads the key in this process's memory
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if settings.auth.admin_key:
+        settings = replace(settings, auth=replace(settings.auth, admin_key=Secret(process_key())))
     log = state_folder() / "wrap.log"
     with _open_log(log) as stream:
         configure_logging(settings.logging, stream)
         check(settings)
         app = build_app(settings)
         server = _Server(uvicorn_config(app, settings), app)
-        server.announces_key = False  # the agent runs as the same user, and could read it
+        app.runtime.own_key = process_key()
         with in_thread(server, STOP_S, f"the gateway did not start: the reason is in {log}") as url:
             yield OwnGateway(settings, url, server)
 

@@ -20,6 +20,7 @@ import orjson
 from gateway.api.experiments import current_pilot
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
+from gateway.auth.authenticator import process_key
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.config import Mode
 from gateway.errors import ConfigError
@@ -28,6 +29,7 @@ from gateway.steering.transcript.user_words import title_of
 from gateway.stores.budgets import AccountKey
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
+from gateway.stores.sql.changes import GATEWAY
 from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
@@ -44,6 +46,7 @@ from gateway.wrap.own_gateway import (
 
 EXIT = "exit"  # the outcome is that of the command itself
 Say = Callable[..., None]
+_KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
 RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
@@ -116,6 +119,8 @@ def wrap(options: WrapOptions) -> int:
             own.call(accounts.allow(key, at=time.time(), limits=limits, lifted=False))
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
+        if own is not None and sys.stderr.isatty():  # where a log would keep it, nobody gets it
+            say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
         status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done)
         traces = _read(read, say)
         if options.outcome_from is not None and traces:
@@ -134,6 +139,8 @@ def wrap(options: WrapOptions) -> int:
                 store = own.server.runtime.accounting.ledger
                 found = own.call(store.list_accounts(budget=budget.name))
                 say(used_line(budget, found, time.time(), stopped=stopped), first=False)
+                for line in _raise_lines(own, budget.name, before):
+                    say(line, first=False)
     return status
 
 
@@ -146,8 +153,9 @@ def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:
         say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
     else:
         say(f"{options.command[0]} is {done}; see it at {url}/dashboard")
+    kept = {name: value for name, value in prepared.environment.items() if name not in _KEYS}
     try:
-        return command.run(prepared.command, prepared.environment)
+        return command.run(prepared.command, kept)
     except command.CannotStart as exc:
         _say(f"wrap: {exc}")
         return exc.status
@@ -203,6 +211,14 @@ def _other(options: WrapOptions) -> str:
             f"wrap: {names}: only for a gateway that is started here; {found} has its own"
         )
     return found
+
+
+def _raise_lines(own: OwnGateway, budget: str, since: float) -> Iterator[str]:
+    """Every act of a person on a budget, with its author."""
+    if (changes := own.server.runtime.opened.stores.changes) is not None:
+        for act in reversed(own.call(changes.find(kind="budget", since=since, text=budget))):
+            if act.author != GATEWAY:
+                yield f"budget: {act.author or 'somebody'}: {act.body}  {act.reason}".rstrip()
 
 
 def _pilot_line(own: OwnGateway, traces: "Sequence[Trace]") -> str:

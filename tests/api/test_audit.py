@@ -158,6 +158,7 @@ def test_commands_are_kept_and_list_the_log(
     run = a_run(server, upstream)
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(tmp_path / "gateway.db"))
     monkeypatch.setenv("USER", "root-of-all")
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", ADMIN)
     assert main(["runs", "stop", run, "--reason", "enough"]) == 0
     assert main(["runs", "resume", run, "--author", "eve", "--reason", "mended"]) == 0
     assert main(["budgets", "raise", "per-task", run, "--calls", "70"]) == 0

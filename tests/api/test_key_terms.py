@@ -231,6 +231,7 @@ def test_the_account_of_a_key_is_alerted_about_and_raised(
         until(lambda: [title for title in receiver.titles() if key["id"] in title])
         (account,) = admin.get("/api/budgets").json()["accounts"]
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", storage["path"])
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", ADMIN)
     account = [account["budget"], account["subject"]]
     for act, more, shown in (
         ("reset", [], "US dollars"),
@@ -317,6 +318,7 @@ def test_commands(
 ) -> None:
     """`create` with rights, `set`, `rotate`; a running gateway follows."""
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(tmp_path / "keys.db"))
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", ADMIN)
 
     def shell(*words: str) -> Any:
         capsys.readouterr()

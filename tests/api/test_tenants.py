@@ -192,6 +192,8 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("listAlerts", get("/api/alerts", tenant="globex"), 403),
     ("streamEvents", get("/api/events", tenant="globex"), 403),
     ("getDocument", get("/api/openapi.json"), 200),
+    ("steeringOff", send("POST", "/api/steering/off", "{}"), 403),
+    ("steeringOn", send("POST", "/api/steering/on", "{}"), 403),
     ("dashboard", get("/dashboard"), 200),
     ("dashboard", get("/dashboard/runs", task=SECRET[:4]), 200),
     ("dashboard", get("/dashboard", tenant="globex"), 403),

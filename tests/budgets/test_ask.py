@@ -228,9 +228,14 @@ def test_two_gateways_on_one_database(
 
 
 def test_a_restart_asks_no_second_time(
-    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, capsys: Any
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The question stays in the store; the client calls again, and the command answers."""
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", "a" * 40)
     upstream.default = CALLING
     path = tmp_path / "one.db"
     first = gateway_server(settings(path))

@@ -164,7 +164,7 @@ def test_compiled_compared_published_rolled_back(store: StorageSettings, command
     assert "said_by: ann" in text
     assert command("diff", "a.yaml") == "no difference: what is learned applies\n"
     assert "what is learned applies" in command("diff")
-    assert "it takes --yes" in command("publish", "a.yaml", status=2)
+    assert "confirm with --yes" in command("publish", "a.yaml", status=2)
     assert "replay of the last 100 runs" in command(
         "publish", "a.yaml", "--yes", "--reason", "reviewed"
     )

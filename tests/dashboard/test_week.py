@@ -84,6 +84,6 @@ def test_words_of_a_new_store(start: Start, tmp_path: Path) -> None:
             body = {"model": "own-model", "messages": task}
             client.post("/v1/chat/completions", json=body).raise_for_status()
     for shown in (reported(path), words(page_of(server, "/dashboard"))):
-        assert "no comparison: run gateway pilot" in shown.replace("`", "")
+        assert "no comparison: run gateway pilot start" in shown.replace("`", "")
         assert "3 runs (3 calls) without all prices left out" in shown
         assert shown.count("no number") == 2

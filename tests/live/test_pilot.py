@@ -40,7 +40,10 @@ async def pilot(database: Path, *words: str) -> dict[str, Any]:
     add_parser(parser.add_subparsers())
     path = database.with_name("pilot.yaml")
     path.write_text(json.dumps({"storage": {"path": str(database)}}))
-    args = parser.parse_args(["pilot", "--json", "--config", str(path), *words])
+    verb, *options = words or ("",)
+    args = parser.parse_args(
+        ["pilot", *([verb] if verb else []), "--json", "--config", str(path), *options]
+    )
     said = list[str]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.commands.report.say", said.append)
@@ -69,9 +72,9 @@ async def test_nobody_chooses_an_arm(
     auth = {"admin_key": "admin-key-of-this-test-0123456789", "gateway_keys": keys}
     server = gateway_server({**config, "auth": auth})
     database = Path(config["storage"]["path"])
-    await pilot(database, "--tenant", "globex")
-    await pilot(database, "--tenant", "globex", "--apply", "on")
-    name = (await pilot(database, "--runs", "40"))["pilot"]["id"]
+    await pilot(database, "start", "--yes", "--tenant", "globex")
+    await pilot(database, "apply", "on")
+    name = (await pilot(database, "start", "--yes", "--runs", "40"))["pilot"]["id"]
     mine = {"x-gateway-key": keys["acme"]}
 
     async def seen() -> Any:
@@ -117,7 +120,7 @@ async def test_a_pilot_on_two_gateways(
     database = Path(config["storage"]["path"])
     first, second = gateway_server(config), gateway_server(config)
     assert (await one(http, first.base_url, "before")).gateway("mode") == "off"
-    begun = await pilot(database, "--runs", "12", "--client", "cli")
+    begun = await pilot(database, "start", "--yes", "--runs", "12", "--client", "cli")
     name = begun["pilot"]["id"]
     for server in (first, second):
         await followed(http, server, id=name)
@@ -161,7 +164,7 @@ async def test_a_pilot_on_two_gateways(
         await followed(http, server, windows=shadow["windows"])
     later = await one(http, first.base_url, "later")
     assert (later.gateway("arm"), later.gateway("mode")) == (None, "shadow")
-    applied = await pilot(database, "--apply", "on")
+    applied = await pilot(database, "apply", "on")
     for server in (first, second):
         await followed(http, server, applied=applied["pilot"]["applied"])
         answer = await one(http, server.base_url, f"after {server.url}")

@@ -132,7 +132,7 @@ def test_rows_in_words() -> None:
     assert routing.reach_usd == pytest.approx(0.0)
     assert (routing.runs, routing.spent_usd) == (6, 3.0)
     assert routing.note == "1 run (4 calls) without all prices left out"
-    assert rows["guidance, lessons, hand-over"].note == "no comparison: run `gateway pilot`"
+    assert rows["guidance, lessons, hand-over"].note == "no comparison: run `gateway pilot start`"
     assert rows["guidance, lessons, hand-over"].saved_usd is None
     stopped = rows["runs stopped"]
     assert (stopped.saved_usd, stopped.spent_usd) == (None, 1.0)

@@ -144,19 +144,19 @@ def test_a_pilot_is_declared_and_shown(upstream: ScriptedUpstream, tmp_path: Pat
     config = tmp_path / "own.yaml"
     config.write_text("experiment: {id: mine}")
     assert "sets experiment.id (mine)" in pilot("--config", str(config)).stderr
-    assert "there is none yet" in pilot("--stop").stderr
-    assert "a fair coin steers half" in pilot("--runs", "20").stdout
+    assert "there is none yet" in pilot("stop").stderr
+    assert "a fair coin steers half" in pilot("start", "--runs", "20", "--yes").stdout
     ended = wrapped(tmp_path, upstream, "--outcome-from", "exit", "--", *agent, "1", "0")
     first, *lines = ended.stderr.splitlines()
     assert re.search("is steered or only watched, by the coin of pilot-.* for all runs;", first)
     line = next(each for each in lines if each.startswith("pilot: "))
     assert "running; 1 of 20 runs have an outcome; verdict: more runs needed" in line
-    assert "verdict: more runs needed" in (refused := pilot("--apply")).stderr
+    assert "verdict: more runs needed" in (refused := pilot("apply")).stderr
     assert refused.returncode == 2
-    assert "applied: all runs are only watched" in pilot("--apply", "shadow").stdout
+    assert "applied: all runs are only watched" in pilot("apply", "shadow").stdout
     later = wrapped(tmp_path, upstream, "--mode", "on", "--", *agent, "1", "0").stderr
     assert "is only watched, nothing is changed" in later.splitlines()[0]
-    assert "only watched" not in pilot("--stop").stdout
+    assert "only watched" not in pilot("stop").stdout
 
 
 def test_shadow_changes_no_byte(upstream: ScriptedUpstream, tmp_path: Path) -> None:

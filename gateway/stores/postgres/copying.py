@@ -18,6 +18,7 @@ _TABLES = (
     *("conversations", "heads", "items", "runs", "steps", "injections", "raw_calls", "answers"),
     *("patterns", "pattern_spaces", "keys", "outcomes", "pattern_evidence", "pattern_decisions"),
     "forgotten_runs",
+    "admin_keys",
     *("pattern_posteriors", "jobs", "budget_accounts", "budget_reservations", "run_controls"),
     *("usage_by_hour", "alerts", "alert_keys", "alert_deliveries"),
     *("workload_runs", "workload_models", "own_risks", "operator_changes"),

@@ -200,3 +200,6 @@ CREATE INDEX steps_by_words ON steps USING gin (gateway_step_words(content, call
 
 -- = keys_002_terms
 @terms_of_keys
+
+-- = control_005_admin_keys
+@admin_keys

@@ -4,7 +4,11 @@ A change of accounts is one statement: a row is written only if it has the versi
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,13 +19,14 @@ from msgspec import json, structs
 from gateway.stores import budgets as values
 from gateway.stores.protocols import CONTROLS, StoreBusy
 from gateway.stores.sql import engine as db
+from gateway.tasks import off_loop
 
 # Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
 _PICO = 10**12
 _AMOUNTS = ("usd", "input_tokens", "output_tokens", "calls")
 _ESTIMATED = tuple([f"estimated_{name}" for name in _AMOUNTS])
 _PLAIN = ("tenant", "unpriced", "started_at", "updated_at", "lifted")
-_STORED = ("limits", "leases", "leased_until", "ends", "version")
+_STORED = ("mac", "limits", "leases", "leased_until", "ends", "version")
 _SAVED = ("budget", "subject", *_PLAIN, *_AMOUNTS, *_ESTIMATED, *_STORED)
 _MOST_KNOWN = 20_000  # the accounts last used; one costs about 1 kB
 _AT_ONCE = 32  # rows of one statement
@@ -52,6 +57,17 @@ UPDATE run_controls SET action = :action, reason = :reason, at = :at, author = :
 _LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
 _CONTROLS = f"SELECT {db.columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
 
+_SALT = "SELECT proof FROM admin_keys WHERE pid = -1"
+_MAKE_SALT = """
+INSERT INTO admin_keys (pid, proof) VALUES (-1, :salt)
+ON CONFLICT (pid) DO UPDATE SET proof = admin_keys.proof RETURNING proof
+"""
+_SHOW_KEY = """
+INSERT INTO admin_keys (pid, proof) VALUES (:pid, :proof)
+ON CONFLICT (pid) DO UPDATE SET proof = excluded.proof
+"""
+_SHOWN_KEYS = "SELECT pid, proof FROM admin_keys WHERE pid >= 0"
+
 
 class SQLBudgetStore(values.BudgetStore):
     """`BudgetStore` over an engine."""
@@ -78,40 +94,47 @@ class SQLBudgetStore(values.BudgetStore):
                 return done
             for key in left:
                 self._known.pop(key, None)
-            found = await self._engine.read(partial(_read_all, left))
+            found = await self._engine.read(partial(_read_all, left, self._engine.secret))
             self._known.update(found)
         raise StoreBusy("other gateways changed the budget each time")
 
+    def signed(self, account: values.Account) -> values.Account:
+        return replace(account, mac=_mac(account, self._engine.secret), forged=False)
+
     async def accounts(self, keys: Sequence[values.AccountKey]) -> tuple[values.Account, ...]:
-        found = await self._engine.view(partial(_read_all, tuple(keys)))
+        found = await self._engine.view(partial(_read_all, tuple(keys), self._engine.secret))
         return tuple([found[key].seen() for key in keys if key in found])
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[values.Account, ...]:
         rows = await self._engine.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
-        return tuple([_stored(row).seen() for row in rows])
+        return tuple([_stored(row, self._engine.secret).seen() for row in rows])
 
     async def prune(self, older_than: float) -> int:
         return len(await self._engine.write(_PRUNE, older_than=older_than))
 
 
 class ControlStore:
-    """The holds in force. Every method may raise StoreError."""
+    """The holds in force, and proofs of admin keys. Every method may raise StoreError.
+
+    A key is stored nowhere. What is derived from it signs what operators set, and a digest of that
+    is stored. A key may be short, and who can read the database can try keys: hence scrypt
+    (RFC 7914), 16 MB and about 50 ms a try."""
 
     def __init__(self, engine: db.Engine) -> None:
-        self._engine = engine
+        self.engine = engine
 
     async def hold(self, control: values.Control) -> None:
         """Stop or pause in place of an earlier hold on the subject, or ask where there is none."""
         wanted = _ASK if control.action == "ask" else _HOLD
-        await self._engine.write(wanted, **db.row_of(control, _CONTROL))
-        await self._engine.changed(CONTROLS)
+        await self.engine.write(wanted, **db.row_of(control, _CONTROL))
+        await self.engine.changed(CONTROLS)
 
     async def release(self, subject: str) -> bool:
         """End a hold; False when there is none."""
-        released = bool(await self._engine.write(_LET_GO, subject=subject))
-        await self._engine.changed(CONTROLS)
+        released = bool(await self.engine.write(_LET_GO, subject=subject))
+        await self.engine.changed(CONTROLS)
         return released
 
     async def answer(self, asked: values.Control, after: values.Control | None) -> bool:
@@ -119,14 +142,32 @@ class ControlStore:
         which: dict[str, Any] = {"subject": asked.subject, "asked_at": asked.at}
         if after is not None:
             which |= db.row_of(after, ("action", "reason", "at", "author"))
-        done = bool(await self._engine.write(_NO if after else _YES, **which))
-        await self._engine.changed(CONTROLS)
+        done = bool(await self.engine.write(_NO if after else _YES, **which))
+        await self.engine.changed(CONTROLS)
         return done
 
     async def list_controls(self) -> Sequence[values.Control]:
         """All holds in force, oldest first."""
-        rows = await self._engine.fetch(_CONTROLS)
+        rows = await self.engine.fetch(_CONTROLS)
         return [db.made(values.Control, _CONTROL, row) for row in rows]
+
+    async def use_key(self, key: str) -> str:
+        """Sign with an admin key from now on, and refuse what is signed otherwise; its proof."""
+        rows = await self.engine.fetch(_SALT)
+        rows = rows or await self.engine.write(_MAKE_SALT, salt=secrets.token_hex(16))
+        salt = rows[0][0].encode()
+        secret = await off_loop(hashlib.scrypt, key.encode(), salt=salt, n=2**14, r=8, p=1)
+        self.engine.secret = secret
+        return hashlib.sha256(secret).hexdigest()
+
+    async def show_key(self, key: str, pid: int) -> None:
+        """Use a key, and let commands ask for it in place of an earlier one of the process; 0 for
+        the key of the config."""
+        await self.engine.write(_SHOW_KEY, pid=pid, proof=await self.use_key(key))
+
+    async def shown_keys(self) -> Sequence[db.Row]:
+        """The process and the proof of each key."""
+        return await self.engine.fetch(_SHOWN_KEYS)
 
 
 @lru_cache(maxsize=_AT_ONCE)
@@ -152,7 +193,7 @@ def _rows(made: Mapping[values.AccountKey, values.Stored]) -> dict[str, Any]:
 def _row(stored: values.Stored) -> dict[str, Any]:
     account = stored.account
     return {
-        **db.row_of(account, ("budget", "subject", *_PLAIN)),
+        **db.row_of(account, ("budget", "subject", "mac", *_PLAIN)),
         **dict(zip(_AMOUNTS, _numbers(account.spent), strict=True)),
         **dict(zip(_ESTIMATED, _numbers(account.estimated), strict=True)),
         "limits": orjson.dumps(dict(account.limits)).decode(),
@@ -163,7 +204,7 @@ def _row(stored: values.Stored) -> dict[str, Any]:
 
 
 async def _read_all(
-    keys: Sequence[values.AccountKey], connection: db.Connection
+    keys: Sequence[values.AccountKey], secret: bytes, connection: db.Connection
 ) -> dict[values.AccountKey, values.Stored]:
     found = {}
     for start in range(0, len(keys), _AT_ONCE):
@@ -172,25 +213,35 @@ async def _read_all(
         bound = {f"budget_{n}": key.budget for n, key in part}
         bound |= {f"subject_{n}": key.subject for n, key in part}
         rows = await connection.fetch(f"{_FIND} WHERE {these}", **bound)
-        found.update({stored.account.key: stored for stored in map(_stored, rows)})
+        found.update({s.account.key: s for s in [_stored(row, secret) for row in rows]})
     return found
 
 
-def _stored(row: db.Row) -> values.Stored:
+def _stored(row: db.Row, secret: bytes) -> values.Stored:
     found = dict(zip(_SAVED, row, strict=True))
     account = values.Account(
-        **{name: found[name] for name in ("budget", "subject", *_PLAIN[:-1])},
+        **{name: found[name] for name in ("budget", "subject", "mac", *_PLAIN[:-1])},
         lifted=bool(found["lifted"]),
         spent=_amounts([found[name] for name in _AMOUNTS]),
         estimated=_amounts([found[name] for name in _ESTIMATED]),
         limits=orjson.loads(found["limits"]),
     )
+    if secret and (account.limits or account.lifted or account.mac):
+        valid = hmac.compare_digest(account.mac, _mac(account, secret))
+        account = replace(account, forged=not valid)
     return values.Stored(
         account=account,
         leases=_LEASES.decode(found["leases"]),
         ends=bool(found["ends"]),
         version=found["version"],
     )
+
+
+def _mac(account: values.Account, secret: bytes) -> str:
+    """The MAC of what an operator set for an account; empty without a secret."""
+    said = (account.budget, account.subject, account.started_at, account.lifted)
+    text = repr((said, sorted(account.limits.items())))
+    return hmac.new(secret, text.encode(), "sha256").hexdigest() if secret else ""
 
 
 def _numbers(amounts: values.Amounts) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from gateway.errors import BadRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
 from gateway.stores.protocols import StoreError
@@ -39,6 +41,7 @@ _FILTERS = {
     "cursor": "(at, id) < (SELECT o.at, o.id FROM operator_changes AS o WHERE o.id = :cursor)",
 }
 GATEWAY = "gateway"  # the author of what no person did
+_RESERVED = frozenset({GATEWAY, "steering", "budget", "operator"})
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -152,6 +155,15 @@ class ChangeStore:
         """The runs of an experiment or a pilot whose success or failure is known."""
         (found,) = await self._engine.fetch(_JUDGED, experiment=experiment)
         return int(found[0])
+
+
+def persons_name(stated: str) -> str:
+    """A name that a caller states. Raises BadRequest: it is one that the gateway itself uses."""
+    letters = filter(str.isalnum, unicodedata.normalize("NFKC", stated))
+    if "".join(letters).casefold() in _RESERVED:
+        said = f"author: {stated[:80]!r} is what the gateway itself does; state a person's name"
+        raise BadRequest(said, param="author")
+    return stated
 
 
 def pilot_of(change: Change | None) -> Pilot | None:

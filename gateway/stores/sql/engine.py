@@ -161,6 +161,8 @@ class Engine(ABC):
     upkeep: Upkeep
     # Limits the searches of vectors at a time.
     searching: AbstractAsyncContextManager[Any] = nullcontext()
+    # Of the admin key of this process, by which what operators set is signed; empty without one.
+    secret = b""
 
     @abstractmethod
     async def read(self, work: Work[T], *, patient: bool = False) -> T:

@@ -284,3 +284,12 @@ DELETE FROM budget_reservations;
 -- = questions
 -- `about`: what a person is asked about a run, as JSON.
 ALTER TABLE run_controls ADD COLUMN about: text DEFAULT '';
+
+-- = admin_keys
+-- What proves that somebody has the admin key of a gateway, by the process that has made the key up;
+-- 0: that of the config, -1: the salt of the database. `mac`: of what an operator set for an
+-- account, under that key.
+CREATE TABLE admin_keys (
+    pid: integer PRIMARY KEY | proof: text
+);
+ALTER TABLE budget_accounts ADD COLUMN mac: text DEFAULT '';

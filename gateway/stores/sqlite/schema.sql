@@ -224,3 +224,6 @@ DROP TABLE pattern_vectors_1;
 DROP TABLE pattern_vectors_2;
 DROP TABLE pattern_vectors_3;
 ALTER TABLE pattern_spaces DROP COLUMN generation;
+
+-- = control_005_admin_keys
+@admin_keys

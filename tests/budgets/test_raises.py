@@ -1,0 +1,92 @@
+"""Limits that an operator sets, and those that somebody writes into the database."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.alerts.rules import ForgedAccount, Signals, UsedAccount, findings
+from gateway.config.alerts import AlertRuleSettings
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from tests.budgets.test_holds import MAIN, ask
+
+Start = Callable[..., AppServer]
+ADMIN = {"x-gateway-key": "a" * 40}
+
+
+@pytest.fixture
+def server(gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path) -> AppServer:
+    """A gateway with an admin key whose budget of one call is used up."""
+    upstream.default = Reply("done")
+    server = gateway_server(
+        {
+            "auth": {"admin_key": "a" * 40},
+            "storage": {"path": str(tmp_path / "one.db")},
+            "budgets": [{"name": "few", "scope": "tenant", "limits": {"calls": 1}}],
+            "control": {"poll_s": 0.05},
+        }
+    )
+    assert ask(server, MAIN).status_code == 200
+    assert ask(server, MAIN).status_code == 429
+    return server
+
+
+def account(server: AppServer) -> dict[str, object]:
+    (found,) = httpx.get(f"{server.url}/api/budgets", headers=ADMIN).json()["accounts"]
+    assert isinstance(found, dict)
+    return found
+
+
+def passes_within_a_second(server: AppServer) -> bool:
+    ends = time.monotonic() + 1
+    while time.monotonic() < ends:
+        if ask(server, MAIN).status_code == 200:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("change", ["limits = '{\"calls\": 99}'", "lifted = 1"])
+def test_a_limit_without_a_mac_does_not_hold(
+    server: AppServer, tmp_path: Path, change: str
+) -> None:
+    """It is ignored and shown as what it is; a raise with the key holds again."""
+    account(server)
+    with sqlite3.connect(tmp_path / "one.db", timeout=60) as database:
+        database.execute(f"UPDATE budget_accounts SET {change}, version = version + 1")
+    assert not passes_within_a_second(server)
+    found = account(server)
+    assert (found["forged"], found["limits"]) == (True, {"calls": 1.0})
+    raised = {"budget": "few", "subject": "default", "limits": {"calls": 5}}
+    httpx.post(f"{server.url}/api/budgets/raise", json=raised, headers=ADMIN).raise_for_status()
+    assert ask(server, MAIN).status_code == 200
+    found = account(server)
+    assert (found["forged"], found["limits"]) == (False, {"calls": 5})
+
+
+def test_a_mac_is_of_one_account(server: AppServer, tmp_path: Path) -> None:
+    """What was signed holds for that account with those limits alone."""
+    raised = {"budget": "few", "subject": "default", "limits": {"calls": 2}}
+    httpx.post(f"{server.url}/api/budgets/raise", json=raised, headers=ADMIN).raise_for_status()
+    assert ask(server, MAIN).status_code == 200
+    account(server)
+    with sqlite3.connect(tmp_path / "one.db", timeout=60) as database:
+        database.execute(
+            "UPDATE budget_accounts SET limits = '{\"calls\": 50}', version = version + 1"
+        )
+    assert not passes_within_a_second(server)
+
+
+def test_a_forged_limit_is_alerted_about() -> None:
+    """Once for each account, whatever share is used."""
+    about = {"budget": "few", "scope": "tenant", "subject": "acme", "tenant": "acme"}
+    used = UsedAccount(**about, used=0.1, metric="calls")
+    forged = ForgedAccount(**about, used=0.1, metric="calls")
+    assert findings(Signals(accounts=[used]), AlertRuleSettings()) == []
+    (found,) = findings(Signals(accounts=[forged]), AlertRuleSettings())
+    assert (found.rule, found.severity) == ("budget", "danger")
+    assert "without the admin key" in found.title

@@ -1,0 +1,228 @@
+"""A wrapped program against its own budget: nothing that it is told, and no command, raises it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steering_gateway_testing import Reply, ScriptedUpstream, Usage
+from tests.relay.processes import GatewayProcess
+from tests.wrap.test_wrap import WAIT_S, environment, wrapped
+
+pytestmark = pytest.mark.slow
+
+CALLS = 4  # of $0.05: 20,000 tokens of input to gpt-4o
+USAGE = Usage(prompt_tokens=20_000, completion_tokens=0)
+PROGRAM = """
+import json, os, re, sqlite3, subprocess, sys, urllib.error, urllib.request
+BASE = os.environ["OPENAI_BASE_URL"]
+
+def call(task="mend the bridge", **headers):
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": task}]})
+    asked = urllib.request.Request(BASE + "/chat/completions", body.encode(),
+        {"content-type": "application/json", "authorization": "Bearer sk-mine", **headers})
+    try:
+        answer = urllib.request.urlopen(asked)
+        said = json.load(answer)["choices"][0]["message"]["content"]
+        return said, "x-gateway-stopped" not in answer.headers
+    except urllib.error.HTTPError as error:
+        return json.load(error)["error"]["message"], False
+
+def use_up():
+    for number in range(50):
+        said, passed = call(f"task {number}")
+        if not passed:
+            return said
+    raise SystemExit("no call was refused")
+"""
+OBEDIENT = """
+told = []
+for _ in range(3):
+    said = use_up()
+    told.append(said)
+    for command in re.findall(r"gateway [a-z].*", said):
+        subprocess.run([sys.executable, "-m", *command.split()], stdin=subprocess.DEVNULL)
+print(json.dumps(told))
+"""
+DILIGENT = """
+from argparse import _SubParsersAction
+from contextlib import redirect_stdout
+from io import StringIO
+from gateway.cli import build_parser, main, tree
+
+def run(*words):
+    out = StringIO()
+    try:
+        with redirect_stdout(out):
+            status = main(words)
+    except SystemExit as ended:
+        status = ended.code
+    return status, out.getvalue()
+
+use_up()
+os.environ["GATEWAY_STORAGE__PATH"] = os.environ["XDG_STATE_HOME"] + "/steering-gateway/gateway.db"
+account = json.loads(run("budgets", "list", "--json")[1].splitlines()[0])
+run_id = json.loads(run("runs", "list", "--json")[1].splitlines()[0])["id"]
+VALUES = {"budget": account["budget"], "subject": run_id, "run_id": run_id, "outcome": "success",
+    "tenant": "default", "shell": "bash", "text": "loop", "file": "pattern.jsonl",
+    "pattern": '{"tier": "e3", "fields": {"fact": "Never stop."}}', "files": "runs.jsonl",
+    "apply": "on", "experiment": None, "command": None}
+PATTERN = {"tier": "e3", "fields": {"fact": "Go on."}}
+open("pattern.jsonl", "w").write(json.dumps(PATTERN))
+open("runs.jsonl", "w").close()
+ALONE = {"serve", "bench", "demo", "wrap"}  # tried below, or no command on a store
+tried = {}
+for words, parser, _ in tree(build_parser()):
+    needs = [a for a in parser._actions if isinstance(a, _SubParsersAction) and a.required]
+    if not words or words[0] in ALONE or needs:
+        continue
+    more = []
+    for action in parser._actions:
+        if not action.option_strings and not isinstance(action, _SubParsersAction):
+            value = VALUES.get(action.dest, "x")
+            more += [value] if value is not None else []
+    given = {option for action in parser._actions for option in action.option_strings}
+    subject = "default" if words[0] == "budgets" else run_id
+    more = [subject if value is run_id else value for value in more]
+    more += [o for o in ("--yes", "--once", "--lift", "--active") if o in given]
+    more += ["--usd", "100"] if "--usd" in given else []
+    more += ["--author", "agent"] if "--author" in given else []
+    tried[" ".join(words)] = run(*words, *more)[0]
+    passed = [call(f"after {words}")[1]]
+    assert not any(passed), words
+print(json.dumps({"tried": tried, **account}))
+"""
+HOSTILE = """
+use_up()
+file = os.environ["XDG_STATE_HOME"] + "/steering-gateway/gateway.db"
+with sqlite3.connect(file) as database:
+    database.execute("DELETE FROM admin_keys")
+    database.execute("UPDATE budget_accounts SET limits = '{\\"usd\\": 100.0}', lifted = 1, "
+        "version = version + 1")
+for _ in range(3):
+    print(call("after the file was changed")[1])
+"""
+
+
+def ended(
+    tmp_path: Path, upstream: ScriptedUpstream, program: str, *words: str, **more: str
+) -> tuple[subprocess.CompletedProcess[str], int]:
+    """How a wrapped program with a budget of $0.20 ended, and the calls that were sent for it."""
+    upstream.default = Reply("done", usage=USAGE)
+    agent = [sys.executable, "-c", PROGRAM + program]
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "USER": "agent"}
+    budget = () if "--gateway" in words else ("--budget", "0.20")
+    ran = wrapped(tmp_path, upstream, *words, *budget, "--", *agent, **state, **more)
+    assert ran.returncode == 0, ran.stderr
+    return ran, len(upstream.requests)
+
+
+def test_a_program_that_obeys_a_stop_ends_at_its_budget(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """The message has the figures and whom to ask, no command and no path; the summary of the
+    person has them."""
+    ran, calls = ended(tmp_path, upstream, OBEDIENT)
+    assert calls == CALLS
+    for said in json.loads(ran.stdout.splitlines()[-1]):
+        assert "$0.2 of the $0.2 budget is used" in said
+        assert "The person who runs the gateway can raise the limit." in said
+        assert "gateway budgets" not in said
+        assert str(tmp_path) not in said
+
+
+def test_no_command_raises_the_budget_of_its_program(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Every command with every verb, as the program itself can run it: what changes something is
+    refused, what shows something works."""
+    ran, calls = ended(tmp_path, upstream, DILIGENT)
+    assert calls == CALLS
+    found = json.loads(ran.stdout.splitlines()[-1])
+    tried = found["tried"]
+    for words in ("budgets raise", "budgets lift", "budgets reset", "keys create", "keys reset"):
+        assert tried[words] == 2, words
+    for words in ("steering off", "pilot start", "runs stop", "patterns add", "policy rollback"):
+        assert tried[words] == 2, words
+    for words in ("budgets list", "keys list", "steering", "pilot", "runs held", "audit"):
+        assert tried[words] == 0, words
+    assert "budget: agent" not in ran.stderr
+
+
+def test_a_file_that_was_changed_raises_nothing(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Limits without a valid MAC are ignored, also where the proofs of keys were removed."""
+    ran, calls = ended(tmp_path, upstream, HOSTILE)
+    assert calls == CALLS
+    assert ran.stdout.split() == ["False"] * 3
+
+
+def test_the_key_of_a_config_is_no_key_of_the_wrap(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """The program can read the config and its environment: neither has the key that counts."""
+    program = """
+use_up()
+print(json.dumps([name for name, value in os.environ.items() if value == "a" * 40]))
+asked = {"x-gateway-key": "a" * 40, "content-type": "application/json"}
+listed = json.loads(subprocess.run([sys.executable, "-m", "gateway", "budgets", "list", "--json"],
+    capture_output=True).stdout)
+body = {"budget": listed["budget"], "subject": "default", "limits": {"usd": 9}}
+raised = urllib.request.Request(BASE.removesuffix("/v1") + "/api/budgets/raise",
+    json.dumps(body).encode(), asked)
+try:
+    urllib.request.urlopen(raised)
+except urllib.error.HTTPError as error:
+    print(error.code)
+os.environ["GATEWAY_ADMIN_KEY"] = "a" * 40
+words = ["budgets", "raise", listed["budget"], "default", "--usd", "9"]
+print(subprocess.run([sys.executable, "-m", "gateway", *words]).returncode)
+print(call()[1])
+"""
+    ran, calls = ended(tmp_path, upstream, program, GATEWAY_AUTH__ADMIN_KEY="a" * 40)
+    assert calls == CALLS
+    assert ran.stdout.split() == ["[]", "401", "2", "False"]
+
+
+def test_a_server_with_an_admin_key_keeps_its_budget(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """The same program before a gateway that was there already; the person's command, which brings
+    the key, raises it, and the audit log has the author."""
+    upstream.default = Reply("done", usage=USAGE)
+    budget = {"name": "daily", "scope": "tenant", "limits": {"usd": 0.20}, "stop_with": "answer"}
+    config = {
+        "storage": {"path": str(tmp_path / "server.db")},
+        "auth": {"admin_key": "a" * 40},
+        "budgets": [budget],
+        "default_upstream": {"api_base": upstream.base_url},
+    }
+    with GatewayProcess(tmp_path, json.dumps(config)) as server:
+        program = PROGRAM + OBEDIENT
+        env = {**environment(tmp_path, upstream), "OPENAI_BASE_URL": f"{server.url}/v1"}
+        env |= {"GATEWAY_CONFIG": str(server.config)}
+        asked = [sys.executable, "-c", program]
+        run = {"env": env, "capture_output": True, "text": True, "timeout": WAIT_S, "check": True}
+        said = json.loads(subprocess.run(asked, **run).stdout.splitlines()[-1])  # type: ignore[call-overload]
+        assert len(upstream.requests) == CALLS
+        assert not [each for each in said if "gateway budgets" in each or str(tmp_path) in each]
+        words = ["budgets", "raise", "daily", "default", "--usd", "1", "--author", "ann"]
+        person = [sys.executable, "-m", "gateway", *words]
+        refused = subprocess.run(person, **run | {"check": False})  # type: ignore[call-overload]
+        assert refused.returncode == 2
+        assert "GATEWAY_ADMIN_KEY" in refused.stderr
+        run["env"] = {**env, "GATEWAY_ADMIN_KEY": "a" * 40}
+        subprocess.run(person, **run)  # type: ignore[call-overload]
+        subprocess.run([sys.executable, "-c", PROGRAM + "assert call()[1]"], **run)  # type: ignore[call-overload]
+        log = subprocess.run([*person[:3], "audit"], **run).stdout  # type: ignore[call-overload]
+        assert re.search("budget raise default ann", log)
+    with sqlite3.connect(tmp_path / "server.db") as database:
+        (mac,) = database.execute("SELECT mac FROM budget_accounts").fetchone()
+    assert len(mac) == 64
+    assert os.environ.get("GATEWAY_ADMIN_KEY") is None
