@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -83,7 +84,12 @@ def test_a_mac_is_of_one_account(server: AppServer, tmp_path: Path) -> None:
 
 def test_a_forged_limit_is_alerted_about() -> None:
     """Once for each account, whatever share is used."""
-    about = {"budget": "few", "scope": "tenant", "subject": "acme", "tenant": "acme"}
+    about: dict[str, Any] = {
+        "budget": "few",
+        "scope": "tenant",
+        "subject": "acme",
+        "tenant": "acme",
+    }
     used = UsedAccount(**about, used=0.1, metric="calls")
     forged = ForgedAccount(**about, used=0.1, metric="calls")
     assert findings(Signals(accounts=[used]), AlertRuleSettings()) == []
