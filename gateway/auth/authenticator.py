@@ -20,7 +20,7 @@ from gateway.config import AuthSettings
 from gateway.errors import LoopDetected, Overloaded, Unauthorized
 from gateway.stores.records import KeyTerms
 from gateway.upstream import credentials
-from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.base import RawHeaders
 from gateway.upstream.dispatch import has_passed
 
 _WINDOW_S = 60.0
@@ -72,7 +72,7 @@ class Principal:
     """The name of the gateway key, of the config its tenant's; empty for a request without one."""
 
     terms: KeyTerms | None = None  # of a key that is stored
-    operator: bool = False  # whether the request may change what holds for it: it has the admin key
+    operator: bool = False  # whether it has the admin key, too
 
 
 _ANONYMOUS = Principal()
@@ -137,9 +137,7 @@ class Authenticator:
         headers: RawHeaders = scope["headers"]
         required = self.keys_required
         if not required and not self.has_admin_key:
-            key = header(headers, b"x-gateway-key")
-            named = key and self.is_admin(key.decode("latin-1").strip())
-            return Principal(operator=True) if named else _ANONYMOUS
+            return _ANONYMOUS
         found = self.principal_by_key(headers)
         if found is not None:
             query = scope.get("query_string", b"")
@@ -148,8 +146,7 @@ class Authenticator:
             self.refuse_guesses(scope, found.guessable)
             return found
         if not required:
-            key_headers = self._key_headers(headers)
-            return Principal(key_headers=key_headers, operator=bool(key_headers))
+            return Principal(key_headers=self._key_headers(headers))
         self.refuse_expired(headers)
         if offered_keys(headers):
             self.wrong_key(scope)

@@ -59,9 +59,8 @@ def add_parser(commands: Any) -> None:
     verbs = parser.add_subparsers(metavar="VERB")
     start = add_verb(verbs, "start", "begin one, or go on with it", _pilot)
     start.add_argument("--runs", type=int, metavar="N", help="runs with an outcome (default: 50)")
-    start.add_argument("--client", default="", help="only runs of this program, such as claude-cli")
-    start.add_argument("--project", default="", help="only runs with x-gateway-tag-project: this")
-    start.add_argument("--tenant", default="", help="only runs of this tenant")
+    for name, which in _RUNS_OF.items():
+        start.add_argument(f"--{name}", default="", help=f"only runs {which}")
     start.add_argument("--yes", action="store_true", help="do not ask")
     stop = add_verb(verbs, "stop", "end it, or take back an applied mode", _pilot)
     stop.set_defaults(stop=True)
@@ -148,6 +147,11 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         _print_report(Console(highlight=False), found.results)
 
 
+_RUNS_OF = {
+    "client": "of this program, such as claude-cli",
+    "project": "with x-gateway-tag-project: this",
+    "tenant": "of this tenant",
+}
 _MOST_CHANGES, _MODES = 1000, ("verdict", "on", "shadow")
 
 

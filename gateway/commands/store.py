@@ -214,12 +214,11 @@ async def confirmed(args: argparse.Namespace, what: str) -> None:
     """Ask at the terminal, unless `--yes` was given. Raises ConfigError: not agreed."""
     if args.yes:
         return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{what} Without a terminal to ask at, confirm with --yes")
     sys.stderr.write(f"gateway: {what} Type yes to go on: ")
     sys.stderr.flush()
-    if (await off_loop(sys.stdin.readline)).strip().lower() != "yes":
-        raise ConfigError("not confirmed, nothing is changed")
+    typed = await off_loop(sys.stdin.readline) if sys.stdin.isatty() else ""
+    if typed.strip().lower() != "yes":
+        raise ConfigError("not confirmed, nothing is changed: confirm with --yes, or at a terminal")
 
 
 async def note_act(stores: Stores, args: argparse.Namespace) -> None:

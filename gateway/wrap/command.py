@@ -81,6 +81,7 @@ CLIENTS = (
     Client("Copilot CLI", ("copilot",), by_hand=_COPILOT),
 )
 
+_KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -169,6 +170,8 @@ def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) 
             own = json.loads(environment.get(name) or "{}")
         filled = json.loads(_filled(json.dumps(value), root))
         fresh[name] = json.dumps(_merged(own if isinstance(own, dict) else {}, filled))
+    for name in _KEYS:
+        fresh.pop(name, None)
     if any(name.lower() in _PROXIES and value for name, value in fresh.items()):
         # A proxy for web traffic cannot reach this machine's loopback interface.
         for name in ("NO_PROXY", "no_proxy"):

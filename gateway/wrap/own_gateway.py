@@ -1,7 +1,6 @@
 """A gateway for the time of one command, in a thread of this process, on a free loopback port."""
 
 import asyncio
-import ctypes
 import os
 import re
 import secrets
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
-from gateway.config import OPENAI_API_BASE, Secret, Settings, load_settings
+from gateway.config import OPENAI_API_BASE, Settings, load_settings
 from gateway.config.budgets import BudgetLimits, BudgetSettings, ControlSettings, LadderStep
 from gateway.config.storage import StorageSettings
 from gateway.endpoints.edge import Edge
@@ -35,7 +34,6 @@ STOP_S = 15.0
 _EVENTS_S = 1.0
 _SETTLE_S = 0.05  # for the record of a call whose client has just ended
 _MOST_LOG_BYTES = 5_000_000
-_PR_SET_DUMPABLE = 4  # of Linux, prctl(2): with 0 no process of the same user may read its memory
 
 Result = TypeVar("Result")
 
@@ -57,6 +55,8 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
     storage = settings.storage
     if not storage.shared and storage.path == default and not Path(default).exists():
         own["GATEWAY_STORAGE__PATH"] = str(state_database())
+    if settings.auth.admin_key:  # which the command may be able to read
+        own["GATEWAY_AUTH__ADMIN_KEY"] = process_key()
     if base := settings.default_upstream.messages_api_base or _messages_base(settings, own):
         own["GATEWAY_DEFAULT_UPSTREAM__MESSAGES_API_BASE"] = base
     return load_settings(config, own)
@@ -124,12 +124,7 @@ class OwnGateway:
 
 @contextmanager
 def own_gateway(settings: Settings) -> Iterator[OwnGateway]:
-    """Serve while the block runs. The admin key is made up for it: the agent may be able to read
-    that of the config. Raises: ConfigError."""
-    with suppress(AttributeError, OSError):  # then nothing reads the key in this process's memory
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if settings.auth.admin_key:
-        settings = replace(settings, auth=replace(settings.auth, admin_key=Secret(process_key())))
+    """Serve while the block runs. Raises: ConfigError."""
     log = state_folder() / "wrap.log"
     with _open_log(log) as stream:
         configure_logging(settings.logging, stream)
@@ -197,34 +192,22 @@ def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
     limits = budget.limits.given()
     counts = "is refused" if control.unpriced == "refuse" else f"counts as {control.unpriced_price}"
     guessed = f"; a model of unknown price {counts}"
-    return f"budget: {_amounts(limits)}{guessed if 'usd' in limits else ''}"
+    most = ", ".join(_amount(metric, limit) for metric, limit in limits.items())
+    return f"budget: {most}{guessed if 'usd' in limits else ''}"
 
 
-def used_line(
-    budget: BudgetSettings, accounts: tuple[Account, ...], now: float, *, stopped: bool = False
-) -> str:
+def used_line(account: Account, now: float, *, stopped: bool = False) -> str:
     """The line at the end: the used share of the budget, and whether it `stopped` calls."""
-    account = next(iter(accounts), None)
-    limits = budget.limits.given()
-    if account is None:
-        return f"budget: nothing of {_amounts(limits)} used"
-    spent = replace(account, reserved=NOTHING)
-    used = {metric: spent.used(metric, now) for metric in limits}
-    share, _ = account.share(limits, now)
-    line = ", ".join(f"{_amount(m, used[m])} of {_amount(m, most)}" for m, most in limits.items())
+    limits, spent = account.limits_of({}), replace(account, reserved=NOTHING)
+    share, _ = account.share({}, now)
+    used = (f"{_amount(m, spent.used(m, now))} of {_amount(m, most)}" for m, most in limits.items())
+    line = ", ".join(used) or "no limit"
     if stopped or share >= 1:
         up = "used up" if share >= 1 else "not enough left"
         line += f"; {up}, further calls were not sent"
-    waiting = {m: value for m in limits if m != "minutes" and (value := account.reserved.of(m))}
-    if waiting:
-        line += f"; {_amounts(waiting)} reserved for calls on their way"
     if account.unpriced and "usd" in limits:
         line += f"; the price of {formatting.counted(account.unpriced, 'call')} is guessed"
     return f"budget: {line}"
-
-
-def _amounts(limits: dict[str, float]) -> str:
-    return ", ".join(_amount(metric, limit) for metric, limit in limits.items())
 
 
 def _amount(metric: str, value: float) -> str:

@@ -46,7 +46,6 @@ from gateway.wrap.own_gateway import (
 
 EXIT = "exit"  # the outcome is that of the command itself
 Say = Callable[..., None]
-_KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
 RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
@@ -138,7 +137,8 @@ def wrap(options: WrapOptions) -> int:
                 stopped = any(stop["by"] == "budget" for stop in stops)
                 store = own.server.runtime.accounting.ledger
                 found = own.call(store.list_accounts(budget=budget.name))
-                say(used_line(budget, found, time.time(), stopped=stopped), first=False)
+                for account in found:
+                    say(used_line(account, time.time(), stopped=stopped), first=False)
                 for line in _raise_lines(own, budget.name, before):
                     say(line, first=False)
     return status
@@ -153,9 +153,8 @@ def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:
         say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
     else:
         say(f"{options.command[0]} is {done}; see it at {url}/dashboard")
-    kept = {name: value for name, value in prepared.environment.items() if name not in _KEYS}
     try:
-        return command.run(prepared.command, kept)
+        return command.run(prepared.command, prepared.environment)
     except command.CannotStart as exc:
         _say(f"wrap: {exc}")
         return exc.status

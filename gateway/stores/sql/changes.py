@@ -161,8 +161,7 @@ def persons_name(stated: str) -> str:
     """A name that a caller states. Raises BadRequest: it is one that the gateway itself uses."""
     letters = filter(str.isalnum, unicodedata.normalize("NFKC", stated))
     if "".join(letters).casefold() in _RESERVED:
-        said = f"author: {stated[:80]!r} is what the gateway itself does; state a person's name"
-        raise BadRequest(said, param="author")
+        raise BadRequest(f"author: {stated[:80]!r} is the gateway; state a person's name")
     return stated
 
 
