@@ -47,6 +47,7 @@ _MOST_CALLS = 100  # for which one lease is taken
 _FIRST_CALLS = 2
 _AT_ONCE = 32  # leases that are renewed together
 _SOON_S = 1.0  # a lease that is used up within it was too small
+_LEAST_USD = 1e-6  # more than the store rounds off
 _log = get_logger("gateway.budgets")
 
 
@@ -109,6 +110,7 @@ class _OwnLease:
         self.usable = NOTHING  # the same, without what is being given back
         self.open, self.claims = NOTHING, 0
         self.report = Report()
+        self.own = NOTHING  # spent here since the account began: the store never has less
         self.sending: Renewal | None = None
         self.number = 0
         self.each = NOTHING
@@ -198,11 +200,17 @@ class _OwnLease:
         )
         return self.sending
 
-    def took(self, sent: Renewal, stored: Stored, at: float) -> None:
-        """Take over the result of a renewal."""
-        mine = stored.leases[sent.lease]
+    def took(self, sent: Renewal, stored: Stored, at: float, *, signed: bool) -> None:
+        """Take over the result of a renewal. `signed`: an operator may have begun the account
+        again. What was taken out of it otherwise is reported once more."""
+        mine, began = stored.leases[sent.lease], self.account.started_at
         self.account, self.seen_at = stored.seen(sent.lease), at
         self.report = self.report.plus(sent.report, -1)
+        if signed and self.account.started_at != began:
+            self.own = self.report.spent
+        missing = (self.own - self.account.spent - self.report.spent).most(NOTHING)
+        if missing.usd > _LEAST_USD or missing.calls or missing.of("tokens"):
+            self.report = self.report.plus(Report(spent=missing))
         self.had = self.usable = mine.held
         self.until, self.sending = mine.until, None
         wish = sent.wish
@@ -291,6 +299,7 @@ class BudgetLedger:
                 moved=moved,
             )
             lease.report = lease.report.plus(ended)
+            lease.own = lease.own + settlement.actual
             after.append(lease.view())
         return tuple(after)
 
@@ -422,7 +431,9 @@ class BudgetLedger:
         sent = [each.renewal(self.id, at, until, closing=closing) for each in batch]
         after = await self._store.renew(sent, at)
         for lease, renewal, stored in zip(batch, sent, after, strict=True):
-            lease.took(renewal, stored, self._clock())
+            account = stored.account
+            signed = account.mac == self._store.signed(account).mac
+            lease.took(renewal, stored, self._clock(), signed=signed)
 
     def _may_ask(self) -> bool:
         return time.monotonic() >= self._again_at

@@ -1,6 +1,7 @@
 """A gateway for the time of one command, in a thread of this process, on a free loopback port."""
 
 import asyncio
+import ctypes
 import os
 import re
 import secrets
@@ -34,6 +35,7 @@ STOP_S = 15.0
 _EVENTS_S = 1.0
 _SETTLE_S = 0.05  # for the record of a call whose client has just ended
 _MOST_LOG_BYTES = 5_000_000
+_PR_SET_DUMPABLE = 4  # of prctl(2): with 0 no process of the same user reads this one's memory
 
 Result = TypeVar("Result")
 
@@ -125,6 +127,8 @@ class OwnGateway:
 @contextmanager
 def own_gateway(settings: Settings) -> Iterator[OwnGateway]:
     """Serve while the block runs. Raises: ConfigError."""
+    with suppress(AttributeError, OSError, TypeError):  # elsewhere than on Linux
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     log = state_folder() / "wrap.log"
     with _open_log(log) as stream:
         configure_logging(settings.logging, stream)

@@ -105,7 +105,7 @@ file = os.environ["XDG_STATE_HOME"] + "/steering-gateway/gateway.db"
 with sqlite3.connect(file) as database:
     database.execute("DELETE FROM admin_keys")
     database.execute("UPDATE budget_accounts SET limits = '{\\"usd\\": 100.0}', lifted = 1, "
-        "version = version + 1")
+        "usd = 0, calls = 0, input_tokens = 0, output_tokens = 0, version = version + 1")
 for _ in range(3):
     print(call("after the file was changed")[1])
 """
