@@ -196,7 +196,7 @@ def test_what_the_gateway_stops_is_its_own_act(start: Start, upstream: ScriptedU
 
 
 def test_keys_and_answers_are_kept_once(
-    server: AppServer, upstream: ScriptedUpstream, tmp_path: Any
+    server: AppServer, upstream: ScriptedUpstream, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forms of keys and commands: one act each, about the id of the key, by the name that was
     given. A form that names no known act does nothing, and a comment is not empty."""
@@ -217,6 +217,7 @@ def test_keys_and_answers_are_kept_once(
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"storage": {"path": str(tmp_path / "gateway.db")}}))
     about = ["--author", "bob", "--config", str(config)]
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", ADMIN)
     assert main(["keys", "create", "acme", *about]) == 0
     made = acts(server)[0]["subject"]
     assert made.startswith("key-")

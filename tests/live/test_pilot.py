@@ -64,12 +64,17 @@ async def followed(http: httpx.AsyncClient, server: AppServer, **state: Any) -> 
 
 
 async def test_nobody_chooses_an_arm(
-    gateway_server: Start, http: httpx.AsyncClient, config: Any
+    gateway_server: Start,
+    http: httpx.AsyncClient,
+    config: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Conversations of one named unit are drawn each for itself, by what no key reads; one that
     changes its mode after an act stays in its arm; other tenants' modes are not shown."""
     keys = {"acme": "sk-acme-key-0123456789", "globex": "sk-globex-key-0123456789"}
-    auth = {"admin_key": "admin-key-of-this-test-0123456789", "gateway_keys": keys}
+    admin = "admin-key-of-this-test-0123456789"
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", admin)
+    auth = {"admin_key": admin, "gateway_keys": keys}
     server = gateway_server({**config, "auth": auth})
     database = Path(config["storage"]["path"])
     await pilot(database, "start", "--yes", "--tenant", "globex")
