@@ -56,7 +56,8 @@ from gateway.stores.records import KeyTerms
 from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import Delivery, UpstreamCall, refuses_usage
+from gateway.upstream.dispatch import Delivery, UpstreamCall, read_error
+from gateway.wire.refusal import kind_of
 
 
 class Pipeline:
@@ -157,21 +158,23 @@ class Pipeline:
         except UpstreamFailure as exc:
             if exc.status not in REFUSED_STATUSES or not prepared.is_changed:
                 raise
-            status = exc.status
+            status, kind = exc.status, kind_of({"": exc.message, "code": exc.code})
         else:
-            status = delivery.response.status
-            if status not in REFUSED_STATUSES or not prepared.is_changed:
+            if delivery.kind is None:
                 return delivery
+            status, kind = delivery.status, delivery.kind
             await delivery.response.aclose()
         self._log.warning(
             "changed request refused, sent as the client wrote it",
             status=status,
+            kind=kind,
             request_id=prepared.call.exchange.request.id,
         )
         places = prepared.send_as_written()
         delivery = await self._deliver(services, prepared, sending)
-        if delivery.response.status < 400:
-            prepared.close_places(places)
+        closes = delivery.status < 400 and prepared.close_places(places, kind)
+        scope = "place" if closes else "request"
+        self._runtime.metrics.refused_changes.labels(kind, scope).inc()
         return delivery
 
     async def _ask_models(
@@ -190,11 +193,11 @@ class Pipeline:
             reason = exc.label
         else:
             # A redirect is no answer of a model, either.
-            if delivery.response.status < 300 or model == request.model:
+            if delivery.status < 300 or model == request.model:
                 return delivery
             if not await self._admissions.extend(services, call, request, request.model):
                 return delivery
-            reason = f"status {delivery.response.status}"
+            reason = f"status {delivery.status}"
             await delivery.response.aclose()
         self._log.warning(
             "routed model refused, asking the requested one",
@@ -215,14 +218,14 @@ class Pipeline:
             # The requested model is what a routed one that fails is tried again with.
             once = call.model != prepared.request.model
             delivery = await services.dispatcher.send(sending, call.model, once=once)
-            if not prepared.asked_usage:
+            if delivery.status not in REFUSED_STATUSES or not prepared.is_changed:
                 return delivery
-            refused, response = await refuses_usage(delivery.response)
-            if not refused:
-                return replace(delivery, response=response)
-            await response.aclose()
+            kind, names_usage = await read_error(delivery.response)
+            if not (names_usage and prepared.asked_usage):
+                return replace(delivery, kind=kind)
+            await delivery.response.aclose()
             model = call.exchange.upstream.model
-            services.usage_refusals.add(delivery.target, model)
+            services.usage_refusals[str(delivery.target.api_base), model] = True
             self._log.info(
                 "target refuses stream_options", target=delivery.target.name, model=model
             )

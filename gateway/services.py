@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cachetools import TTLCache
 from msgspec.structs import replace
 
 from gateway.backends import Stores
@@ -28,7 +29,7 @@ from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.tasks import Turns, spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentRests, DeploymentTable
-from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher, UsageRefusals
+from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 
@@ -39,7 +40,8 @@ class KnownRefusals:
     that do not report usage, places where guidance is not accepted."""
 
     rests: DeploymentRests = field(default_factory=DeploymentRests)
-    usage: UsageRefusals = field(default_factory=UsageRefusals)
+    usage: TTLCache[tuple[str, str], bool] = field(default_factory=lambda: TTLCache(1000, 3600))
+    """By address and model, for an hour; models are named by clients."""
     places: RefusedPlaces = field(default_factory=RefusedPlaces)
 
 

@@ -21,7 +21,7 @@ from gateway.budgets.texts import (
     used_up,
 )
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
-from gateway.errors import BudgetExceeded
+from gateway.errors import BudgetExceeded, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.steering.steer import NO_ADVICE, Advice
@@ -351,7 +351,10 @@ class Spending(Struct, kw_only=True):
         if self.sent and upstream.usage:
             used, unpriced = amounts_of(model, upstream.usage, self.cost)
         elif self.sent:
-            unread = self.answered and self.exchange.response.status < 400
+            response = self.exchange.response
+            unread = (
+                self.answered and response.status < 400 and response.error != UpstreamFailure.label
+            )
             used = None if unread else Amounts(calls=1)
         estimated = upstream.usage_estimated
         await self.guard.settle(self.admission, used, unpriced=unpriced, estimated=estimated)

@@ -21,6 +21,7 @@ from gateway.conversations.steering_result import (
 )
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
+from gateway.errors import UpstreamFailure
 from gateway.observability.logging import get_logger
 from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
@@ -32,10 +33,11 @@ from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.prices import estimated_usage
-from gateway.upstream.retries import ROUTER_KEYS
+from gateway.upstream.retries import AT_OTHER_TARGET, ROUTER_KEYS
 from gateway.upstream.seats import Seat
 from gateway.wire.codings import READABLE
 from gateway.wire.echo import EchoFilter
+from gateway.wire.refusal import Kind, Refusal, status_of
 from gateway.wire.request import Splice
 
 # Longest wait for the other calls of a conversation before an unsteered one is recorded.
@@ -55,6 +57,8 @@ class UpstreamReply(Struct, frozen=True, kw_only=True):
     usage: dict[str, Any] | None
     pending_id: str | None = None
     unread: Unread | None = None
+    failure: Refusal | None = None
+    """The error that the upstream reported under a status of success."""
 
 
 @dataclass(eq=False)
@@ -111,11 +115,11 @@ class PreparedRequest:
         exchange.notes.pop("guidance", None)
         return self.services.steerer.send_as_written(self.call.result)
 
-    def close_places(self, places: frozenset[Place]) -> None:
-        """Use these places for no later request of this client: the request was accepted without
-        guidance there."""
-        if self.call.result is not None and places:
-            self.services.steerer.close_places(self.call.result, self.request, places)
+    def close_places(self, places: frozenset[Place], kind: Kind) -> bool:
+        """Whether these places are used for no request of this client for a while: a request was
+        refused with guidance there, for a reason of this kind, and accepted without."""
+        steerer, result = self.services.steerer, self.call.result
+        return result is not None and steerer.close_places(result, self.request, places, kind)
 
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
@@ -162,6 +166,15 @@ class PreparedRequest:
     async def complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer, before the client gets its last byte. That goes on when the
         client leaves meanwhile: the answer was made, and is paid for."""
+        failure, target = reply.failure, self.call.target
+        if target is not None:
+            failed = failure is not None and status_of(failure) in AT_OTHER_TARGET
+            self.services.dispatcher.note_end(target, failed=failed)
+        if failure is not None:  # `end` records it like a refusal with a status
+            said = failure.get("code") or failure.get("type")
+            self.call.note_reason(f"the upstream reported an error in its answer: {said}")
+            self.call.exchange.response.error = UpstreamFailure.label
+            return
         self.call.completed = True
         await asyncio.shield(self.runtime.unfinished.start(self._complete(reply)))
 
@@ -298,7 +311,7 @@ class PreparedRequest:
             if key not in request.body and request.dialect.takes(key):
                 splices += request.set_value(key, value)
         refusals = self.services.usage_refusals
-        self.asked_usage = self.hides_usage and not refusals.includes(target, model)
+        self.asked_usage = self.hides_usage and (str(target.api_base), model) not in refusals
         if self.asked_usage:
             splices += request.with_usage()
         if result is not None and result.placed is not None:

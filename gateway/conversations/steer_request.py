@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from cachetools import LRUCache
+from cachetools import TTLCache
 from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RoutedCall
@@ -57,10 +57,13 @@ from gateway.steering.transcript.user_words import task_of
 from gateway.tasks import OwnTime, off_loop
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
+from gateway.wire.refusal import Kind
 
 REFUSED_STATUSES = frozenset({400, 413, 422})
 """Answers to a request whose form or size is wrong. Source: RFC 9110, 15.5; the 422 of servers that
 validate with pydantic."""
+_CLOSED_S = 3600.0
+"""Seconds for which a place is closed: one refusal an hour is cheap, and upstreams change."""
 _MOST_KEPT = 2_000  # clients and models are named by clients
 MESSAGES_AT_ONCE = 64
 """New messages that are read in one go: about 15 ms of processor time for messages of 2 kB."""
@@ -122,7 +125,7 @@ class RequestSteerer:
         places: RefusedPlaces | None = None,
     ) -> None:
         self.rules = rules
-        self._places = places or RefusedPlaces()
+        self.places = places or RefusedPlaces()
         self._models = models
         self._lookup = lookup
         self._history = history
@@ -402,11 +405,14 @@ class RequestSteerer:
             run.memory = replace(run.memory, guidance=replace(guidance, injections=kept))
 
     def close_places(
-        self, result: SteeringResult, request: SteeredRequest, places: frozenset[Place]
-    ) -> None:
-        """Do not use these places again for this client: without them the call was accepted."""
-        self._places.close(_client(result, request), places)
-        result.reasons.append(f"guidance: {', '.join(sorted(places))} closed for this client")
+        self, result: SteeringResult, request: SteeredRequest, places: frozenset[Place], kind: Kind
+    ) -> bool:
+        """Whether these places are not used for this client for a while: with guidance there a call
+        was refused, for a reason of this `kind`, and without it accepted."""
+        closes = self.places.refused(_client(result, request), places, kind)
+        if closes:
+            result.reasons.append(f"guidance: {', '.join(sorted(places))} closed for this client")
+        return closes
 
     @staticmethod
     def _keep(result: SteeringResult, request: SteeredRequest, memory: RunMemory) -> None:
@@ -435,7 +441,7 @@ class RequestSteerer:
         self, result: SteeringResult, request: SteeredRequest, decided: Decided
     ) -> Placed | None:
         dialect, model = request.dialect, result.model
-        closed = self._places.closed(_client(result, request)) if self._places.any else frozenset()
+        closed = self.places.closed(_client(result, request)) if self.places.any else frozenset()
 
         def target() -> GuidanceTarget:
             allowed = dialect.target(self._models.target_of(model), request, model)
@@ -498,24 +504,38 @@ class Client(NamedTuple):
 class RefusedPlaces:
     """The places where guidance made an upstream refuse a client's requests, by client. Clients
     send kinds of items that no documentation names yet, and upstreams check requests strictly. A
-    request that was refused with guidance and accepted as the client wrote it shows that the
-    guidance was at a wrong place. The clients asked for longest ago are forgotten."""
+    request that was refused for its form with guidance, and accepted as the client wrote it, shows
+    that the guidance was at a wrong place; one that says nothing of its reason does so the second
+    time. What is too long, or not allowed, says nothing about places. A place opens again by
+    itself, and the clients asked for longest ago are forgotten."""
 
     def __init__(self) -> None:
-        self._closed: LRUCache[Client, frozenset[Place]] = LRUCache(_MOST_KEPT)
+        # The time at which a place opens again; 0.0: one refusal of an unknown kind has come.
+        self._until = TTLCache[tuple[Client, Place], float](
+            _MOST_KEPT, _CLOSED_S, timer=lambda: time.time()
+        )
 
     @property
     def any(self) -> bool:
         """Whether any place is closed: clients without a refusal pay for no look-up."""
-        return bool(self._closed)
+        return bool(self._until)
 
     def closed(self, client: Client) -> frozenset[Place]:
-        """The places where this client's requests take no guidance."""
-        return self._closed.get(client, frozenset())
+        """The places where this client's requests take no guidance now."""
+        return frozenset([place for known, place, _ in self.listed() if known == client])
 
-    def close(self, client: Client, places: frozenset[Place]) -> None:
-        """Do not use these places again for this client."""
-        self._closed[client] = self.closed(client) | places
+    def listed(self) -> list[tuple[Client, Place, float]]:
+        """The places that are closed now, and until when."""
+        return [(*key, until) for key, until in self._until.items() if until]
+
+    def refused(self, client: Client, places: frozenset[Place], kind: Kind) -> bool:
+        """Note a refusal; whether it closes the places for a while."""
+        keys = [(client, place) for place in places]
+        if kind not in ("shape", "unknown") or not keys:
+            return False
+        closes = kind == "shape" or all(key in self._until for key in keys)
+        self._until.update(dict.fromkeys(keys, time.time() + _CLOSED_S if closes else 0.0))
+        return closes
 
 
 def _place_of(edit: Edit) -> Place:

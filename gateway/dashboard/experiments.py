@@ -109,10 +109,13 @@ async def show_health(visit: Visit) -> Page:
     """Health of the runs that the filters select."""
     read = visit.runtime.runs.health_summary(chosen(visit))
     lost = visit.runtime.unsteered.unrecorded.total() if visit.tenant is None else 0
+    places = visit.runtime.services.steerer.places.listed()
+    closed = [each for each in places if visit.tenant in (None, each[0].tenant)]
     if visit.fragment:
-        return Page(template="health_body.html", values=health_values(await read, lost))
+        values = {"closed": closed, **health_values(await read, lost)}
+        return Page(template="health_body.html", values=values)
     summary, filters = await asyncio.gather(read, filter_values(visit))
-    values = {"title": "Health", **health_values(summary, lost), **filters}
+    values = {"title": "Health", "closed": closed, **health_values(summary, lost), **filters}
     return Page(template="health.html", values=values)
 
 

@@ -20,6 +20,7 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, system_text
 from gateway.wire.parsing import Loads, Span, parse_object, skim
 from gateway.wire.prefix_hash import ChainState
+from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder, encode_event
@@ -41,9 +42,14 @@ class StreamRead(Struct, frozen=True, kw_only=True):
     usage: dict[str, Any] | None = None
     began: bool = False  # any part of a reply came; not always set for one that `ended`
     ended: bool = False  # the end mark came
-    accepted: bool = False  # the stream counts as complete without it, too
-    failed: bool = False  # the upstream itself reported an error
+    odd: bool = False  # a part of it was not understood, so that nobody knows whether it is cut
+    failure: Refusal | None = None  # the error that the upstream itself reported
     pending_id: str | None = None  # of an answer that is still being made in the background
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the stream counts as complete without its end mark, too."""
+        return self.completion is not None or self.failure is not None
 
 
 class LiteLLMCall(Struct, frozen=True, kw_only=True):
@@ -328,19 +334,40 @@ def _check(body: Mapping[str, Any]) -> None:
         raise BadRequest("'stream' must be true or false", param="stream")
 
 
+Known = tuple[list[dict[str, Any]], Refusal | None, bool]
+
+
+def known_events(stream: bytes, loads: Loads, *beginnings: str) -> Known:
+    """(the events of a complete stream whose types begin like this, the error that another one
+    reports, whether others are not understood)."""
+    known: list[dict[str, Any]] = []
+    failure: Refusal | None = None
+    odd = False
+    for data in events_of(stream, loads):
+        kind = str(data.get("type"))
+        if kind.startswith(beginnings):
+            known.append(data)
+        elif kind != "ping":
+            failure = refusal_of(data) or failure
+            odd = odd or failure is None
+    return known, failure, odd
+
+
 _DATA = b"\ndata: "
 
 
 def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a complete stream, in order; anything else is left out."""
+    """The JSON objects of a complete stream, in order; anything else as an empty one, and nothing
+    for a last event that is cut."""
     parsed = _plain(stream, loads)
     if parsed is None:
         decoder = SSEDecoder()
-        events = [*decoder.feed(stream), *decoder.flush()]
-        parsed = [_payload(event.data, loads) for event in events if event.data]
+        # Comments, times to wait and ids have no data; anything else without is odd.
+        given = [e for e in decoder.feed(stream) if e.data or e.raw.strip()[:1] not in b":ri"]
+        parsed = [_payload(event.data, loads) for event in given]
+        parsed += filter(None, [_payload(event.data, loads) for event in decoder.flush()])
     for data in parsed:
-        if isinstance(data, dict):
-            yield data
+        yield data if isinstance(data, dict) else {}
 
 
 def _plain(stream: bytes, loads: Loads) -> list[Any] | None:

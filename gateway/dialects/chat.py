@@ -46,16 +46,17 @@ class ChatDialect(Dialect):
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         assembler, ended = assemble(stream, loads)
-        failed = assembler.error is not None
-        whole = ended or assembler.finished
+        failure = assembler.failure
+        whole = failure is None and (ended or assembler.finished)
         return StreamRead(
             completion=assembler.completion() if whole else None,
             partial=None if whole else assembler.completion(),
             usage=assembler.usage,
             began=assembler.began,
             ended=ended,
-            accepted=failed or assembler.finished,
-            failed=failed,
+            # A last event that is cut is not odd.
+            odd=assembler.malformed > 0 and stream.endswith((b"\n\n", b"\r\n\r\n")),
+            failure=failure,
         )
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:

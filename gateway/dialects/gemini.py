@@ -23,6 +23,7 @@ from gateway.steering.transcript.content import json_text, read_result
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 from gateway.wire.parsing import Loads, Span, array_spans, object_spans, scannable
+from gateway.wire.refusal import Refusal, name_of, refusal_of
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
@@ -35,9 +36,15 @@ _FINISH: Final[Json] = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
     ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
     "content_filter",
 )
-# HTTP status -> name of the error. Source: google.rpc.Code.
-_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
-_STATUS |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 504: "DEADLINE_EXCEEDED"}
+_MEMBERS = frozenset(
+    re.findall(
+        r"\w+",
+        "candidates usageMetadata promptFeedback modelVersion responseId createTime modelStatus "
+        "content finishReason finishMessage index safetyRatings citationMetadata tokenCount error "
+        "groundingMetadata groundingAttributions logprobsResult avgLogprobs urlContextMetadata",
+    )
+)
+"""Members of an answer and of a candidate. Source: Gemini API reference."""
 _TAKEN = [{"type": "text", "text": "Got it. Thanks for the additional context!"}]  # Gemini CLI
 _VERBS = ("generateContent", "streamGenerateContent")
 _VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")
@@ -170,13 +177,13 @@ class GeminiDialect(Dialect):
         answer = _Joined(chunks)
         finished, view = answer.finished, chat_view(answer.body)
         return StreamRead(
-            completion=view if finished and not answer.failed else None,
+            completion=view if finished and not answer.failure else None,
             partial=None if finished else view,
             usage=view["usage"],
             began=answer.began or is_cut,
-            ended=finished and (is_array or "usageMetadata" in chunks[-1]),
-            accepted=answer.failed or finished,
-            failed=answer.failed,
+            ended=answer.whole and (is_array or "usageMetadata" in chunks[-1]),
+            odd=(is_array and not is_cut) or answer.odd,
+            failure=answer.failure,
         )
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
@@ -358,12 +365,15 @@ class _Joined:
 
     def __init__(self, chunks: Iterable[Any]) -> None:
         self.body: dict[str, Any] = {}
-        self.failed = False
+        self.failure: Refusal | None = None
+        self.odd = False
         candidates: dict[int, dict[str, Any]] = {}
         for chunk in map(as_mapping, chunks):
-            self.failed = self.failed or bool(chunk.get("error"))
+            self.failure = refusal_of(chunk) or self.failure
+            self.odd = self.odd or not chunk or not _MEMBERS.issuperset(chunk)
             self.body |= {key: chunk[key] for key in chunk if key != "candidates"}
             for given in map(as_mapping, as_list(chunk.get("candidates"))):
+                self.odd = self.odd or not _MEMBERS.issuperset(given)
                 joined = candidates.setdefault(as_int(given.get("index"), 0), {"parts": []})
                 joined["parts"] += as_list(as_mapping(given.get("content")).get("parts"))
                 if given.get("finishReason") not in (None, "", "FINISH_REASON_UNSPECIFIED"):
@@ -372,7 +382,9 @@ class _Joined:
             candidates.setdefault(0, {"parts": []})["finishReason"] = "SAFETY"
         self.body["candidates"] = [candidates[index] for index in sorted(candidates)]
         self.began = bool(candidates)
-        self.finished = self.began and all("finishReason" in each for each in candidates.values())
+        reasons = ["finishReason" in each for each in candidates.values()]
+        self.finished = any(reasons)
+        self.whole = self.finished and all(reasons)
 
 
 def chat_view(body: Json) -> ChatView:
@@ -419,7 +431,7 @@ def usage_of(body: Json) -> dict[str, Any] | None:
 
 def _error(error: GatewayError) -> dict[str, Any]:
     usual = "UNAVAILABLE" if error.status >= 500 else "FAILED_PRECONDITION"
-    status = _STATUS.get(error.status, usual)
+    status = name_of("google", error.status, usual)
     return {"error": {"code": error.status, "message": error.message, "status": status}}
 
 

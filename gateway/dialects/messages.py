@@ -13,7 +13,7 @@ from gateway.dialects.base import (
     SteeredRequest,
     StreamRead,
     WithFirst,
-    events_of,
+    known_events,
 )
 from gateway.errors import GatewayError, RunRefused
 from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage, SystemAppend
@@ -22,6 +22,7 @@ from gateway.steering.transcript.content import json_text
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
+from gateway.wire.refusal import name_of
 from gateway.wire.request import Splice, append_to_message, insert_message
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
@@ -102,19 +103,6 @@ FINISH: Final[Mapping[str, str]] = {
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
 }
-ERROR_TYPES: Final[Mapping[int, str]] = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-"""Status -> `error.type`; any other below 500 is an invalid request, above it `api_error`.
-
-Source: Anthropic API reference, "Errors"."""
 
 _LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
 """Models known to accept system messages after a user turn. Source: Anthropic's documentation,
@@ -187,24 +175,20 @@ class MessagesDialect(Dialect):
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         assembler = BlockAssembler()
-        began = ended = failed = False
-        for data in events_of(stream, loads):
-            began = began or str(data.get("type")).startswith(("message_", "content_block_"))
-            match data.get("type"):
-                case "message_stop":
-                    ended = True
-                case "error":
-                    failed = True
-                case _:
-                    assembler.add(data)
-        message = assembler.message() if ended and not failed else None
+        known, failure, odd = known_events(stream, loads, "message_", "content_block_")
+        for data in known:
+            assembler.add(data)
+        ended = any(data["type"] == "message_stop" for data in known)
+        message = assembler.message() or {}
+        stopped = ended or bool(message.get("stop_reason"))
+        whole = stopped and failure is None and bool(message)
         return StreamRead(
-            completion=chat_view(message) if message else None,
+            completion=chat_view(message) if whole else None,
             usage=assembler.usage,
-            began=began,
+            began=bool(known),
             ended=ended,
-            accepted=failed,
-            failed=failed,
+            odd=odd,
+            failure=failure,
         )
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
@@ -264,7 +248,7 @@ def _append(
 
 def _error(error: GatewayError) -> dict[str, Any]:
     usual = "api_error" if error.status >= 500 else "invalid_request_error"
-    kind = ERROR_TYPES.get(error.status, usual)
+    kind = name_of("anthropic", error.status, usual)
     detail = {"type": kind, "message": error.message}
     if isinstance(error, RunRefused) and error.code:
         detail["code"] = error.code  # Anthropic has no codes, and its clients ignore them

@@ -18,6 +18,7 @@ from gateway.dialects.messages import MessagesDialect
 from gateway.errors import GatewayError
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.parsing import Loads
+from gateway.wire.refusal import name_of
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder
 
@@ -29,10 +30,6 @@ _PLACE: Final = "projects/{project}/locations/{location}/publishers/anthropic/mo
 _VERSION: Final = "anthropic_version"  # what makes a body of Bedrock's one of Messages
 _PIECE: Final = 4096  # bytes given to the decoder at once: it copies what it has not read yet
 _LAST: Final = base64.b64encode(b'{"type":"message_stop')
-
-# Status -> name of the error. Source: Bedrock's API reference, `InvokeModel` and `ResponseStream`.
-_ERRORS = {401: "AccessDenied", 403: "AccessDenied", 404: "ResourceNotFound"}
-_ERRORS |= {429: "Throttling", 503: "ServiceUnavailable", 504: "ModelTimeout"}
 
 
 class VertexDialect(MessagesDialect):
@@ -89,7 +86,7 @@ class BedrockDialect(MessagesDialect):
 
     def plain(self, answer: bytes, loads: Loads) -> bytes:
         events = b"" if answer[:1] == b"{" else b"".join(_events(answer, loads))
-        return events or answer
+        return events if events.find(b"data: {") >= 0 else answer
 
     def in_envelope(self, events: bytes) -> bytes:
         decoder = SSEDecoder()
@@ -121,20 +118,31 @@ def _addressed(form: re.Pattern[str], path: str) -> Addressed | None:
 
 
 def _events(stream: bytes, loads: Loads) -> Iterator[bytes]:
-    """The events in the complete frames, in Anthropic's form; of what is none, nothing."""
-    with contextlib.suppress(Exception):  # botocore's errors, and whatever a frame may contain
+    """The events in the complete frames, in Anthropic's form, and an unreadable one for a frame
+    that is no event; what is behind the last complete frame as a part of an event."""
+    at = 0
+    with contextlib.suppress(Exception):  # botocore's errors
         from botocore.eventstream import EventStreamBuffer
 
         buffer = EventStreamBuffer()
-        for at in range(0, len(stream), _PIECE):
-            buffer.add_data(stream[at : at + _PIECE])
+        for start in range(0, len(stream), _PIECE):
+            buffer.add_data(stream[start : start + _PIECE])
             for frame in buffer:
-                content = as_mapping(loads(frame.payload))
-                if frame.headers.get(":message-type") == "event":
-                    event = base64.b64decode(as_text(content.get("bytes"), ""))
-                else:
-                    event = b'{"type": "error"}'
-                yield b"event: e\ndata: %b\n\n" % event
+                at += frame.prelude.total_length
+                yield b"event: e\ndata: %b\n\n" % _event(frame, loads)
+        if at < len(stream):
+            yield b"event: e"
+        return
+    yield b"event: e\ndata: ?\n\n"
+
+
+def _event(frame: Any, loads: Loads) -> bytes:
+    if frame.headers.get(":message-type") != "event":
+        return b'{"type": "error", "error": %b}' % frame.payload
+    with contextlib.suppress(ValueError):
+        content = as_mapping(loads(frame.payload))
+        return base64.b64decode(as_text(content.get("bytes"), "")) or b"?"
+    return b"?"
 
 
 def _chunk(event: bytes) -> bytes:
@@ -155,7 +163,7 @@ def _frame(payload: bytes, kinds: Mapping[str, str]) -> bytes:
 
 def _error_name(error: GatewayError) -> str:
     usual = "InternalServer" if error.status >= 500 else "Validation"
-    return f"{_ERRORS.get(error.status, usual)}Exception"
+    return f"{name_of('bedrock', error.status, usual)}Exception"
 
 
 BEDROCK = BedrockDialect()

@@ -17,6 +17,7 @@ from gateway.dialects.base import (
     StreamRead,
     WithFirst,
     events_of,
+    known_events,
     reference_of,
 )
 from gateway.errors import GatewayError
@@ -27,6 +28,7 @@ from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
+from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.request import Splice, append_to_message, insert_message
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
@@ -175,33 +177,31 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     items: list[Any] = []
     begun: dict[str, Any] = {}
     settled: dict[str, Any] = {}
-    began = ended = failed = False
-    for data in events_of(stream, loads):
-        kind, response = data.get("type"), data.get("response")
-        began = began or str(kind).startswith("response.")
+    ended = False
+    known, failure, odd = known_events(stream, loads, "response.")
+    for data in known:
+        kind, response = data["type"], data.get("response")
         if kind == "response.output_item.done":
             items.append(data.get("item"))
-        elif kind in _SETTLED:
+        elif kind in _SETTLED or f"response.{as_mapping(response).get('status')}" in _SETTLED:
             settled, ended = (response if isinstance(response, dict) else {}), True
-        elif kind == "error":
-            failed = True
         elif isinstance(response, dict):
             begun = response
     if settled and not settled.get("output"):
         settled = {**settled, "output": items}
-    read = replace(_read(settled, ended=ended, failed=failed), began=began)
+    read = replace(_read(settled, ended=ended, failure=failure), began=bool(known), odd=odd)
     background = begun.get("background") is True and not ended
     return replace(read, pending_id=RESPONSES.pending_id(begun)) if background else read
 
 
-def _read(response: dict[str, Any], *, ended: bool, failed: bool = False) -> StreamRead:
+def _read(response: dict[str, Any], *, ended: bool, failure: Refusal | None = None) -> StreamRead:
     usage = response.get("usage")
+    failure = failure or refusal_of(response)
     return StreamRead(
-        completion=chat_view(response),
+        completion=None if failure else chat_view(response),
         usage=usage if isinstance(usage, dict) else None,
         ended=ended,
-        accepted=failed,
-        failed=failed,
+        failure=failure,
     )
 
 

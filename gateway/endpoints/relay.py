@@ -29,10 +29,11 @@ from gateway.exchange import Exchange
 from gateway.room import Share
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.upstream.dispatch import BegunResponse
+from gateway.upstream.dispatch import begun
 from gateway.upstream.http1 import Http1Answer
 from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import parse_object
+from gateway.wire.refusal import refusal_of
 from gateway.wire.response_tee import ResponseWatch, UsageFilter, stream_watch
 from gateway.wire.sse import encode_comment
 
@@ -44,16 +45,16 @@ _ENOUGH_TO_TELL: Final = len(b"event:")
 """Bytes of content, without a byte order mark and white space, that tell events from JSON."""
 
 
-def _content_start(watch: ResponseWatch) -> bytes:
+def _start_of(content: bytes) -> bytes:
     """The content so far, without a byte order mark and white space before it."""
-    return watch.content.removeprefix(_BOM).lstrip(_SPACE)
+    return content.removeprefix(_BOM).lstrip(_SPACE)
 
 
 def _read_body(
     dialect: Dialect, watch: ResponseWatch, usage: dict[str, Any] | None
 ) -> UpstreamReply:
     """A successful answer that is not a stream; `usage` as far as the lane knows it."""
-    content = _content_start(watch)
+    content = _start_of(watch.content)
     if not content:
         return _unread(watch, usage)
     try:
@@ -61,7 +62,7 @@ def _read_body(
     except BadRequest:
         read = _read_events(dialect, watch.content)
         if read.ended or read.accepted:
-            return UpstreamReply(completion=read.completion, usage=usage or read.usage)
+            return _of_stream(read, usage)
         return _unread(watch, usage)
     try:
         completion = dialect.read_answer(body)
@@ -70,9 +71,16 @@ def _read_body(
             completion=completion,
             usage=usage or (reported if isinstance(reported, dict) else None),
             pending_id=dialect.pending_id(body),
+            failure=refusal_of(body),
         )
     except Exception:  # an upstream may put anything anywhere, nested to any depth
         return _unread(watch, usage)
+
+
+def _of_stream(read: StreamRead, usage: dict[str, Any] | None) -> UpstreamReply:
+    """The reply of a stream that is complete."""
+    usage = usage or read.usage
+    return UpstreamReply(completion=read.completion, usage=usage, failure=read.failure)
 
 
 def _read_events(dialect: Dialect, content: bytes) -> StreamRead:
@@ -89,7 +97,7 @@ def _unread(watch: ResponseWatch, usage: dict[str, Any] | None) -> UpstreamReply
         return UpstreamReply(completion=None, usage=usage, unread="size")
     if watch.opaque or watch.cut:
         return UpstreamReply(completion=None, usage=usage, unread="encoding")
-    why: Unread = "form" if _content_start(watch) else "empty"
+    why: Unread = "form" if _start_of(watch.content) else "empty"
     return UpstreamReply(completion=None, usage=usage, unread=why)
 
 
@@ -160,9 +168,6 @@ def _passing(
 
 _PING_S = 10.0
 """Seconds between the pings of a call that waits; proxies close silent streams after a minute."""
-_CHUNKS_TO_TELL = 64
-"""Chunks with less content than that are the white space that some upstreams send while they work.
-What comes after so many is taken for what its label says."""
 
 
 @dataclass(eq=False)
@@ -231,15 +236,22 @@ class Relay:
         labelled = kind.startswith(b"text/event-stream")
         as_stream = asked_for_stream and (b"json" not in kind or self.dialect.streams_json)
         self.stop_pings()
-        if self.exchange.response.begun and not (response.status < 300 and (labelled or as_stream)):
+        succeeded = response.status < 300
+        streams = succeeded and (labelled or as_stream)
+        if self.exchange.response.begun and not streams:
             text = f"the upstream answered with status {response.status} and no stream"
             await self.break_off(UpstreamMalformed(text))
-        elif response.status < 300 and (labelled or as_stream):
+        elif streams or (asked_for_stream and succeeded and await self._holds_events(response)):
             await self._stream(response, encoding, usage_filter, labelled=labelled)
         else:
-            events = await self._relay_whole(response, encoding, echo)
-            if events is not None:
-                await self._stream(events, encoding, usage_filter, labelled=labelled)
+            await self._relay_whole(response, encoding, echo)
+
+    async def _holds_events(self, response: LaneResponse) -> bool:
+        """Whether a successful answer begins like server-sent events, whatever its label says."""
+        asked = time.perf_counter()
+        content = await begun(response, lambda text: len(_start_of(text)) >= _ENOUGH_TO_TELL)
+        self.exchange.timing.waited_s += time.perf_counter() - asked
+        return bool(_FIELD.match(_start_of(content)))
 
     async def _stream(
         self,
@@ -251,8 +263,8 @@ class Relay:
     ) -> None:
         """Relay an event stream, chunk by chunk. The chunk with the end marker waits for
         `complete`. A stream that breaks off, or in which a reply began that has neither an end
-        marker nor a finish reason, gets an error event and no proper end. One in which no reply can
-        be read ends as the upstream's."""
+        marker nor a finish reason, gets an error event and no proper end. One of which a part
+        cannot be read ends as the upstream's."""
         watch = self._watch = stream_watch(encoding, self._limit, self.dialect.end)
         self._count(watch)
         plain = encoding in (b"", b"identity")
@@ -302,32 +314,20 @@ class Relay:
 
     async def _relay_whole(
         self, response: LaneResponse, encoding: bytes, echo: EchoFilter | None
-    ) -> LaneResponse | None:
-        """Relay a body that is not a stream; `complete` runs before its first byte is sent. Nothing
-        is sent of a successful one that begins like server-sent events: it is returned, with all
-        its bytes."""
+    ) -> None:
+        """Relay a body that is not a stream; `complete` runs before its first byte is sent."""
         watch = self._whole = ResponseWatch(encoding, self._limit)
         self._count(watch)
         chunks: list[bytes] = []
-        iterator, size, began = aiter(response), 0, time.perf_counter()
-        is_known = response.status >= 300
+        iterator, size, asked = aiter(response), 0, time.perf_counter()
         async for chunk in iterator:
             watch.feed(chunk)
             chunks.append(chunk)
             size += len(chunk)
-            if not is_known:
-                start = _content_start(watch)
-                is_known = len(start) >= _ENOUGH_TO_TELL or watch.opaque
-                is_known = is_known or len(chunks) == _CHUNKS_TO_TELL
-                if is_known and _FIELD.match(start):
-                    self.exchange.timing.waited_s += time.perf_counter() - began
-                    return BegunResponse(response, chunks, iterator)
-            if is_known and (size > self._limit or watch.oversized):
+            if size > self._limit or watch.oversized:
                 break
         else:
-            self.exchange.timing.waited_s += time.perf_counter() - began
-            if not is_known and _FIELD.match(_content_start(watch)):
-                return BegunResponse(response, chunks, iterator)
+            self.exchange.timing.waited_s += time.perf_counter() - asked
             if response.status < 300:
                 await self.complete(_read_body(self.dialect, watch, response.usage))
             body = b"".join(chunks)
@@ -335,7 +335,7 @@ class Relay:
             await self._start(response, () if restored is body else (b"content-length",))
             await self._body(restored, last=True)
             self.delivered()
-            return None
+            return
         if response.status < 300:
             watch.oversized = True
             await self.complete(_unread(watch, response.usage))
@@ -344,21 +344,20 @@ class Relay:
         async for chunk in iterator:
             await self._body(chunk)
         await self._body(b"", last=True)
-        return None
 
     async def _try_complete(
         self, watch: ResponseWatch, response: LaneResponse, *, last: bool = False
     ) -> bool:
         """Whether the stream is complete now. At its `last` byte it has to be: without an end
-        marker it was cut, or the upstream sends none."""
+        marker it was cut, or the upstream sends none, or its form is not known here: then nobody
+        knows, and it ends as the upstream ended it."""
         read = _read_events(self.dialect, watch.content)
         if read.ended or (last and read.accepted):
-            usage = response.usage or read.usage
-            await self.complete(UpstreamReply(completion=read.completion, usage=usage))
+            await self.complete(_of_stream(read, response.usage))
         elif not last:
             watch.ended = False
             return False
-        elif read.began:
+        elif read.began and not read.odd:
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
         else:
             await self.complete(_read_body(self.dialect, watch, response.usage))
@@ -368,7 +367,7 @@ class Relay:
         """Send one error event, and close the connection without the end of the body. Many clients
         take a stream that simply ends for a complete one."""
         self.exchange.response.error = exc.label
-        is_array = self._watch is not None and _content_start(self._watch).startswith(b"[")
+        is_array = self._watch is not None and _start_of(self._watch.content).startswith(b"[")
         if visible and not is_array:  # an array shows it by its missing bracket
             await self._body(self.dialect.broken_off(exc))
 

@@ -9,7 +9,7 @@ Source: OpenAI's guide "WebSocket mode"; Codex, `codex-api/src/endpoint/response
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -51,7 +51,8 @@ from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.websocket import BUFFER_BYTES, Handshake, MessageSide, Streams
-from gateway.wire.coerce import as_int, as_mapping, as_text
+from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.refusal import refusal_of, status_of
 from gateway.wire.request import ChatRequest
 from gateway.wire.sse import SSEDecoder
 
@@ -117,10 +118,15 @@ class _Answer:
 
     usage: dict[str, Any] | None = None
 
-    def __init__(self, status: int, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, status: int, first: str, events: AsyncGenerator[bytes, None]) -> None:
         self.status = status
+        self._first = first.encode()
         self.headers: RawHeaders = [(b"content-type", b"text/event-stream")]
         self._events = events
+
+    async def beginning(self, _limit_s: float, _is_enough: Callable[[bytes], bool]) -> bytes:
+        """The first event of the answer."""
+        return self._first
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._events
@@ -148,6 +154,7 @@ class _Connection:
         self._host = self.target
         self._waiting = asyncio.Queue[tuple[bytes, ChatRequest]](_MOST_WAITING)
         self._events: _Events | None = None  # of the answer that is under way
+        self._has_end = self._is_saying = False
         self._shown = b"", ""  # the newest event as a stream has it, and its message
         self._prepares: list[Any] | None = None
         self._on_gone: Callable[[], None] = lambda: None
@@ -212,6 +219,8 @@ class _Connection:
             if isinstance(event, CloseConnection):
                 closing = event
             elif not isinstance(event, TextMessage) or not await self._belongs(event.data):
+                if (events := self._events) is not None:
+                    await events.join()  # what came before it
                 await self._client.send(event)
         self._is_lost = True
         if self._events is not None:
@@ -245,10 +254,11 @@ class _Connection:
         except ValueError:
             return False
         kind = as_text(data.get("type"), "")
-        if events is None or not (kind == "error" or kind.startswith("response.")):
+        belongs = kind == "error" or kind.startswith("response.")
+        if events is None or self._has_end or not belongs:
             return False
         if kind in _ENDS:
-            self._events = None
+            self._has_end = True
             self.answer_id = as_text(as_mapping(data.get("response")).get("id"), "")
         await events.put((kind, text))
         if len(text) > BUFFER_BYTES:
@@ -264,9 +274,11 @@ class _Connection:
             await self._answer(raw, request)
             self._on_gone = lambda: None
             events, self._events = self._events, None
-            while events is not None and not events.empty():
-                events.get_nowait()  # lets go whoever waits to put more
-                events.task_done()
+            if events is not None:
+                self._said(events)
+                while not events.empty():
+                    events.get_nowait()  # lets go whoever waits to put more, or for what was put
+                    events.task_done()
             self._keep_warm(len(raw))
         self._idle.set()
 
@@ -369,12 +381,14 @@ class _Connection:
     async def ask(self, body: bytes) -> _Answer:
         """The answer to a message; its first event is in the place of a status."""
         self._events = events = _Events(_MOST_EVENTS)
+        self._has_end = self._is_saying = False
         sent = not self._is_lost and await self._upstream.send(TextMessage(body.decode()))
         if not sent:
             raise UpstreamUnreachable("the upstream has closed the WebSocket")
         first = await self._next(events, "first_byte_s")
-        status = _status(orjson.loads(first[1])) if first[0] == "error" else 200
-        return _Answer(status, self._stream(events, first, refused=status != 200))
+        refused = refusal_of(orjson.loads(first[1])) if first[0] == "error" else None
+        status = 200 if refused is None else status_of(refused)
+        return _Answer(status, first[1], self._stream(events, first, refused=status != 200))
 
     async def _stream(
         self, events: _Events, said: tuple[str, str], *, refused: bool
@@ -390,12 +404,19 @@ class _Connection:
                 return
             said = await self._next(events, "idle_s")
 
+    def _said(self, events: _Events) -> None:
+        """Note that the client has the event that was taken last."""
+        if self._is_saying:
+            events.task_done()
+            self._is_saying = False
+
     async def _next(self, events: _Events, limit: str) -> tuple[str, str]:
         limit_s = getattr(self.settings.timeouts, limit)
+        self._said(events)
         try:
             async with asyncio.timeout(limit_s or None):
                 said = await events.get()
-                events.task_done()
+                self._is_saying = True
         except TimeoutError:
             self._upstream.close()  # what comes now belongs to no request any more
             raise UpstreamTimeout(f"no event within {limit_s:g} s (timeouts.{limit})") from None
@@ -411,11 +432,3 @@ def _error_event(status: int, body: bytes, headers: RawHeaders) -> str:
     given = {k.decode(): v.decode("latin-1") for k, v in headers if k in kept}
     event = {"type": "error", "status": status, **orjson.loads(body), "headers": given}
     return orjson.dumps(event).decode()
-
-
-def _status(data: Mapping[str, Any]) -> int:
-    """The status that an error event stands for; some name none."""
-    status = as_int(data.get("status"), as_int(data.get("status_code"), 0))
-    error = as_mapping(data.get("error"))
-    wrong = "invalid_request_error" in (error.get("type"), error.get("code"), data.get("code"))
-    return status if 400 <= status < 600 else 400 if wrong else 500

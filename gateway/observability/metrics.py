@@ -78,6 +78,7 @@ class Metrics:
         self.difficulty = self._histogram("step_difficulty_ratio", _TENTHS)
         self.composite = self._histogram("step_composite_ratio", _TENTHS)
         self.injections = self._counter("injections_total", "source")
+        self.refused_changes = self._counter("refused_changes_total", "kind scope")
         self.reroutes = self._counter("reroutes_total", "state")
 
     def _declare_parts(self) -> None:

@@ -6,8 +6,10 @@ that the gateway makes for itself to a model of its deployments (`ask`), which a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
@@ -15,7 +17,6 @@ import httpx
 import orjson
 from cachetools import LRUCache
 from msgspec import Struct
-from msgspec.structs import replace
 from yarl import URL
 
 from gateway.config import RouterSettings
@@ -26,7 +27,7 @@ from gateway.tasks import off_loop
 from gateway.upstream import credentials, providers, retries
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.litellm_lane.errors import fallbacks_for
+from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from gateway.upstream.prices import litellm_folders
@@ -34,6 +35,7 @@ from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
 from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
+from gateway.wire.refusal import Kind, kind_of, refusal_of, status_of
 from gateway.wire.response_tee import ResponseWatch
 
 INSTANCE_HEADER = b"x-gateway-instance"
@@ -41,6 +43,12 @@ INSTANCE_HEADER = b"x-gateway-instance"
 # Set for each connection separately, or meant for the gateway itself.
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
+_FALLBACKS_FOR: Mapping[Kind, str] = {"length": "context_window:", "policy": "content_policy:"}
+"""The beginning of the names in `router.fallbacks` for a kind of refusal."""
+_FAILS = re.compile(b"error|failed")
+_SHOWN_S = 5.0
+"""Longest wait for the first event of an answer before its head is sent: clients and proxies wait a
+minute for a head."""
 _PACKED_AT_ONCE = 2**15  # bytes that take about a millisecond to pack
 
 
@@ -114,11 +122,10 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
     response: LaneResponse
     target: Target
-
-    @property
-    def status(self) -> int:
-        """The status of the answer."""
-        return self.response.status
+    status: int
+    """The status of the answer, or the one that an error stands for with which it begins."""
+    kind: Kind | None = None
+    """Why a request was refused that the gateway had changed."""
 
 
 @dataclass(eq=False)
@@ -154,17 +161,18 @@ class Dispatcher:
                 outcome = await self._translated(call, model, outcome)
                 asked = self._asked(call, target, model)
                 schedule = [asked if each is target else each for each in schedule]
-            if isinstance(outcome, Delivery) and outcome.response.status < 400:
+            if isinstance(outcome, Delivery) and outcome.status < 400:
                 return outcome
             upcoming, pause_s = None, 0.0
-            outcome, others = await self._for_content(call, model, outcome)
+            others = await self._for_content(call, model, outcome)
             if others and others[0] not in schedule:
                 schedule[at + 1 :] = others
                 upcoming, pause_s = await self._next(call, schedule, at, outcome)
             elif may_help(outcome, target):
-                if self.table.failed(target, self._loop.time()):
-                    self.metrics.deployment_rests.labels(target.name).inc()
                 upcoming, pause_s = await self._next(call, schedule, at, outcome)
+                in_answer = isinstance(outcome, Delivery) and outcome.response.status < 400
+                if upcoming is not None or not in_answer:  # else when the answer has been read
+                    self.note_end(target, failed=True)
             if upcoming is None:
                 if isinstance(outcome, Delivery):
                     return outcome
@@ -207,22 +215,20 @@ class Dispatcher:
 
     async def _for_content(
         self, call: UpstreamCall, model: str, outcome: Delivery | UpstreamFailure
-    ) -> tuple[Delivery | UpstreamFailure, list[Target]]:
-        """(the answer, still whole; the fallbacks for a request that is too long for its model, or
-        whose content is not allowed)."""
+    ) -> list[Target]:
+        """The fallbacks for a request that is too long for its model, or whose content is not
+        allowed."""
         if outcome.status not in retries.FOR_CONTENT or not self.settings.fallbacks:
-            return outcome, []
+            return []
         if isinstance(outcome, Delivery):
-            content, response = await error_content(outcome.response)
-            outcome = replace(outcome, response=response)
-            said = content.decode("utf-8", "replace")
+            kind, _ = await read_error(outcome.response)
         else:
-            said = f"{outcome.code} {outcome.message}"
-        if not (kind := fallbacks_for(said)):
-            return outcome, []
+            kind = kind_of({"": outcome.message, "code": outcome.code})
+        if (named := _FALLBACKS_FOR.get(kind)) is None:
+            return []
         now = self._loop.time()
-        found = self.table.fallbacks(model, now, call.conversation, kind=kind)
-        return outcome, [self._asked(call, target, model) for target in found]
+        found = self.table.fallbacks(model, now, call.conversation, kind=named)
+        return [self._asked(call, target, model) for target in found]
 
     def _asked(self, call: UpstreamCall, target: Target, model: str) -> Target:
         """A target as it is asked in the call's dialect."""
@@ -254,12 +260,22 @@ class Dispatcher:
         except UpstreamFailure as exc:
             outcome, label = exc, exc.label if exc.raw_body is None else str(exc.status)
         else:
-            outcome, label = Delivery(response=response, target=target), str(response.status)
-            if response.status < 400:
+            status = response.status
+            if status < 300 and call.dialect is not None and isinstance(response, Http1Answer):
+                status = await _shown_status(call.dialect, response)
+            elif status < 400:
                 self.table.succeeded(target)
+            outcome, label = Delivery(response=response, target=target, status=status), str(status)
         call.attempts.append(f"{target.name}:{label}")
         self.metrics.attempts.labels(target.name, label).inc()
         return outcome
+
+    def note_end(self, target: Target, *, failed: bool = False) -> None:
+        """Count how a call to a target ended."""
+        if not failed:
+            self.table.succeeded(target)
+        elif self.table.failed(target, self._loop.time()):
+            self.metrics.deployment_rests.labels(target.name).inc()
 
     async def _forward(self, call: UpstreamCall, target: Target) -> LaneResponse:
         if target.lane == "litellm":
@@ -299,7 +315,7 @@ class Dispatcher:
         """(index in the schedule of the next attempt, or None; seconds to wait before it)."""
         if isinstance(outcome, Delivery):
             asked = retry_after_s(outcome.response.headers)
-            again = outcome.response.status in retries.AT_SAME_TARGET
+            again = outcome.status in retries.AT_SAME_TARGET
         else:
             asked, again = outcome.retry_after_s, outcome.retryable
         if asked is None:
@@ -350,6 +366,33 @@ def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
     return outcome.status in retries.AT_OTHER_TARGET
 
 
+async def _shown_status(dialect: Dialect, response: Http1Answer) -> int:
+    """The status of a successful answer, or that of an error with which it begins: as long as the
+    client has no byte of it, another target can be asked."""
+    try:
+        content = await begun(response, _tells)
+    except BaseException:
+        await response.aclose()
+        raise
+    failure = None
+    if _FAILS.search(content):
+        with contextlib.suppress(Exception):  # an upstream may put anything anywhere
+            if content.lstrip()[:1] in (b"{", b"["):
+                failure = refusal_of(orjson.loads(content))
+            else:
+                failure = dialect.read_stream(content, orjson.loads).failure
+    return response.status if failure is None else status_of(failure)
+
+
+def _tells(content: bytes) -> bool:
+    """Whether the beginning of an answer shows if it is an error: an event does, of an object its
+    end. Comments say that the upstream is still at work."""
+    first = content.lstrip()[:1]
+    if first == b"{":
+        return len(content) > _ERROR_BYTES
+    return first not in (b"", b":") or content.find(b"\ndata:") >= 0
+
+
 def attempt_schedule(
     own: list[Target], fallbacks: list[Target], *, num_retries: int
 ) -> list[Target]:
@@ -393,73 +436,33 @@ def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
     return URL(f"{text}?{asked}" if asked else text, encoded=True)
 
 
-_USAGE_REFUSED = (400, 422)  # 422 is the answer of servers that validate with pydantic
 _USAGE_OPTIONS = (b"stream_options", b"include_usage")
 _ERROR_BYTES = 2**16  # errors are short; a longer answer says something else
 _MOST_REFUSALS = 1000  # models are named by clients
 
 
-class UsageRefusals:
-    """The targets that refused to report the usage of a stream, with the model asked for. One
-    object serves all versions of the config: a target is known by its address."""
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str, str]] = set()
-
-    def includes(self, target: Target, model: str) -> bool:
-        """Whether the target has refused it for this model."""
-        return (str(target.api_base), model) in self._known
-
-    def add(self, target: Target, model: str) -> None:
-        """Do not ask the target for it again."""
-        if len(self._known) >= _MOST_REFUSALS:
-            self._known.clear()
-        self._known.add((str(target.api_base), model))
+async def read_error(response: LaneResponse) -> tuple[Kind, bool]:
+    """(why an answer refuses a request, whether it names `stream_options`)."""
+    content, answer = await begun(response, lambda text: len(text) > _ERROR_BYTES), None
+    with contextlib.suppress(ValueError):
+        answer = refusal_of(orjson.loads(content))
+    # One of no known form is read as text.
+    kind = kind_of(answer or {"": content.decode("utf-8", "replace")})
+    return kind, any(name in content for name in _USAGE_OPTIONS)
 
 
-class BegunResponse:
-    """A response of which the first chunks have been read."""
-
-    def __init__(
-        self, response: LaneResponse, chunks: list[bytes], rest: AsyncIterator[bytes]
-    ) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self.usage = response.usage
-        self._response = response
-        self._chunks = chunks[::-1]
-        self._rest = rest
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        # An asynchronous generator would be registered with the loop, and finalised by it.
-        return self
-
-    async def __anext__(self) -> bytes:
-        return self._chunks.pop() if self._chunks else await anext(self._rest)
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
-
-
-async def error_content(response: LaneResponse) -> tuple[bytes, LaneResponse]:
-    """The text of an error, and the answer with all its bytes."""
-    watch = ResponseWatch(header(response.headers, b"content-encoding"), _ERROR_BYTES)
-    chunks: list[bytes] = []
-    rest = response.__aiter__()
-    async for chunk in rest:
-        watch.feed(chunk)
-        chunks.append(chunk)
-        if watch.opaque:
-            break
-    return watch.content, BegunResponse(response, chunks, rest)
-
-
-async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
-    """Whether an answer refuses `stream_options`, and the answer with all its bytes."""
-    if response.status not in _USAGE_REFUSED:
-        return False, response
-    content, response = await error_content(response)
-    return any(name in content for name in _USAGE_OPTIONS), response
+async def begun(response: LaneResponse, is_enough: Callable[[bytes], bool]) -> bytes:
+    """The beginning of an answer, decompressed, which is still to be read; empty where the lane
+    does not know it before."""
+    beginning = getattr(response, "beginning", None)
+    if beginning is None:
+        return b""
+    content: bytes = await beginning(_SHOWN_S, is_enough)
+    if encoding := header(response.headers, b"content-encoding"):
+        watch = ResponseWatch(encoding, _ERROR_BYTES)
+        watch.feed(content)
+        return watch.content
+    return content
 
 
 Messages = Sequence[Mapping[str, Any]]
@@ -507,8 +510,9 @@ async def ask(
         body = b"".join([chunk async for chunk in response])
     finally:
         await response.aclose()
-    if response.status != 200:
-        raise ModelRefused(f"status {response.status}")
+    if delivery.status != 200:
+        raise ModelRefused(f"status {delivery.status}")
+    dispatcher.note_end(delivery.target)
     completion = orjson.loads(body)
     text = as_text(completion["choices"][0]["message"]["content"], "")
     usage = response.usage or completion.get("usage")

@@ -4,6 +4,7 @@ What came in one read is joined, and can be passed on without waking the task th
 (`pass_to`): readers that make calls for each chunk of an answer cost ten times as much."""
 
 import asyncio
+import math
 import re
 import select
 from collections.abc import AsyncIterator, Callable
@@ -231,6 +232,25 @@ class Http1Answer:
             if transport is not None and not transport.is_closing():
                 transport.resume_reading()
         return chunk
+
+    async def beginning(self, limit_s: float, is_enough: Callable[[bytes], bool]) -> bytes:
+        """The beginning of the body, which is still to be read: once there is enough of it, at its
+        end, or after so many seconds."""
+        timer, ends_at = None, math.inf  # no context of asyncio's: it makes fifteen calls
+        while True:
+            content = b"".join(self._parts)
+            if self._whole or self._failure or is_enough(content):
+                break
+            loop = asyncio.get_running_loop()
+            if timer is None:
+                ends_at = loop.time() + limit_s
+                timer = loop.call_at(ends_at, self._wake)
+            elif loop.time() >= ends_at:
+                break
+            await self._arrival()
+        if timer is not None:
+            timer.cancel()
+        return content
 
     async def aclose(self) -> None:
         """Close the connection, unless the answer has been read to its end."""

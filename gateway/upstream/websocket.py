@@ -180,11 +180,11 @@ class MessageSide:
         answers = state is ConnectionState.REMOTE_CLOSING and isinstance(event, CloseConnection)
         if state is not ConnectionState.OPEN and not answers:
             return False
-        self._streams[1].write(self._connection.send(event))
         try:
+            self._streams[1].write(self._connection.send(event))
             async with self._writing:
                 await self._streams[1].drain()
-        except OSError:
+        except (OSError, RuntimeError):  # the second is uvloop's of a closed transport
             return False
         return True
 

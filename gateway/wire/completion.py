@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.wire.coerce import as_int, as_list, as_mapping
+from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 _END: Final = b"data: [DONE]\n\n"
@@ -102,15 +103,15 @@ _TEXT_KEYS = ("content", "refusal", "reasoning_content", "reasoning")
 
 class CompletionAssembler:
     """Adds chunk after chunk; malformed chunks are counted and skipped, never raised. `began`:
-    whether any chunk of a completion came."""
+    whether any chunk of a completion came. `failure`: the error that a chunk reported."""
 
-    __slots__ = ("_choices", "_head", "began", "error", "malformed", "usage")
+    __slots__ = ("_choices", "_head", "began", "failure", "malformed", "usage")
 
     def __init__(self) -> None:
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self.usage: dict[str, Any] | None = None
-        self.error: Any = None
+        self.failure: Refusal | None = None
         self.malformed = 0
         self.began = False
 
@@ -119,8 +120,10 @@ class CompletionAssembler:
         if not isinstance(chunk, dict):
             self.malformed += 1
             return
-        if chunk.get("error"):
-            self.error = chunk["error"]
+        if chunk.get("error") or "choices" not in chunk:
+            failure = refusal_of(chunk)
+            self.malformed += failure is None
+            self.failure = failure or self.failure
         if not self._head:
             self._head = {k: v for k, v in chunk.items() if k not in ("choices", "usage", "object")}
         if isinstance(chunk.get("usage"), dict):
@@ -133,16 +136,9 @@ class CompletionAssembler:
                 self.malformed += 1
 
     @property
-    def started(self) -> bool:
-        """Whether any chunk came."""
-        return bool(self._head or self._choices)
-
-    @property
     def finished(self) -> bool:
-        """Whether every choice that began has its finish reason."""
-        return bool(self._choices) and all(
-            c["finish_reason"] is not None for c in self._choices.values()
-        )
+        """Whether a choice has its finish reason; an upstream may leave out those of others."""
+        return any(c["finish_reason"] is not None for c in self._choices.values())
 
     def completion(self) -> dict[str, Any]:
         """The completion, in the form of the answer to the same request without `stream`."""

@@ -6,6 +6,9 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
+_BARE_ERROR: Final = re.compile(rb'\s*(\{\s*"(?:error"|type":\s*"error").*)', re.DOTALL)
+"""An error that an upstream writes into a stream without the field that would make it an event."""
+
 # Atomic groups, so that one CRLF is never taken for two line ends.
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
@@ -79,6 +82,8 @@ def parse_event(raw: bytes) -> SSEEvent:
             data.append(value)
         elif name == b"event":
             event = value
+    if not data and (bare := _BARE_ERROR.match(raw)):
+        data.append(bare[1])
     return SSEEvent(raw=raw, data=b"\n".join(data), event=event)
 
 

@@ -172,8 +172,9 @@ def test_what_can_be_relayed_is_relayed(
         for kind in RELAYED_STREAMS if stream else RELAYED:
             upstream.default = a_fault(kind)
             straight = hear(client, f"{upstream.base_url}/{dialect}", json=body)
+            first = b"%08d" % upstream.last.sequence
             through = hear(client, f"{server.base_url}/{dialect}", json=body)
-            first, second = (b"%08d" % (upstream.last.sequence + n) for n in (-1, 0))
+            second = b"%08d" % upstream.last.sequence  # an error may be repeated
             assert through.body.replace(second, b"N") == straight.body.replace(first, b"N")
             assert (kind, through.status) == (kind, straight.status)
             assert through.headers["content-type"] == straight.headers["content-type"]

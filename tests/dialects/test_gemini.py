@@ -520,8 +520,9 @@ def test_every_fault(gateway_server: Start, upstream: ScriptedUpstream, form: st
         for kind in RELAYED_STREAMS if "stream" in form else RELAYED:
             upstream.default = a_fault(kind)
             straight = hear(client, f"{upstream.url}{MODEL}:{form}", json=body_of())
+            first = b"%08d" % upstream.last.sequence
             through = hear(client, f"{server.url}{MODEL}:{form}", json=body_of())
-            first, second = (b"%08d" % (upstream.last.sequence + n) for n in (-1, 0))
+            second = b"%08d" % upstream.last.sequence  # an error may be repeated
             assert through.body.replace(second, b"N") == straight.body.replace(first, b"N")
             assert (kind, through.status) == (kind, straight.status)
             assert through.headers["content-type"] == straight.headers["content-type"]

@@ -280,8 +280,10 @@ def test_what_can_be_relayed_is_relayed_byte_for_byte(
         return
     upstream.default = a_fault(kind)
     with httpx.Client(base_url=upstream.base_url, timeout=60) as direct:
-        straight, through = hear(direct, json=body), hear(client, json=body)
-    first, second = (b"%08d" % (upstream.last.sequence + n) for n in (-1, 0))
+        straight = hear(direct, json=body)
+        first = b"%08d" % upstream.last.sequence
+        through = hear(client, json=body)
+    second = b"%08d" % upstream.last.sequence  # an error in the answer is repeated
     assert through.body.replace(second, b"N") == straight.body.replace(first, b"N")
     assert through.status == straight.status
     assert through.headers["content-type"] == straight.headers["content-type"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,9 +12,14 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
+import uvloop
+from wsproto.events import TextMessage
 
+from gateway.config.settings import ServerSettings
+from gateway.room import Room
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.steering.transcript.content import FRAME_OPEN
+from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer
 from tests.live.client import GUIDING
 from tests.patience import ANSWER_S
@@ -119,6 +125,70 @@ async def test_messages_cross_unchanged(
     head = provider.heads[0]
     assert head.headers["authorization"] == "Bearer sk-mine"
     assert ("sec-websocket-extensions" in head.headers) is False or mode == "off"
+
+
+async def test_events_of_no_answer_keep_their_place(
+    connect: Callable[..., Any], provider: Provider
+) -> None:
+    """What the provider sends beside an answer reaches the client where it was sent, also behind
+    the answer's end, and before the next one."""
+
+    def script(body: dict[str, Any]) -> list[dict[str, Any]]:
+        limits = [{"type": "codex.rate_limits", "at": n} for n in range(40)]
+        created, *items, completed = answer(body, provider.number)
+        return [limits[0], created, *limits[1:20], *items, *limits[20:39], completed, limits[39]]
+
+    provider.script = script
+    client = await connect({"steering": {"mode": "shadow"}})
+    for number in range(1, 4):
+        await client.ask(create(message("List the files.")))
+        client.texts.append(await client.socket.receive_str(timeout=ANSWER_S))
+        assert client.texts == provider.sent
+        assert len(client.texts) == 43 * number
+
+
+@pytest.mark.parametrize("closes", ["client", "provider"])
+async def test_a_socket_that_closes_in_an_answer_leaves_nothing_in_the_log(
+    connect: Callable[..., Any],
+    provider: Provider,
+    closes: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither an error nor a task that nobody has waited for."""
+    client = await connect({"steering": {"mode": "shadow"}})
+    for _ in range(20):
+        if closes == "client":
+            await client.socket.send_str(json.dumps(create(message("List the files."))))
+            await client.socket.receive_str(timeout=ANSWER_S)
+            client.socket._response.close()
+        else:
+            provider.cut_after = 2
+            await client.socket.send_str(json.dumps(create(message("List the files."))))
+            while (await client.socket.receive()).type is aiohttp.WSMsgType.TEXT:
+                pass
+        client = await connect()
+    await until(lambda: len(provider.closed) >= 20)
+    gc.collect()
+    assert [r.getMessage() for r in caplog.records if r.exc_info or r.levelname == "ERROR"] == []
+
+
+def test_a_closed_connection_takes_no_message() -> None:
+    """On the loop that serves, whose closed transports refuse to be written to."""
+
+    async def send_to_a_closed_one() -> list[bool]:
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+            streams = await asyncio.open_connection(*server.sockets[0].getsockname())
+            side = MessageSide(streams, 1, Room().share(ServerSettings()), asks=True)
+            sent = [await side.send(TextMessage("one"))]
+            side.close()
+            await streams[1].wait_closed()
+            return [*sent, await side.send(TextMessage("two"))]
+
+    assert uvloop.run(send_to_a_closed_one()) == [True, False]
 
 
 async def test_ten_turns_are_one_conversation(

@@ -112,16 +112,16 @@ def test_a_cut_stream_is_not_finished(kept: int) -> None:
     """Before the finish reason nothing counts as finished."""
     events = answered(Reply("two words"), stream=True, logprobs=False).split(b"\n\n")
     assembler, done = assemble(b"\n\n".join([*events[:kept], b""]))
-    assert (assembler.finished, done, assembler.started) == (False, False, kept > 0)
+    assert (assembler.finished, done, assembler.began) == (False, False, kept > 0)
 
 
-def test_one_unfinished_choice_is_enough() -> None:
-    """Of two choices both must have their finish reason."""
+def test_one_finished_choice_is_enough() -> None:
+    """Some upstreams leave the finish reasons of further choices out."""
     assembler = CompletionAssembler()
-    assembler.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    assert assembler.finished
     assembler.add({"choices": [{"index": 1, "delta": {"content": "x"}}]})
     assert not assembler.finished
+    assembler.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    assert assembler.finished
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,8 @@ def test_an_error_event_is_kept() -> None:
     """An error in mid-stream is there to be looked at."""
     assembler = CompletionAssembler()
     assert not add_event(assembler, parse_event(b'data: {"error": {"message": "no"}}\n\n'))
-    assert assembler.error == {"message": "no"}
+    assert assembler.failure is not None
+    assert assembler.failure["message"] == "no"
 
 
 def test_a_legacy_function_call() -> None:

@@ -4,10 +4,10 @@ The provider's own answer, as the transport saw it, comes first; LiteLLM's excep
 only when there was none. Source of the error types and codes: OpenAI API reference, "Error codes";
 Anthropic API reference, "Errors"; Google AI "Troubleshooting"; Bedrock "Converse", "Errors"."""
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import RawHeaders, header, retry_after_s
@@ -16,47 +16,14 @@ from gateway.upstream.litellm_lane.transport import ProviderCall
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import AT_SAME_TARGET
-from gateway.wire.coerce import as_int, as_mapping, as_text
+from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.refusal import STATUS_OF_TYPE, Refusal, kind_of, refusal_of, status_of
 
 # status -> (type, code) when the provider sends none.
 _BY_STATUS = {
     int(status): (*names.split(), None)[:2] for status, names in TABLE["error_types"].items()
 }
-# Anthropic names the error in a streamed event, where there is no status; so does Google.
-_STATUS_OF_TYPE: Mapping[str, int] = {
-    **dict.fromkeys(("invalid_request_error", "ValidationException"), 400),
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    **dict.fromkeys(("rate_limit_error", "RESOURCE_EXHAUSTED", "ThrottlingException"), 429),
-    **dict.fromkeys(("api_error", "INTERNAL", "ModelStreamErrorException"), 500),
-    "UNAVAILABLE": 503,
-    **dict.fromkeys(("timeout_error", "DEADLINE_EXCEEDED"), 504),
-    "overloaded_error": 529,
-}
-_CONTEXT_LENGTH = re.compile(
-    r"prompt is too long|context[ _]length|context window|maximum context|context limit"
-    r"|input is too long|too many (input )?tokens|exceeds the (maximum|available) (number|context)"
-    r"|input token count.{0,80}exceeds|tokens? .{0,40}exceeds? .{0,40}(limit|maximum)",
-    re.IGNORECASE | re.DOTALL,
-)
-_CONTENT_POLICY = re.compile(
-    r"content[ _](policy|filter|management)|safety system|usage policies|violat\w{1,9} .{0,30}polic"
-    r"|blocked by .{0,40}(safety|polic)|prohibited_content",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def fallbacks_for(message: str) -> str:
-    """The beginning of the names in `router.fallbacks` for requests that are refused in these
-    words: they are too long, or not allowed; empty for any other reason."""
-    if _CONTEXT_LENGTH.search(message):
-        return "context_window:"
-    return "content_policy:" if _CONTENT_POLICY.search(message) else ""
-
-
+_NO_DETAILS: Refusal = {}
 _BAD_KEY = re.compile(r"api key (not valid|expired|not found)|api_key_invalid", re.IGNORECASE)
 _URL_KEY = re.compile(r"([?&](?:key|api_key|token|signature)=)[^&\s\"']+", re.IGNORECASE)
 _LITELLM_PREFIX = re.compile(r"^((litellm\.)?\w+(Error|Timeout|Exception): |\w+Exception - )+")
@@ -106,14 +73,16 @@ def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
     if cause is not None:
         reason = reason if litellm_folders() else WITHOUT_LITELLM
         message = f"the provider needs a package that is not installed: {reason}"
-        return _build(500, message, type="server_error", retryable=False, answered=False)
+        return _build(
+            500, message, details={"type": "server_error"}, retryable=False, answered=False
+        )
     status = _status_code(error)
     if status in (401, 403, 404):
         return _build(status, hide(reason, secrets), retryable=False, answered=False)
     return _build(
         400,
         hide(f"the request cannot be translated for the provider: {reason}", secrets),
-        code="untranslatable_request",
+        details={"code": "untranslatable_request"},
         retryable=False,
         answered=False,
     )
@@ -129,11 +98,15 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def _from_answer(
     status: int, headers: RawHeaders, body: bytes, secrets: set[str]
 ) -> UpstreamFailure:
-    details, said = _Details(body), body.decode("utf-8", "replace")
+    details, said = _read(body), body.decode("utf-8", "replace")
     plain = body[:500].decode("utf-8", "replace").strip()
     if plain.startswith(("<", "{", "[")):  # markup does not help a client
         plain = ""
-    text = details.message or plain or f"the provider answered with status {status}"
+    text = (
+        _text(details, "message", "Message")
+        or plain
+        or f"the provider answered with status {status}"
+    )
     if status == 400 and _BAD_KEY.search(said):
         status = 401
     aws_type = header(headers, b"x-amzn-errortype").split(b":")[0].decode("latin-1")
@@ -149,11 +122,9 @@ def _from_answer(
     if wait_s is not None and not header(headers, b"retry-after"):
         passed.append(("retry-after", f"{wait_s:g}"))
     return _build(
-        _STATUS_OF_TYPE.get(aws_type, status) if status in (400, 500) else status,
+        STATUS_OF_TYPE.get(aws_type, status) if status in (400, 500) else status,
         hide(text, secrets),
-        type=details.type,
-        code=details.code,
-        param=details.param,
+        details=details,
         headers=tuple(passed),
         retryable=status in AT_SAME_TARGET,
         retry_after_s=wait_s,
@@ -164,15 +135,16 @@ def _from_body(
     error: BaseException, tail: bytes, secrets: set[str], *, streaming: bool
 ) -> UpstreamFailure:
     """The failure of a provider that said 200 and then an error, or nothing that can be read."""
+    details: Refusal | None = None
     for data in reversed(_DATA_LINE.findall(tail) or [tail]):
-        details = _Details(data)
-        if details.is_error:
-            status = details.status or _STATUS_OF_TYPE.get(details.type or "", 500)
+        with contextlib.suppress(ValueError):
+            details = refusal_of(parsed(data))
+        if details is not None:
+            status = status_of(details)
             return _build(
                 status,
-                hide(details.message or "the provider reported an error", secrets),
-                type=details.type,
-                code=details.code,
+                hide(_text(details, "message") or "the provider reported an error", secrets),
+                details=details,
                 retryable=status in AT_SAME_TARGET,
             )
     code = _status_code(error) if streaming else None
@@ -189,40 +161,25 @@ def _status_code(error: BaseException) -> int | None:
     return status if isinstance(status, int) and 400 <= status < 600 else None
 
 
-class _Details:
-    """An error body taken apart: OpenAI's, Anthropic's, Google's and AWS's shapes."""
-
-    def __init__(self, body: bytes) -> None:
-        try:
-            raw = parsed(body)
-        except ValueError:
-            raw = None
-        if isinstance(raw, list) and raw:
-            raw = raw[0]  # Google wraps the error of a streamed call into an array
-        whole = as_mapping(raw)
-        inner = whole.get("error")
-        source = inner if isinstance(inner, Mapping) else whole
-        status = as_int(source.get("code"), 0)
-        self.is_error = bool(inner) or whole.get("type") == "error"
-        self.message = inner if isinstance(inner, str) else _text(source, "message", "Message")
-        self.param = _text(source, "param")
-        self.status = status if 400 <= status < 600 else None
-        self.code = _text(source, "code")
-        self.type = _text(source, "type", "status")
+def _read(body: bytes) -> Refusal:
+    """An error body taken apart, whatever its form."""
+    try:
+        answer = parsed(body)
+    except ValueError:
+        return {}
+    return refusal_of(answer) or as_mapping(answer)
 
 
-def _text(source: Mapping[str, Any], *names: str) -> str | None:
+def _text(details: Refusal, *names: str) -> str | None:
     """The first text under `names` that is not empty."""
-    return next((text for name in names if (text := as_text(source.get(name), ""))), None)
+    return next((text for name in names if (text := as_text(details.get(name), ""))), None)
 
 
 def _build(
     status: int,
     message: str,
     *,
-    type: str | None = None,
-    code: str | None = None,
-    param: str | None = None,
+    details: Refusal = _NO_DETAILS,
     headers: tuple[tuple[str, str], ...] = (),
     retryable: bool,
     retry_after_s: float | None = None,
@@ -231,9 +188,12 @@ def _build(
     default_type, default_code = _BY_STATUS.get(
         status, ("server_error" if status >= 500 else "invalid_request_error", None)
     )
-    if status in (400, 413, 422) and _CONTEXT_LENGTH.search(message):
+    kind = kind_of({"": message})
+    code = _text(details, "code")
+    type = _text(details, "type", "status")
+    if status in (400, 413, 422) and kind == "length":
         status, code = 400, "context_length_exceeded"
-    elif status in (400, 403) and _CONTENT_POLICY.search(message):
+    elif status in (400, 403) and kind == "policy":
         status, code = 400, code or "content_policy_violation"
     code = code or default_code
     if type is None or not _OPENAI_TYPE.fullmatch(type):
@@ -243,7 +203,7 @@ def _build(
         status=status,
         type=type,
         code=code,
-        param=param,
+        param=_text(details, "param"),
         headers=headers,
         retryable=retryable,
         retry_after_s=retry_after_s,

@@ -1,0 +1,59 @@
+"""Reads what an upstream says when it does not answer: under an error status, or under HTTP 200."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, Final, Literal
+
+from gateway.wire.coerce import as_int, as_mapping
+
+Kind = Literal["length", "policy", "shape", "unknown"]
+"""Why a request was refused: it is too long for the model, its content is not allowed, its form is
+wrong, or its answer does not say."""
+Refusal = Mapping[str, Any]
+"""The members of an error object in OpenAI's, Anthropic's, Google's or AWS's form."""
+
+_DATA: Final = tomllib.loads(resources.files("gateway.wire").joinpath("refusals.toml").read_text())
+STATUS_OF_TYPE: Final[Mapping[Any, int]] = {
+    name: int(status) for status, names in _DATA["statuses"].items() for name in names.split()
+}
+_KINDS: Final[Mapping[Kind, re.Pattern[str]]] = {
+    kind: re.compile("|".join(words), re.IGNORECASE | re.DOTALL)
+    for kind, words in _DATA["kinds"].items()
+}
+_SAID_CHARACTERS: Final = 4000  # of a refusal that are read
+
+
+def name_of(api: str, status: int, usual: str) -> str:
+    """The name of an error of a status in an API."""
+    name: str = _DATA[api].get(str(status), usual)
+    return name
+
+
+def refusal_of(answer: Any) -> Refusal | None:
+    """The error that a JSON answer, or an event of a stream, reports; None if it reports none."""
+    # Google wraps the error of a streamed call into an array.
+    whole = as_mapping(answer[0] if isinstance(answer, list) and answer else answer)
+    named = whole.get("error")
+    error = {"message": named} if isinstance(named, str) else as_mapping(named)
+    if any(error.values()):
+        return {**whole, **error}
+    said = (whole.get("type"), whole.get("object"), whole.get("status"))
+    return whole if "error" in said or "failed" in said else None
+
+
+def status_of(refusal: Refusal) -> int:
+    """The status that a refusal stands for which came under HTTP 200; 500 for an unknown error."""
+    for name in ("code", "status", "type"):
+        value = refusal.get(name)
+        status = as_int(value, 0) or STATUS_OF_TYPE.get(str(value), 0)
+        if 400 <= status < 600:
+            return status
+    return 400 if kind_of(refusal) in ("length", "policy") else 500
+
+
+def kind_of(refusal: Refusal) -> Kind:
+    """Why a request was refused, as far as the words say it."""
+    said = " ".join(map(str, refusal.values()))[:_SAID_CHARACTERS]
+    return next((kind for kind, words in _KINDS.items() if words.search(said)), "unknown")
