@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from gateway.conversations.steer_request import Client, RefusedPlaces
+from gateway.steering.guidance.state import Place
 from gateway.upstream.dispatch import read_error
 from gateway.wire.refusal import Kind
 from steering_gateway_testing import Reply, ScriptedUpstream
@@ -30,7 +31,7 @@ AGENT = Client("", "agent", "chat", "m")
 class Said:
     """An answer of an upstream in one piece."""
 
-    usage = None
+    usage: dict[str, Any] | None = None
 
     def __init__(self, status: int, body: bytes) -> None:
         self.status = status
@@ -111,7 +112,7 @@ def test_what_follows_a_refusal_with_guidance(
 def test_an_unknown_reason_closes_a_place_the_second_time() -> None:
     """Once may be chance; what is too long, or not allowed, never closes one."""
     places = RefusedPlaces()
-    here = frozenset({"message"})
+    here: frozenset[Place] = frozenset({"message"})
     never: list[Kind] = ["length", "policy"]
     assert not any(places.refused(AGENT, here, kind) for kind in never * 3)
     assert not places.refused(AGENT, here, "unknown")
