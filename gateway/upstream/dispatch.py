@@ -370,7 +370,7 @@ async def _shown_status(dialect: Dialect, response: Http1Answer) -> int:
     """The status of a successful answer, or that of an error with which it begins: as long as the
     client has no byte of it, another target can be asked."""
     try:
-        content = await begun(response, _tells)
+        content = await response.beginning(_SHOWN_S, _tells)
     except BaseException:
         await response.aclose()
         raise

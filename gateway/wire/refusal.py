@@ -35,10 +35,10 @@ def refusal_of(answer: Any) -> Refusal | None:
     """The error that a JSON answer, or an event of a stream, reports; None if it reports none."""
     # Google wraps the error of a streamed call into an array.
     whole = as_mapping(answer[0] if isinstance(answer, list) and answer else answer)
-    named = whole.get("error")
-    error = {"message": named} if isinstance(named, str) else as_mapping(named)
-    if any(error.values()):
-        return {**whole, **error}
+    if named := whole.get("error"):
+        error = {"message": named} if isinstance(named, str) else as_mapping(named)
+        if any(error.values()):
+            return {**whole, **error}
     said = (whole.get("type"), whole.get("object"), whole.get("status"))
     return whole if "error" in said or "failed" in said else None
 
