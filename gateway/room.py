@@ -21,8 +21,10 @@ ARRIVAL_BYTES_S: Final = 2**14
 class Room:
     """The bytes that are held, from before they are read to the end of what needs them. Whoever
     waits for room gets it in the order of arrival, but what fits does not wait for something larger
-    that does not. What is larger than all the room is let through when nothing else is held. A
-    gateway key has at most half of the room. `elsewhere` gives bytes that are held anyway."""
+    that does not. What is larger than all the room is let through when nothing else is held, and so
+    is the one with the most when all that hold something wait for more: they would wait for each
+    other. A gateway key has at most half of the room. `elsewhere` gives bytes that are held
+    anyway."""
 
     def __init__(self, elsewhere: Callable[[], int] = lambda: 0) -> None:
         self._elsewhere = elsewhere
@@ -61,6 +63,11 @@ class Room:
     async def _wait(self, share: Share, size: int) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[turn] = share, size
+        if sum([waiting.size for waiting, _ in self._waiting.values()]) == self._held:
+            most = max(self._waiting, key=lambda each: self._waiting[each][0].size)
+            if not most.done():
+                self._set(*self._waiting[most])
+                most.set_result(None)
         try:
             async with asyncio.timeout(share.settings.body_wait_s):
                 await turn
