@@ -109,8 +109,8 @@ _TRANSPORT_PARAMS = frozenset(providers.TABLE["parameters"]["transport"].split()
 
 _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit
 _BOTH_APIS = frozenset({"openai", "anthropic"})
-_OPENAI_DIALECTS = frozenset({"chat", "responses"})
-_ANTHROPIC_DIALECTS = frozenset({"messages"})
+_OPENAI_DIALECTS = frozenset(name for name, each in DIALECTS.items() if each.api == "openai")
+_ANTHROPIC_DIALECTS = frozenset(name for name, each in DIALECTS.items() if each.api == "anthropic")
 
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
