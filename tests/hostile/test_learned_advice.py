@@ -17,12 +17,19 @@ from steering_gateway_testing import AppServer, ReceivedRequest, Reply, Scripted
 from tests.hostile.runs import Call, Hostile, hostile_runs, private_runs
 from tests.learning.test_rules import pusher, sent, taught
 from tests.live.client import PLAIN
+from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 ADMIN, ACME, OTHER = "the-admin-key", "acme-key", "other-key"
 CUSTOMERS = ("shop", "clinic", "bank")
 NOT_THERE = ("bash", {"command": "mvn test"}, "bash: mvn: command not found")
-HELPFUL = Hostile("helpful", (NOT_THERE, ("bash", {"command": "gradle test"}, "ok")), (), False)
+HELPFUL = Hostile(
+    "helpful",
+    (NOT_THERE, ("bash", {"command": "gradle test"}, "ok")),
+    (),
+    False,
+    said="use gradle not maven",
+)
 """What may be learned, so that a gate which refuses everything is noticed."""
 TASKS = ("Repair the parser", "Write the manual", "Answer the letter")
 MOST_AT_ONCE = 6
@@ -138,8 +145,18 @@ async def teach(stage: Stage, api: str, http: httpx.AsyncClient, cases: Sequence
         )
     for _ in range(3):
         await stage.play(HELPFUL, HELPFUL.calls, ACME, CUSTOMERS[0], "success")
-    while not any("gradle" in told(e) for e in await lessons(http, api, "trial")):  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+    helpful: list[Any] = []
+    async with asyncio.timeout(ANSWER_S):
+        while not helpful:
+            await asyncio.sleep(0.05)
+            candidates = await lessons(http, api, "candidate")
+            helpful = [each for each in candidates if "gradle" in told(each)]
+    approved = await http.patch(
+        f"{api}/api/lessons/{helpful[0]['pattern_id']}",
+        json={"status": "trial"},
+        headers={"x-gateway-key": ADMIN},
+    )
+    approved.raise_for_status()
 
 
 async def attack(
