@@ -47,14 +47,10 @@ def test_only_the_right_way_works_and_the_look_up_names_it(place: Place, tmp_pat
 
 @pytest.mark.slow
 def test_an_agent_that_follows_nothing_ends_as_without_the_gateway() -> None:
-    """At q = 0 only what the gateway sends differs, and with q = 1 a right lesson solves."""
+    """At q = 0 only what the gateway sends differs."""
     off, on = (play(arm, 1, 0.0, "shell-fd", 4) for arm in ("off", "guidance"))
     assert results(off) == results(on)
     assert sum(trip.tokens for trip in on.trips) > sum(trip.tokens for trip in off.trips)
-    approved = play("approved", 0, 1.0, "shell-fd", 8)
-    told = [trip for trip in approved.trips if isinstance(trip, Trip) and trip.told]
-    assert told
-    assert all(trip.success for trip in told)
 
 
 @pytest.mark.slow

@@ -153,20 +153,6 @@ def test_lessons_work_through_a_live_gateway(tmp_path: Path) -> None:
     assert done["oracle"] >= done["off"] + 3
 
 
-def test_a_lesson_is_learned_from_the_first_runs(tmp_path: Path) -> None:
-    """It names the missing parameter, and later runs read it."""
-    (world,) = (world for world in worlds() if world.name == "service-option-1")
-    with Table("on", tmp_path, seed=0) as table:
-        played = asyncio.run(rounds(table, [world], 15))
-        (text,) = {
-            content(each.pattern.fields).move
-            for each in asyncio.run(table.lessons(Status.TRIAL, Status.ACTIVE))
-        }
-    assert text == "Call `cancel_membership` with `keep_history`."
-    assert not any(each.given for each in played[:2])
-    assert any(each.given for each in played)
-
-
 def test_what_two_people_say_in_the_same_words_is_tried(tmp_path: Path) -> None:
     """A correction opens a run of its own: it counts for the task of its conversation."""
     (world,) = (world for world in worlds() if world.name == "data-house-2")

@@ -24,4 +24,5 @@ def test_a_case_is_on_the_page(case: dict[str, Any]) -> None:
 
 
 def test_no_other_case_is_on_the_page() -> None:
+    """The page has as many rows as there are cases with guidance."""
     assert len(re.findall(r"^\| `", PAGE, re.MULTILINE)) == len(GUIDED)

@@ -200,7 +200,8 @@ def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int
     # Another gateway has served it since: what is known here of the branch is on the same way.
     behind = branch.served_hash in request.hashes.digests[: position - request.hashes.start]
     own = ref.conversation_id == branch.conversation_id
-    current = (branch.is_extended_by(ref) or (own and behind)) and not parallel
+    lags = own and behind and not whole
+    current = (branch.is_extended_by(ref) or lags) and not parallel
     adjacent = current and not whole and ahead <= (0 if is_reply else 1)
     return _Found(position, prefix_hash, ref, branch, whole, current, adjacent)
 
