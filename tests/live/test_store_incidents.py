@@ -393,7 +393,7 @@ async def test_a_history_that_cannot_be_looked_up(
     assert (after.conversation, after.gateway("step")) == (before.conversation, "4")
     await until_status(http, server, "ready")
     async with asyncio.timeout(ANSWER_S):  # what waited is stored behind that
-        while await calls_of(path, after) != ([0, 1, 2, 3, 4], 5, 0):
+        while await calls_of(path, after) != ([0, 1, 2, 3, 4], 5, 0):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     run = await trace(path, after.conversation)
     (call,) = [step.call for step in run.steps if step.step_index == 3]
