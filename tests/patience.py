@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+import httpx
+
 DEADLINE_MS = 60_000
 """For `steering.deadline_ms`, `steering.max_wait_ms` and `storage.commit_limit_ms`, in the gateways
 of all tests that are not about them.
@@ -16,3 +21,15 @@ not find it.
 ANSWER_S = 120.0
 """For an answer, a log line, a page or another process: what is there after milliseconds on a quiet
 machine takes seconds on a busy one."""
+
+
+def runs_at(url: str, count: int = 1) -> list[dict[str, Any]]:
+    """The runs on record at the gateway `url`, once there are `count` of them.
+
+    A call that failed is written behind its last byte: who reads at once may be too early."""
+    ends_at = time.monotonic() + ANSWER_S
+    while True:
+        runs: list[dict[str, Any]] = httpx.get(f"{url}/api/runs", timeout=ANSWER_S).json()["runs"]
+        if len(runs) >= count or time.monotonic() > ends_at:
+            return runs
+        time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from steering_gateway_testing import ScriptedUpstream, closed_port
 from tests.field.cases import CASES, GUIDANCE, answers_of, body_of, changes, filled
 from tests.live.client import GUIDING
-from tests.patience import ANSWER_S
+from tests.patience import ANSWER_S, runs_at
 from tests.relay.gateways import Heard, hear, merged
 
 MODES = ("off", "on")
@@ -155,22 +154,15 @@ class Verdict:
             assert self.got[-1].target == expected
 
     def _run(self, expected: dict[str, int]) -> None:
-        (run,) = self._runs()
+        (run,) = runs_at(self.url)
         totals = run["totals"]
         assert {name: totals[name] for name in expected} == expected
 
     def _step(self, expected: dict[str, list[str]]) -> None:
-        (run,) = self._runs()
+        (run,) = runs_at(self.url)
         recorded = json.dumps(self._api(f"/api/runs/{run['id']}"), ensure_ascii=False)
         for text in expected["has"]:
             assert text in recorded
-
-    def _runs(self) -> list[Any]:
-        """The runs on record: a client that leaves at an error may be gone before it is written."""
-        ends_at = time.monotonic() + ANSWER_S
-        while not (runs := self._api("/api/runs")["runs"]) and time.monotonic() < ends_at:
-            time.sleep(0.05)
-        return list(runs)
 
     def _api(self, path: str) -> Any:
         with httpx.Client(base_url=self.url, timeout=ANSWER_S) as client:

@@ -11,7 +11,7 @@ import pytest
 from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.dialects.gateways import Start
 from tests.dialects.test_mutations import BODIES, HEADERS, STREAMS
-from tests.patience import ANSWER_S
+from tests.patience import ANSWER_S, runs_at
 from tests.relay.gateways import Heard, hear
 
 SSE, JSON = "text/event-stream", "application/json"
@@ -71,7 +71,7 @@ def test_an_error_before_the_first_byte_is_tried_again(
     heard = ask(server, dialect)
     assert (heard.status, heard.body) == (200, fine)
     assert heard.headers["x-gateway-attempts"] == "2"
-    (run,) = httpx.get(f"{server.url}/api/runs").json()["runs"]
+    (run,) = runs_at(server.url)
     assert run["totals"]["errors"] == 0
 
 
@@ -85,7 +85,7 @@ def test_an_error_that_stays_is_relayed_and_counted(
     server = gateway_server(settings(upstream, num_retries=0))
     heard = ask(server, dialect)
     assert (heard.status, heard.body, heard.broken) == (200, raw, None)
-    (run,) = httpx.get(f"{server.url}/api/runs").json()["runs"]
+    (run,) = runs_at(server.url)
     assert run["totals"]["errors"] == 1
     (step,) = httpx.get(f"{server.url}/api/runs/{run['id']}").json()["steps"]
     assert (step["call"]["status"], step["call"]["error"]) == (200, "upstream")

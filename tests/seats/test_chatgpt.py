@@ -12,6 +12,7 @@ import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.live.client import GUIDING
+from tests.patience import runs_at
 
 Start = Callable[..., AppServer]
 LOGIN = {
@@ -62,7 +63,7 @@ def test_a_login_is_steered_at_its_own_host(
     else:
         bodies = [json.loads(gzip_free(request)) for request in arrived]
         assert all(body["input"][0] == TOOLS for body in bodies)
-    (run,) = httpx.get(f"{server.url}/api/runs").json()["runs"]
+    (run,) = runs_at(server.url)
     assert run["model_requested"] == "gpt-6.1-sol"
 
 
