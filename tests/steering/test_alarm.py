@@ -11,13 +11,14 @@ from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.plan import RECOVERED_STEPS, note
 from gateway.steering.guidance.state import GuidanceState
-from gateway.steering.monitors import Readings
+from gateway.steering.monitors import Alarm, MonitorSettings, Readings, make_suite
 from gateway.steering.monitors.suite import ALARM_DIFFICULTY, severity_of, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Routes, RoutingSettings
 from gateway.steering.scoring.heuristic import heuristic_score
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
+from tests.steering.builders import acts
 from tests.steering.robust.planting import LOOPS, polling
 from tests.steering.robust.test_planted import coding_run
 
@@ -102,3 +103,16 @@ def test_texts_are_ready_again_after_recovery() -> None:
     assert note(state, 5, fired).severities == {"loop": 3}
     assert note(state, 4 + RECOVERED_STEPS, fired).severities == {"loop": 3}
     assert note(state, 5 + RECOVERED_STEPS, fired).severities == {}
+
+
+def test_a_monitor_that_fires_is_an_alarm_with_its_steps() -> None:
+    """The alarm keeps its entry and its first step while the trouble goes on, and names both."""
+    suite = make_suite(MonitorSettings())
+    seen: list[Alarm] = []
+    for each in [acts(arguments='{"command": "ls"}', observation="a.py")] * 6:
+        suite.push(each)
+        seen += suite.readings().alarms
+    assert {alarm.monitor for alarm in seen} == {"streak"}
+    assert len({alarm.entry for alarm in seen}) == 1
+    assert seen[-1].first_step < seen[-1].newest_step == 6
+    assert f"steps {seen[-1].first_step} to 6" in seen[-1].sentence

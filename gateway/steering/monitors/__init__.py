@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.steering.monitors.settings import MonitorSettings, RobustSettings
-from gateway.steering.monitors.suite import Readings, Suite, combine
+from gateway.steering.monitors.suite import ALARMING, Alarm, Readings, Suite, combine
 from gateway.steering.monitors.table import (
     FAILURE_LABELS,
     FAILURE_TYPES,
@@ -22,9 +22,9 @@ from gateway.steering.transcript.steps import Step, steps_from_records
 
 # fmt: off
 __all__ = [
-    "FAILURE_LABELS", "FAILURE_TYPES", "MONITORS", "PROFILES", "SUITE_NAMES", "MonitorSettings",
-    "Readings", "RobustSettings", "Suite", "SuiteName", "combine", "evaluate", "make_suite",
-    "steps_from_records",
+    "ALARMING", "FAILURE_LABELS", "FAILURE_TYPES", "MONITORS", "PROFILES", "SUITE_NAMES", "Alarm",
+    "MonitorSettings", "Readings", "RobustSettings", "Suite", "SuiteName", "combine", "evaluate",
+    "make_suite", "steps_from_records",
 ]
 # fmt: on
 

@@ -13,19 +13,35 @@ from gateway.steering.monitors.table import FAILURE_TYPES, monitor_classes
 from gateway.steering.transcript.steps import Step
 
 COMPOSITE_DIGITS = 4
+ALARMING = ("streak", "test_repeat", "edit_revert")
+"""The monitors whose firing is an alarm. Source: design section 9."""
+
+
+class Alarm(Struct, frozen=True, kw_only=True):
+    """Trouble that the run is in, stated with its evidence. `monitor`: the one that found it;
+    `entry`: key of the object that it is about, stable through the run; `sentence`: names the
+    object, how often it was tried, and the first and the newest step; `count`: tries so far."""
+
+    monitor: str
+    entry: str
+    sentence: str
+    count: int
+    first_step: int
+    newest_step: int
 
 
 class Readings(Struct, frozen=True, kw_only=True):
     """Reports of the monitors about a run up to its newest step. `scores`: one per active monitor,
     in [0, 1], 1 is worst; `composite`: their weighted sum, rounded to 4 decimals; `fired`: those at
     or above the threshold; `failure_type`: the label of the fired one with the largest weighted
-    score; `evidence`: a short reason per score above 0."""
+    score; `evidence`: a short reason per score above 0; `alarms`: those of this step."""
 
     scores: dict[str, float]
     composite: float = 0.0
     fired: tuple[str, ...] = ()
     failure_type: str | None = None
     evidence: dict[str, str] = {}
+    alarms: tuple[Alarm, ...] = ()
 
 
 Observed = TypeVar("Observed", contravariant=True)
@@ -109,12 +125,14 @@ def severity_of(alarmed_steps: int) -> int:
 class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
     """The active robust monitors over one run."""
 
-    __slots__ = ("_observer", "_quiet", "_uncalled")
+    __slots__ = ("_began", "_observer", "_quiet", "_steps", "_uncalled")
 
     def __init__(self, settings: MonitorSettings) -> None:
         super().__init__(settings, settings.robust)
         self._observer = RunObserver()
         self._quiet = self._uncalled = 0
+        self._steps = 0
+        self._began: dict[str, int] = {}  # step at which each monitor that fires began to
 
     def push(self, step: Step) -> None:
         """Observe the next step of the run."""
@@ -122,6 +140,7 @@ class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
 
     def push_observed(self, observed: ObservedStep) -> None:
         """Take the run's observation of the next step."""
+        self._steps += 1
         self._quiet = max(self._quiet - 1, 0)
         self._uncalled += observed.facts.cue == "uncalled"
         if observed.facts.reminded:
@@ -134,4 +153,20 @@ class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
     def readings(self) -> Readings:
         """The readings; no monitor fires while a reminder of its harness is new to the agent."""
         found = super().readings()
-        return replace(found, fired=(), failure_type=None) if self._quiet else found
+        if self._quiet:
+            found = replace(found, fired=(), failure_type=None)
+        fired = [name for name in ALARMING if name in found.fired]
+        self._began = {name: self._began.get(name, self._steps) for name in fired}
+        alarms = [self._alarm(name, found.evidence.get(name, name)) for name in fired]
+        return replace(found, alarms=tuple(alarms)) if alarms else found
+
+    def _alarm(self, monitor: str, reason: str) -> Alarm:
+        first, newest = self._began[monitor], self._steps
+        return Alarm(
+            monitor=monitor,
+            entry=f"{monitor}:{first}",
+            sentence=f"{reason}, steps {first} to {newest}",
+            count=newest - first + 1,
+            first_step=first,
+            newest_step=newest,
+        )
