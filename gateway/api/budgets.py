@@ -220,6 +220,7 @@ async def answer(
 ) -> dict[str, Any]:
     """Answer the question about a run of the tenant. Raises: NotFound: none is open; StoreError."""
     about = {"reason": said.reason, "author": one_line(said.author, 80)}
+    await runtime.holds.refresh()  # a question is shown while it is being stored
     if not await answer_question(runtime.opened.stores, subject, about, yes=yes, tenant=tenant):
         raise NotFound(f"no question about {subject[:80]!r} is open", param="subject")
     await runtime.holds.refresh()

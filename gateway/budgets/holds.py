@@ -36,6 +36,7 @@ class Holds:
         self._unsaved: dict[str, Control | None] = {}
         self._changes = 0
         self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._failing = False
 
     @property
@@ -131,13 +132,17 @@ class Holds:
         return True
 
     async def _write(self, store: ControlStore, subject: str, control: Control | None) -> None:
-        if control is None:
-            await store.release(subject)
-        else:
-            await store.hold(control)
-        self._changes += 1
-        if self._unsaved.get(subject) == control:
-            del self._unsaved[subject]
+        # One at a time: a question is not stored again behind its answer.
+        async with self._writing:
+            if subject not in self._unsaved or self._unsaved[subject] != control:
+                return
+            if control is None:
+                await store.release(subject)
+            else:
+                await store.hold(control)
+            self._changes += 1
+            if self._unsaved.get(subject) == control:
+                del self._unsaved[subject]
 
     def _wake(self) -> None:
         """Let all who wait look again."""

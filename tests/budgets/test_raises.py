@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_a_limit_without_a_mac_does_not_hold(
 ) -> None:
     """It is ignored and shown as what it is; a raise with the key holds again."""
     account(server)
-    with sqlite3.connect(tmp_path / "one.db", timeout=60) as database:
+    with closing(sqlite3.connect(tmp_path / "one.db", timeout=60)) as database, database:
         database.execute(f"UPDATE budget_accounts SET {change}, version = version + 1")
     assert not passes_within_a_second(server)
     found = account(server)
@@ -75,7 +76,7 @@ def test_a_mac_is_of_one_account(server: AppServer, tmp_path: Path) -> None:
     httpx.post(f"{server.url}/api/budgets/raise", json=raised, headers=ADMIN).raise_for_status()
     assert ask(server, MAIN).status_code == 200
     account(server)
-    with sqlite3.connect(tmp_path / "one.db", timeout=60) as database:
+    with closing(sqlite3.connect(tmp_path / "one.db", timeout=60)) as database, database:
         database.execute(
             "UPDATE budget_accounts SET limits = '{\"calls\": 50}', version = version + 1"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -248,14 +249,17 @@ async def test_many_values_are_too_much_in_a_smaller_body(
 async def test_a_body_nested_beyond_the_parser_is_the_upstreams_to_refuse(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, depth: int
 ) -> None:
-    """JSON has no limit of depth; what is no JSON is refused as before."""
+    """JSON has no limit of depth; what is no JSON is refused as before.
+
+    From Python 3.14 on the parser reads 20,000 levels."""
     upstream.default = Reply("Hello.")
     server = gateway_server()
     raw = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"x":%s}'
     for deep in (b"[" * depth + b"]" * depth, b"9" * 5000):
         answer = await http.post(f"{server.base_url}/chat/completions", content=raw % deep)
         assert (answer.status_code, upstream.last.body) == (200, raw % deep)
-        assert answer.headers["x-gateway-unsteered"] == "size"
+        reads = deep.startswith(b"[") and depth <= 20_000 and sys.version_info >= (3, 14)
+        assert answer.headers.get("x-gateway-unsteered") == (None if reads else "size")
     answer = await http.post(f"{server.base_url}/chat/completions", content=raw % (b"[" * depth))
     assert (answer.status_code, len(upstream.requests)) == (400, 2)
 

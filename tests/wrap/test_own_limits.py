@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ print(json.dumps(told))
 """
 DILIGENT = """
 from argparse import _SubParsersAction
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from io import StringIO
 from gateway.cli import build_parser, main, tree
 
@@ -222,7 +223,7 @@ def test_a_server_with_an_admin_key_keeps_its_budget(
         subprocess.run([sys.executable, "-c", PROGRAM + "assert call()[1]"], **run)  # type: ignore[call-overload]
         log = subprocess.run([*person[:3], "audit"], **run).stdout  # type: ignore[call-overload]
         assert re.search("budget raise default ann", log)
-    with sqlite3.connect(tmp_path / "server.db") as database:
+    with closing(sqlite3.connect(tmp_path / "server.db")) as database:
         (mac,) = database.execute("SELECT mac FROM budget_accounts").fetchone()
     assert len(mac) == 64
     assert os.environ.get("GATEWAY_ADMIN_KEY") is None
