@@ -189,7 +189,7 @@ def settings(upstream: ScriptedUpstream, folder: Path, limit_s: float) -> Any:
             "default_upstream": {"api_base": f"{upstream.url}/v1"},
             "model_list": translated,
             "storage": {"path": str(folder / "matrix.db")},
-            "steering": {"act_above": {}, "deadline_ms": 60_000},
+            "steering": {"deadline_ms": 60_000},
             "timeouts": {"first_byte_s": limit_s, "idle_s": limit_s},
             "router": {"num_retries": 1, "backoff_s": 0, "allowed_fails": 1_000_000},
             "logging": {"level": "error"},

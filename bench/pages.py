@@ -103,7 +103,7 @@ def _columns(now: float, runs: int, postgres: bool) -> dict[str, dict[str, str]]
         "run_pk": pk, "step_index": "j", "at": f"{at} + j * 18", "state": "'NORMAL'",
         "difficulty": "0.3", "composite": "(j % 10) / 10.0",
         "failure_type": "CASE WHEN j % 10 = 9 THEN 'loop' END",
-        "readings": """'{"scores":{"streak":0.2},"fired":[],"evidence":{},"risk":0.4}'""",
+        "readings": """'{"scores":{"streak":0.2},"fired":[],"evidence":{}}'""",
         "call": """'{"request_id":"r","model_requested":"m","model_asked":"m","status":200,"""
         """"cost_usd":0.002,"latency_s":2.0,"overhead_ms":3.0,"input_tokens":1200}'""",
         "content": f"'{{\"thought\":\"{'x' * _CONTENT_BYTES}\"}}'",

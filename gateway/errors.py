@@ -192,9 +192,8 @@ CAN_RAISE = " The person who runs the gateway can raise the limit."
 CAN_GO_ON = " The person who runs the gateway can let it go on."
 STOPPED = "Stopped: "  # how the message of a stop begins
 BY_OPERATOR = "by the operator"  # in the message of a stop that a person has ordered
-AT_RISK = "control.at_risk: "  # how the reason of a stop begins that this setting has ordered
+ON_TROUBLE = "control.on_trouble: "  # how the reason of a stop begins that this setting has ordered
 UNANSWERED = "control.ask_wait_s: "  # the same of a question that nobody answered in time
-STOP_ABOVE = "steering.stop_above: "  # the same of a run that had its second strike
 
 
 class RunPaused(RunRefused):

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from gateway.errors import ConfigError
-from lab.weights import SEED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,16 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    evidence = commands.add_parser("evidence", help="evaluate the shipped weights on labelled runs")
+    evidence = commands.add_parser("evidence", help="alarms and states in labelled runs")
     evidence.add_argument("--jobs", type=int, help="processes (default: one per core)")
     evidence.set_defaults(run=_evidence)
-    calibrate = commands.add_parser("calibrate", help="fit weights, and evaluate them held out")
-    weights = "write them to this file; without --words, for the words that ship"
-    calibrate.add_argument("--weights", type=Path, metavar="FILE", help=weights)
-    calibrate.add_argument("--words", type=Path, metavar="FILE", help="write the words' weights")
-    calibrate.add_argument("--seed", type=int, default=SEED, help="of the folds")
-    calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    calibrate.set_defaults(run=_calibrate)
     routing = commands.add_parser("routing", help="routing policies on tasks of several models")
     policies = "learned, states, cheapest, dearest or always:MODEL; repeated for more (default: "
     policies += "the first four)"
@@ -69,10 +61,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     pilot.add_argument("--seed", type=int, default=0)
     pilot.set_defaults(run=_pilot)
-    heldout = commands.add_parser("heldout", help="judge risk on runs that it never saw")
-    heldout.set_defaults(run=_heldout)
-    at_risk = commands.add_parser("at-risk", help="handing over or ending runs at each risk")
-    at_risk.set_defaults(run=_at_risk)
     replay = commands.add_parser("replay", help="replay as a page, or with a pattern library")
     library = "answer look-ups from `starter`, or a file of `gateway patterns export`"
     replay.add_argument("--patterns", metavar="FILE", help=library)
@@ -81,13 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--config", type=Path, help="config file of the policy")
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
     replay.set_defaults(run=_replay)
-    promises = commands.add_parser("promises", help="promised and realised false alarms of risk")
-    promises.set_defaults(run=_promises)
-    people = commands.add_parser("people", help="risk on real sessions: what people correct")
-    people.add_argument("sessions", type=Path, help="recorded sessions, JSONL (also .gz)")
-    people.add_argument("said", type=Path, help="what was said in them, labelled by hand, JSONL")
-    people.set_defaults(run=_people)
-    counts = commands.add_parser("counts", help="planted forms, ends of runs, gates and doses")
+    counts = commands.add_parser("counts", help="planted forms, second tasks, gates and doses")
     counts.set_defaults(run=_counts)
     kinds = commands.add_parser("kinds", help="fit the kinds of messages, and evaluate them")
     kinds.add_argument("--sessions", type=Path, metavar="FILE", help="who spoke in each session")
@@ -114,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     loop.add_argument("--json", action="store_true", help="one JSON object on stdout")
     loop.add_argument("--svg", type=Path, metavar="FILE", help="write the figure")
     loop.set_defaults(run=_loop)
-    for command in (evidence, calibrate, routing, heldout, at_risk, promises, counts, replay):
+    for command in (evidence, routing, counts, replay):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -123,14 +105,6 @@ def _evidence(args: argparse.Namespace) -> int:
     from lab.evidence import run_evidence
 
     return run_evidence(args.files, jobs=args.jobs)
-
-
-def _calibrate(args: argparse.Namespace) -> int:
-    from lab.fitting import run_calibrate
-
-    return run_calibrate(
-        args.files, weights=args.weights, words=args.words, seed=args.seed, as_json=args.json
-    )
 
 
 def _routing(args: argparse.Namespace) -> int:
@@ -170,30 +144,6 @@ def _pilot(args: argparse.Namespace) -> int:
         )
         print_row(world, found)
     return 0
-
-
-def _heldout(args: argparse.Namespace) -> int:
-    from lab.heldout import run_heldout
-
-    return run_heldout(args.files)
-
-
-def _at_risk(args: argparse.Namespace) -> int:
-    from lab.at_risk import run_at_risk
-
-    return run_at_risk(args.files)
-
-
-def _promises(args: argparse.Namespace) -> int:
-    from lab.fitting import run_promises
-
-    return run_promises(args.files)
-
-
-def _people(args: argparse.Namespace) -> int:
-    from lab.people import run_people
-
-    return run_people(args.sessions, args.said)
 
 
 def _learning(args: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
-"""Count the other tables of docs/evidence.md: planted forms, ends of runs, doses.
+"""Count the other tables of docs/evidence.md: planted forms, second tasks, doses.
 
     python -m lab counts RUNS.jsonl.gz
 
-`RUNS` are labelled recordings, as `gateway calibrate` takes them, with at least ten coding runs.
-Everything is read by the shipped weights and the default settings.
+`RUNS` are labelled recordings with at least ten coding runs. Everything is read by the default
+settings.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ import orjson
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
 from gateway.offline.replay import Work, policy_from_dict, replay_lines
-from gateway.offline.replay_summary import first_side
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity.sources import RUN_BOUNDARIES
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import Step, extract
-from lab.evaluation import POINTS, RunReading, auroc, readings
 from lab.signals import CODING
 from tests.steering.robust.planting import INNOCENTS, LOOPS, planted
 
@@ -44,7 +42,6 @@ DOSES = (None, (0.27, 0.009))
 _ANSWER = {"role": "assistant", "content": "Done: the task is solved."}
 """What ends the first task of a conversation: recorded runs end with a call that submits."""
 _HARD = (FSMState.SLOW, FSMState.SKIP)
-_DIALOGUES = ("tau-airline", "tau-retail", "tau-telecom")
 
 
 def print_counts(paths: Sequence[Path]) -> None:
@@ -52,7 +49,6 @@ def print_counts(paths: Sequence[Path]) -> None:
     lines = [(f"{file.name}:{number}", text) for file, number, text in read_lines(paths)]
     recordings = [parse_recording(text, place) for place, text in lines]
     planted_forms(recordings)
-    ends_of_runs(lines)
     second_tasks(recordings)
     gates(lines)
     doses(lines)
@@ -70,8 +66,8 @@ def planted_forms(recordings: Sequence[Recording]) -> None:
         print(f"  {name}: {counts[:3]} of {len(hosts)}, {counts[4]}/{counts[3]}")
     for name, innocent in INNOCENTS.items():
         seen = [_signs(innocent(draw, host), host, draw) for host in hosts]
-        sums = [sum(row[column] for row in seen) for column in range(3)]
-        print(f"  {name}: alarm {sums[0]}, SLOW {sums[1]}, likely to fail {sums[2]}")
+        sums = [sum(row[column] for row in seen) for column in range(2)]
+        print(f"  {name}: alarm {sums[0]}, SLOW {sums[1]}")
 
 
 def _healthy(recording: Recording) -> list[Step]:
@@ -90,7 +86,7 @@ def _outcomes(steps: Sequence[Step]) -> list[StepOutcome]:
 
 
 def _alarms(outcome: StepOutcome) -> bool:
-    return bool(outcome.readings.fired) or outcome.state in _HARD or outcome.risk.likely
+    return bool(outcome.readings.fired) or outcome.state in _HARD
 
 
 def _loop(inserted: list[Step], host: list[Step], draw: random.Random) -> tuple[bool, ...]:
@@ -117,25 +113,7 @@ def _signs(inserted: list[Step], host: list[Step], draw: random.Random) -> tuple
     return (
         any(each.readings.fired for each in outcomes),
         any(each.state in _HARD for each in outcomes),
-        any(each.risk.likely for each in outcomes),
     )
-
-
-def ends_of_runs(lines: Sequence[Line]) -> None:
-    """What each definition of the end of a run does to the ranking by risk."""
-    for boundary in RUN_BOUNDARIES:
-        runs = _replayed(lines, boundary)
-        ranks = [f"{auroc(runs, point, rounds=2).value:.3f}" for point in POINTS]
-        sources = [
-            f"{auroc([r for r in runs if r.label.source == name], 'end', rounds=2).value:.2f}"
-            for name in _DIALOGUES
-        ]
-        print(f"{boundary}: {ranks}, {sources}")
-
-
-def _replayed(lines: Sequence[Line], boundary: str) -> list[RunReading]:
-    policy = policy_from_dict({"conversations": {"run_boundary": boundary}})
-    return readings(replay_lines(lines, Work(policy=policy)), first_side)
 
 
 def gates(lines: Sequence[Line]) -> None:
@@ -192,7 +170,7 @@ def _task(recording: Recording) -> list[Any]:
 
 
 def _entry_alarms(step: dict[str, Any]) -> bool:
-    return bool(step["fired"]) or step["state"] in ("SLOW", "SKIP") or step["likely_fails"]
+    return bool(step["fired"]) or step["state"] in ("SLOW", "SKIP")
 
 
 def doses(lines: Sequence[Line]) -> None:

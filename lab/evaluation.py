@@ -1,39 +1,31 @@
-"""Separation of failed runs from successful ones by their scores.
+"""Labelled runs as they were replayed, and what the tables of the laboratory share."""
 
-Runs are compared only within one (source, model) pair: across all runs, a score that merely
-recognises the model would rank well. Intervals are 95 % bootstrap percentiles over groups, because
-runs of one task are not independent."""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
-from gateway.offline.playback import Replayed
+from gateway.errors import ConfigError
+from gateway.offline.playback import Replayed, ReplayPolicy
 from gateway.offline.recordings import RunLabel
 from gateway.offline.replay_summary import Side
+from gateway.steering.monitors import SuiteName
+from gateway.steering.scoring.scorer import ScorerName
 
 Floats = NDArray[np.float64]
-
-BOOTSTRAP_ROUNDS = 1000
-SEED = 20240917
-POINTS = ("end", "half", "10 steps", "5 steps")
-_NAN = float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReading:
-    """One finished run as it was scored: one score per step, and when each signal first appeared.
-    `first`: signal (a monitor, FAST, SLOW, SKIP, risk, alarm) to the first step that shows it, if
-    any. Per step, `risks`: without a prior, empty when only difficulty is known, which then ranks
-    the runs; `troubles`: 1 where it is trouble; `states`: the state after it."""
+    """One finished run of so many `steps` as it was read. `first`: signal (a monitor, FAST, SLOW,
+    SKIP, alarm) to the first step that shows it, if any. `states`: after each step."""
 
     label: RunLabel
-    scores: tuple[float, ...]
+    steps: int
     first: Mapping[str, int]
-    risks: tuple[float, ...] = ()
-    troubles: tuple[float, ...] = ()
     states: tuple[str, ...] = ()
 
 
@@ -52,88 +44,43 @@ class Estimate:
         return f"{self.value:.3f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def readings(kept: Iterable[Replayed], side: Side, *, risks: bool = True) -> list[RunReading]:
-    """The labelled runs of one side, for the evaluation; without `risks` difficulty ranks them."""
+def readings(kept: Iterable[Replayed], side: Side) -> list[RunReading]:
+    """The labelled runs of one side, for the evaluation."""
     found = []
     for played in filter(None, map(side, kept)):
         steps = played["steps"]
         if played["success"] is not None and steps:
             reading = RunReading(
                 label=RunLabel(**{field.name: played[field.name] for field in fields(RunLabel)}),
-                scores=tuple(step["difficulty"] for step in steps),
+                steps=len(steps),
                 first=played["first"],
-                risks=tuple(step["risk"] for step in steps) if risks else (),
-                troubles=tuple(float(step["trouble"] is not None) for step in steps),
                 states=tuple(step["state"] for step in steps),
             )
             found.append(reading)
     return found
 
 
-def step_at(steps: int, point: str) -> int | None:
-    """Index of the step at a point of a run of so many steps; None if the run is shorter. A point
-    is the end, half of the steps, or a number of them such as "10 steps"."""
-    parts = {"end": steps, "half": max(1, steps // 2)}
-    count = parts[point] if point in parts else int(point.removesuffix(" steps"))
-    return count - 1 if 0 < count <= steps else None
+def with_scorer(policy: ReplayPolicy, scorer: ScorerName | None, suite: SuiteName) -> ReplayPolicy:
+    """The same policy with another suite and scorer, None = its own, for recordings that are one
+    task each. A labelled recording counts as one run, because its outcome is that of the whole
+    recording."""
+    core = policy.rules.policy
+    difficulty = replace(core.difficulty, scorer=scorer or core.difficulty.scorer)
+    monitors = replace(core.monitors, suite=suite)
+    core = replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
+    return replace(policy, rules=structs.replace(policy.rules, policy=core))
 
 
-def score_at(run: RunReading, point: str) -> float | None:
-    """Score used to rank the run at a point (see `step_at`)."""
-    ranked = run.risks or run.scores
-    at = step_at(len(ranked), point)
-    return None if at is None else ranked[at]
+def folds_of(groups: Iterable[str], folds: int, seed: int) -> dict[str, int]:
+    """Each group's fold, the same for the same groups and seed."""
+    names = sorted(set(groups))
+    order = np.random.default_rng(seed).permutation(len(names))
+    return {names[position]: i % folds for i, position in enumerate(order)}
 
 
-def auroc(runs: Sequence[RunReading], point: str, *, rounds: int = BOOTSTRAP_ROUNDS) -> Estimate:
-    """Probability that a failed run scores above a successful one of the same source and model."""
-    blocks = list(_blocks(runs, point))
-    pairs = sum(wins.size for wins, _, _ in blocks)
-    if not pairs:
-        return Estimate(value=_NAN, low=_NAN, high=_NAN, pairs=0)
-    groups = sorted({group for _, *sides in blocks for side in sides for group in side})
-    number = {group: i for i, group in enumerate(groups)}
-    indexed = [
-        (wins, np.array([number[g] for g in failed]), np.array([number[g] for g in successful]))
-        for wins, failed, successful in blocks
-    ]
-    # How often each group is drawn when as many are drawn as there are; one row per round.
-    count = len(groups)
-    picked = np.random.default_rng(SEED).integers(0, count, (rounds, count))
-    places = (picked + count * np.arange(rounds)[:, None]).ravel()
-    drawn = np.bincount(places, minlength=rounds * count).reshape(rounds, count).astype(np.float64)
-    low, high = np.nanpercentile(_weighted(indexed, drawn), [2.5, 97.5])
-    (value,) = _weighted(indexed, np.ones((1, count)))
-    return Estimate(value=float(value), low=float(low), high=float(high), pairs=pairs)
-
-
-def _blocks(
-    runs: Sequence[RunReading], point: str
-) -> Iterator[tuple[np.ndarray, list[str], list[str]]]:
-    """Per source and model: wins of failed runs (rows) over successful ones, and their groups."""
-    strata: dict[tuple[str, str], tuple[list[tuple[float, str]], list[tuple[float, str]]]] = {}
-    for run in runs:
-        if (score := score_at(run, point)) is not None:
-            sides = strata.setdefault(run.label.stratum, ([], []))
-            sides[not run.label.failed].append((score, run.label.group))
-    for failed, successful in strata.values():
-        if failed and successful:
-            a = np.array([score for score, _ in failed])[:, None]
-            b = np.array([score for score, _ in successful])[None, :]
-            wins = (a > b) + 0.5 * (a == b)
-            yield wins, [group for _, group in failed], [group for _, group in successful]
-
-
-def _weighted(
-    blocks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], weights: Floats
-) -> Floats:
-    """Share of the pairs that are won, for each row of weights; NaN where no pair has any. The sums
-    are of halves, which floats hold exactly: their order does not matter."""
-    won, total = np.zeros(len(weights)), np.zeros(len(weights))
-    for wins, rows, columns in blocks:
-        above, below = weights[:, rows], weights[:, columns]
-        won += np.einsum("ij,ij->i", above @ wins, below)
-        total += above.sum(axis=1) * below.sum(axis=1)
-    shares = np.full(len(weights), np.nan)
-    np.divide(won, total, out=shares, where=total > 0)
-    return shares
+def write_output(path: Path, text: str) -> None:
+    """Write an output file of a command. Raises ConfigError: it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc

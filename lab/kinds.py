@@ -25,7 +25,9 @@ from gateway.steering.transcript.message_kinds import (
     corrected,
     features_of,
 )
-from lab.weights import SEED, Array, write_output
+from lab.evaluation import Floats, write_output
+
+SEED = 1  # of folds and samples
 
 APPROVALS = ("go", "new")
 OUTER, INNER = 5, 3  # folds
@@ -163,7 +165,7 @@ def choose(rows: Sequence[Row], seed: int = SEED) -> float:
 
 def held_out(
     rows: Sequence[Row], by: str, seed: int = SEED, strength: float | None = None
-) -> Array:
+) -> Floats:
     """Chances of each row by a model that saw neither its session nor, by `who`, its developer.
 
     `strength`: chosen in folds within the rows that are fitted on, if None.
@@ -175,7 +177,7 @@ def held_out(
 
 def _chances(
     rows: Sequence[Row], parts: Iterator[tuple[list[int], list[int]]], strength: float | None
-) -> Array:
+) -> Floats:
     found = np.zeros((len(rows), len(KINDS)))
     for fitted, judged in parts:
         known = [rows[i] for i in fitted]
@@ -185,28 +187,28 @@ def _chances(
     return found
 
 
-def is_corrected(rows: Sequence[Row]) -> Array:
+def is_corrected(rows: Sequence[Row]) -> Floats:
     """Which rows are corrections."""
     return np.array([row.kind in CORRECTIONS for row in rows])
 
 
-def chance_corrected(chances: Array) -> Array:
+def chance_corrected(chances: Floats) -> Floats:
     """The chance of a correction in each row."""
     return np.array([corrected(dict(zip(KINDS, each, strict=True))) for each in chances])
 
 
-def auroc(rows: Sequence[Row], chances: Array) -> float:
+def auroc(rows: Sequence[Row], chances: Floats) -> float:
     """The AUROC of corrected against not."""
     return float(roc_auc_score(is_corrected(rows), chance_corrected(chances)))
 
 
-def precision_at_half(rows: Sequence[Row], chances: Array) -> float:
+def precision_at_half(rows: Sequence[Row], chances: Floats) -> float:
     """The precision at the threshold that finds half of the corrections."""
     precision, recall, _ = precision_recall_curve(is_corrected(rows), chance_corrected(chances))
     return float(precision[recall >= 0.5].max())
 
 
-def report(rows: Sequence[Row], chances: Array) -> str:
+def report(rows: Sequence[Row], chances: Floats) -> str:
     """AUROC and precision at half recall, with 95 % intervals over sessions."""
     rng = np.random.default_rng(SEED)
     members: dict[str, list[int]] = defaultdict(list)
@@ -225,7 +227,7 @@ def report(rows: Sequence[Row], chances: Array) -> str:
     return f"n {len(rows)}, AUROC {parts[0]}, precision at half recall {parts[1]}"
 
 
-def at_levels(rows: Sequence[Row], chances: Array) -> list[str]:
+def at_levels(rows: Sequence[Row], chances: Floats) -> list[str]:
     """The precision and number of messages from the levels that the gateway reads by: of a
     correction as a fact, and of outcomes by a correction and by approval or a next task."""
     said = np.array([row.event == "message" for row in rows])
@@ -245,7 +247,7 @@ def at_levels(rows: Sequence[Row], chances: Array) -> list[str]:
     return lines
 
 
-def confusion(rows: Sequence[Row], chances: Array) -> list[str]:
+def confusion(rows: Sequence[Row], chances: Floats) -> list[str]:
     """A table: each line a kind that was read, each column the most probable kind."""
     counts = Counter(
         (row.kind, KINDS[int(each.argmax())]) for row, each in zip(rows, chances, strict=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +47,6 @@ from gateway.steering.transcript.message_kinds import agent_words, corrected, ki
 from gateway.steering.transcript.steps import Step, StepReader
 from gateway.stores.learning import Posterior
 from gateway.wire.coerce import as_list, as_mapping
-from lab.people import read_session
 
 _FINAL_TOOLS = ("submit", "finish", "done", "exit", "terminate")
 
@@ -124,6 +124,19 @@ class Stated:
     at: int
     words: str
     rule: Rule
+
+
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+
+
+def read_session(line: str) -> dict[str, Any]:
+    """A recorded session; a backslash that begins no escape stands for itself."""
+    try:
+        found = json.loads(line, strict=False)
+    except ValueError:
+        mended = _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", line)
+        found = json.loads(mended, strict=False)
+    return dict(found)
 
 
 def stated(sessions: Path) -> tuple[list[str], list[Stated]]:

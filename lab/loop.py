@@ -41,12 +41,8 @@ from gateway.stores.records import PromptMessage
 from lab.acting import FINISH, GIVE_UP, REASONS, Move
 from lab.second_try import Played, Seat, Table, rounds, written
 
-ARMS = ("off", "guidance", "hand_over", "lessons", "approved", "wrong_approved", "wrong_operator")
-MORE_ARMS = ("hand_over_late", "wrong_model")  # only by name: runs as in `off` and as in `lessons`
-HAND_OVER_AT = {  # the level of `routing.escalate_at_risk`, and the default of `hand_over_at`
-    "hand_over": 0.6,
-    "hand_over_late": 0.8,
-}
+ARMS = ("off", "guidance", "lessons", "approved", "wrong_approved", "wrong_operator")
+MORE_ARMS = ("wrong_model",)  # only by name: runs as in `lessons`
 LEARNED = ("lessons", "approved", "wrong_model", "wrong_approved", "wrong_operator")
 LIMIT = 12  # calls of a run
 FINDS = 0.05  # probability that a step finds the right way by itself, once something has failed
@@ -285,9 +281,6 @@ class LoopTable(Table):
         made["learning"] |= {"trials": "on" if self.arm in LEARNED else "off", "read_runs": True}
         if self.arm == "guidance":
             made |= {"etraces": {"enabled": True}, "injection": {}}
-        if self.arm in HAND_OVER_AT:
-            level = HAND_OVER_AT[self.arm]
-            made["control"] = {"at_risk": "hand_over", "hand_over_at": level}
         return made
 
     @property

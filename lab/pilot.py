@@ -101,14 +101,12 @@ def play(world: World, *, pilots: int, look_every: int, most_runs: int, seed: in
     )
 
 
-def covered(r: float, d: float, risks: tuple[float, float], units: int, seed: int) -> bool:
-    """Whether the region of one pilot contains the true r and d; `risks`: p of two strata."""
-    chance, strata = random.Random(f"{seed}.{r}.{d}.{risks}"), []  # noqa: S311 - no secret
-    for p in risks:
-        found = drawn(World(p=p, r=r, d=d), units // 2, chance)
-        arms = [[not won for on, won in found if on is arm] for arm in (False, True)]
-        strata.append((sum(arms[0]), len(arms[0]), sum(arms[1]), len(arms[1])))
-    inside = region(strata)
+def covered(r: float, d: float, p: float, units: int, seed: int) -> bool:
+    """Whether the region of one pilot contains the true r and d."""
+    chance = random.Random(f"{seed}.{r}.{d}.{p}")  # noqa: S311 - no secret
+    found = drawn(World(p=p, r=r, d=d), units, chance)
+    arms = [[not won for on, won in found if on is arm] for arm in (False, True)]
+    inside = region((sum(arms[0]), len(arms[0]), sum(arms[1]), len(arms[1])))
     return all(
         low <= true <= high
         for true, (low, high) in ((r, inside["recovered"]), (d, inside["disturbed"]))

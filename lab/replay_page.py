@@ -15,7 +15,7 @@ from gateway.offline.replay_summary import Run, by_model
 from gateway.steering.fsm import FSMSettings
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.svg import drawing, joined, slot_curve, state_bands, step_dots, threshold_lines
-from lab.weights import write_output
+from lab.evaluation import write_output
 
 CURVE_POINTS = 20  # of a mean curve: one for each 5 % of a run
 MEAN_PX = 120

@@ -15,7 +15,6 @@ cheapest: any router can buy success, a good one buys it where it is to be had.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,26 +27,27 @@ import orjson
 from rich.table import Table
 
 from gateway.errors import ConfigError
-from gateway.offline.playback import RISK, Price, ReplayPolicy
+from gateway.offline.playback import Price, ReplayPolicy
 from gateway.offline.recordings import report_console, report_table
 from gateway.offline.replay import Work, replay_files
-from gateway.steering.fsm import FSMState
 from gateway.steering.routing import RoutingSettings
-from gateway.steering.routing_policy import WorkloadRates, begin, escalate, evidence_of
-from gateway.steering.scoring.calibration import shipped_calibration
-from gateway.steering.scoring.risk import LASTING_STEPS, NO_OUTCOMES, WorkloadPrior
+from gateway.steering.routing_policy import (
+    NO_OUTCOMES,
+    WorkloadPrior,
+    WorkloadRates,
+    begin,
+    escalate,
+)
 from gateway.text import formatting
 from gateway.upstream.catalogue import INPUT_PER_OUTPUT
 from gateway.upstream.prices import capabilities
-from lab.calibrate import with_scorer
-from lab.evaluation import Estimate, Floats, RunReading
+from lab.evaluation import Estimate, Floats, RunReading, folds_of, with_scorer
 from lab.signals import by
-from lab.weights import Array, folds_of
 
 ROUNDS = 500
 SEED = 20240917
 FOLDS = 10
-_SIGNALS = ("SLOW", "SKIP", RISK)
+_SIGNALS = ("SLOW", "SKIP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +83,7 @@ def model_pairs(runs: Sequence[RunReading]) -> Iterator[ModelPair]:
 def left_at(pair: ModelPair, signal: str) -> float | None:
     """Share of the cheap run that is left when it first shows the signal; None if it never does."""
     at = pair.cheap.first.get(signal)
-    return None if at is None else 1.0 - (at + 1) / len(pair.cheap.scores)
-
-
-def left_at_risk(pair: ModelPair, least: float) -> float | None:
-    """The same when its risk has been at least this for some steps in a row."""
-    lasting = 0
-    for at, risk in enumerate(pair.cheap.risks):
-        lasting = lasting + 1 if risk >= least else 0
-        if lasting == LASTING_STEPS:
-            return 1.0 - (at + 1) / len(pair.cheap.risks)
-    return None
+    return None if at is None else 1.0 - (at + 1) / pair.cheap.steps
 
 
 def restart_value(pairs: Sequence[ModelPair], signal: str) -> Estimate:
@@ -117,7 +107,7 @@ def escalation_value(
     shown = np.array([each is not None for each in left], dtype=np.float64)
     own, drawn = shown, np.ones(len(gain))
     if take_over:
-        steps = np.array([len(pair.cheap.scores) for pair in pairs], dtype=np.float64)
+        steps = np.array([pair.cheap.steps for pair in pairs], dtype=np.float64)
         own, drawn = np.array([each or 0.0 for each in left]), (steps - 1.0) / (2.0 * steps)
     values = np.stack([gain * own, shown, gain * drawn])
     _, group = np.unique([pair.cheap.label.group for pair in pairs], return_inverse=True)
@@ -133,7 +123,7 @@ def escalation_value(
     return Estimate(value=value, low=float(low), high=float(high), pairs=int(shown.sum()))
 
 
-def _over_chance(values: Array, weight: Array) -> float:
+def _over_chance(values: Floats, weight: Floats) -> float:
     acted, shown, drawn = values @ (weight / weight.sum())
     return 100.0 * float(acted - shown * drawn)
 
@@ -161,11 +151,15 @@ def learned_escalations(pairs: Sequence[ModelPair]) -> list[float | None]:
             outcomes = known.setdefault((*_models(pair), number), {})
             for run in (pair.cheap, *pair.strong):
                 prior = outcomes.get(run.label.model, NO_OUTCOMES)
-                outcomes[run.label.model] = prior.with_outcome(failed=run.label.failed)
+                outcomes[run.label.model] = _with_outcome(prior, failed=run.label.failed)
     return [
         _escalated(pair, known.get((*_models(pair), fold[pair.cheap.label.group]), {}))
         for pair in pairs
     ]
+
+
+def _with_outcome(known: WorkloadPrior, *, failed: bool) -> WorkloadPrior:
+    return WorkloadPrior(solved=known.solved + (not failed), failed=known.failed + failed)
 
 
 def _models(pair: ModelPair) -> tuple[str, str, str]:
@@ -180,17 +174,9 @@ def _escalated(pair: ModelPair, outcomes: dict[str, WorkloadPrior]) -> float | N
     if begin(rates, models, cheap, regret=regret, explore=0.0).model == strong:
         return 1.0
     for at in sorted({run.first[signal] for signal in _SIGNALS if signal in run.first}):
-        evidence = _evidence(run, at)
-        fallback = strong if run.states[at] in ("SLOW", "SKIP") else cheap
-        if escalate(rates, models, cheap, fallback, regret=regret, evidence=evidence) == strong:
-            return 1.0 - (at + 1) / len(run.scores)
+        if escalate(rates, models, cheap, strong, regret=regret) == strong:
+            return 1.0 - (at + 1) / run.steps
     return None
-
-
-def _evidence(run: RunReading, at: int) -> float:
-    risk = run.risks[at]
-    odds = math.log(risk / (1.0 - risk))
-    return evidence_of(FSMState(run.states[at]), odds, shipped_calibration().precision)
 
 
 # Routing policies on tasks that several models ran.
@@ -261,7 +247,7 @@ def run_routing(
     for name in policies:
         if name not in NAMED and not name.startswith(ALWAYS):
             raise ConfigError(f"--policy {name}: not one of {', '.join(NAMED)}, {ALWAYS}MODEL")
-    policy = with_scorer(policy or ReplayPolicy(), "calibrated", "robust")
+    policy = with_scorer(policy or ReplayPolicy(), None, "robust")
     kept, problems = replay_files(files, Work(policy=policy), jobs=jobs, out=out, err=err)
     played = [replayed.played for replayed in kept if replayed.played is not None]
     regret = policy.rules.routing.regret
@@ -376,7 +362,7 @@ def _learned(
             for model, runs in other.runs.items():
                 prior = known.get(model, NO_OUTCOMES)
                 for run in runs:
-                    prior = prior.with_outcome(failed=not run.solved)
+                    prior = _with_outcome(prior, failed=not run.solved)
                 known[model] = prior
     ranks = _ranks(task.models, prices)
     rates = WorkloadRates(key=task.source, run=task.group, outcomes=known, prices=ranks)

@@ -39,7 +39,7 @@ def signal_rates(runs: Sequence[RunReading], signal: str) -> SignalRates:
     """The rates of one signal over `runs`."""
     failed, successful, false = _counts(runs, signal)
     hits = [run for run in failed if signal in run.first]
-    ahead = [1 - (run.first[signal] + 1) / len(run.scores) for run in hits]
+    ahead = [1 - (run.first[signal] + 1) / run.steps for run in hits]
     mistakes = [(run.first[signal], run.label.mistake_step) for run in hits]
     distance = [first - mistake for first, mistake in mistakes if mistake is not None]
     return SignalRates(
@@ -50,15 +50,6 @@ def signal_rates(runs: Sequence[RunReading], signal: str) -> SignalRates:
         ahead=float(np.median(ahead)) if ahead else _NAN,
         distance=float(np.median(distance)) if distance else None,
     )
-
-
-def balanced_precision(runs: Sequence[RunReading], signal: str) -> float:
-    """Share of failed runs among those with the signal, if half of all runs failed. Rates are
-    smoothed by half a run each, so that a rare signal does not count as certain."""
-    failed, successful, shown = _counts(runs, signal)
-    hit = (sum(signal in run.first for run in failed) + 0.5) / (len(failed) + 1)
-    false = (shown + 0.5) / (successful + 1)
-    return hit / (hit + false)
 
 
 def _counts(runs: Sequence[RunReading], signal: str) -> tuple[list[RunReading], int, int]:

@@ -28,7 +28,6 @@ from gateway.config.budgets import SCOPES
 from gateway.config.load import CLOSING_SECTIONS, ENTRY_KEYS, LITELLM_SECTIONS, OTHER_SECTIONS
 from gateway.config.schema import build
 from gateway.errors import ConfigError
-from gateway.steering.acting import ACTIONS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors.table import MONITORS
 from gateway.steering.routing import ROUTED_STATES
@@ -250,7 +249,6 @@ _NAMES = {
     "monitors.profiles.*": tuple(MONITORS),
     "experiment.arms": tuple(ARMS),
     "injection.cooldown_steps": ROUTED_STATES,
-    "steering.act_above": tuple(ACTIONS),
 }
 _MISPLACED = {  # a wrong indentation is enough for that
     f"^({'|'.join(CLOSING_SECTIONS)})$": {

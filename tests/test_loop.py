@@ -100,7 +100,6 @@ def test_the_whole_loop_holds_what_its_page_says() -> None:
 
     assert all(ends(arm, 0.0) == ends("off", 0.0) for arm in arms)
     assert ends("wrong_model", 1.0) == ends("lessons", 1.0)
-    assert ends("hand_over_late", 1.0) == ends("off", 1.0)
     before = Findings(trips, changed=False)
     assert (before.difference("guidance", 1.0, "success").low or 0.0) > 0.0
     assert (before.difference("wrong_operator", 1.0, "success").high or 0.0) < 0.0

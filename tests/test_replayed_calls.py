@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from gateway.offline.playback import LookUps, play
 from gateway.offline.recordings import Recording, parse_recording
 from gateway.offline.replay import policy_from_dict
-from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import (
     Lesson,
@@ -28,7 +27,6 @@ from gateway.steering.identity.ids import draw
 from gateway.steering.steer import Found
 from tests.conversations.steering import BASH, TASK, step
 
-EAGER = {"act_above": dict.fromkeys(ACTIONS, 0.0)}
 PATTERN = Pattern(
     tier=Tier.E2, fields={"situation": "Stuck.", "unlock": "Look again."}, pattern_id="p-1"
 )
@@ -62,7 +60,7 @@ def test_a_lesson_is_drawn_for_each_recording() -> None:
         return [LessonMatch(pattern=LESSON, similarity=1.0, key=key) for key in query.keys[:1]]
 
     look_ups = LookUps(look_up=lambda queries: {}, gates=Gates(e1=1.0, e2=1.0), lessons=lessons)
-    settings = {"steering": EAGER, "learning": {"trials": "on"}}
+    settings = {"learning": {"trials": "on"}}
     names = [f"run-{number}" for number in range(12)]
     found = ["l-1" in given(failing(name), settings, look_ups)[0] for name in names]
     assert found == [draw("l-1@1", f"{name}.0#1") < 0.5 for name in names]
@@ -73,7 +71,7 @@ def test_a_lesson_is_drawn_for_each_recording() -> None:
 def test_the_tokens_of_earlier_calls_count(spent: bool) -> None:
     """Once they reach the budget, each call asks the agent to hand over its work."""
     budget = {"token_budget": 30 if spent else 10**6, "budget_action": "wrap_up"}
-    settings = {"steering": {**EAGER, **budget}}
+    settings = {"steering": budget}
     look_ups = LookUps(look_up=lambda queries: {}, gates=Gates(e1=1.0, e2=1.0))
     played = play(failing("r"), policy_from_dict(settings), look_ups)
     asked = [any(g["source"] == "skip" for g in s.get("guidance", ())) for s in played["steps"]]
@@ -92,6 +90,6 @@ def test_look_ups_use_the_librarys_gates_and_the_recordings_tools() -> None:
         }
 
     look_ups = LookUps(look_up=look_up, gates=Gates(e1=0.0, e2=0.0))
-    settings = {"steering": EAGER, "etraces": {"e2_when": "always"}}
+    settings = {"etraces": {"e2_when": "always"}}
     assert "p-1" in given(failing("r"), settings, look_ups)[0]
     assert [query.kind for query in asked if query.tier is Tier.E3] == ["coding"]

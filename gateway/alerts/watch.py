@@ -139,16 +139,13 @@ class AlertWatch:
         store = self.degraded()
         live: tuple[queries.LiveRun, ...] = ()
         accounts: Sequence[UsedAccount] = ()
-        newest, control = list[RunRecord](), self.settings().control
+        newest = list[RunRecord]()
         if store is None:
             try:
                 live = await self.stores.runs.live_runs(queries.LiveQuery.at(time.time()))
                 since = time.time() - queries.LIVE_S
                 accounts = await used_accounts(self.accounting, since)
                 await self._read_usual()
-                if control.at_risk != "off":  # an asked run may end before the next look
-                    found = await self._newest()
-                    newest += [r for r in found if r.updated_at >= since and not r.stopped]
                 found = await self._newest(stopped=queries.ANY)
                 newest += [r for r in found if r.stopped and r.stopped.at >= since]
             except StoreError as error:
@@ -157,7 +154,6 @@ class AlertWatch:
         return Signals(
             live=live,
             newest=newest,
-            goes_on_after=control.end_after,
             window=self.counters.since(time.monotonic(), window_s),
             usual_cached_share=self._usual,
             rested=self.counters.rested(),

@@ -139,11 +139,10 @@ class RoutingParameters(TenantParameter):
 
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
-    """Outcomes by workload and model, what the learned policy is worth against others, by inverse
-    propensity, and what own outcomes have changed in the risk."""
-    runtime, since = request.runtime, request.params.since or 0.0
-    false_alarms = runtime.settings.difficulty.false_alarms
-    found = await read_routing(runtime.opened.stores, false_alarms, request.tenant, since)
+    """Outcomes by workload and model, and what the learned policy is worth against others, by
+    inverse propensity."""
+    since = request.params.since or 0.0
+    found = await read_routing(request.runtime.opened.stores, request.tenant, since)
     if found is None:
         raise NotFound("this gateway's store keeps no workloads")
     return ApiResponse(found)

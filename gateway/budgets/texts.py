@@ -128,17 +128,10 @@ def stop_error(control: Control) -> errors.RunStopped:
 def _held(control: Control) -> str:
     """`ordered by the operator (ann): it loops`, and that a person can end it."""
     said = control.reason
-    if not said.startswith((errors.AT_RISK, errors.UNANSWERED)):
+    if not said.startswith((errors.ON_TROUBLE, errors.UNANSWERED)):
         author = f" ({control.author})" if control.author else ""
         said = f"the operator{author}{f': {said}' if said else ''}"
     return f"ordered by {said.rstrip('.')}.{errors.CAN_GO_ON}"
-
-
-def strike_error(reason: str) -> errors.RunStopped:
-    """The refusal of a call of a run that had its second strike."""
-    why = reason.removeprefix("stop: ")
-    text = f"{errors.STOPPED}ordered by {errors.STOP_ABOVE}{why}."
-    return errors.RunStopped(text, headers=NO_RETRY)
 
 
 def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:

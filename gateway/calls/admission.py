@@ -12,7 +12,6 @@ Unlike steering this does not fail open: a budget holds in every mode but `steer
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -28,16 +27,13 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import Call, SteeringResult, without_guidance
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
-from gateway.errors import AT_RISK, CAN_RAISE, STOPPED, UNANSWERED, RunRefused
+from gateway.errors import CAN_RAISE, STOPPED, UNANSWERED, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.acting import AtRisk
 from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import NOTHING, Control, Question
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.changes import GATEWAY
-from gateway.tasks import spawn
 from gateway.wire.echo import OWN_ANSWER
 
 _IGNORED_ANSWERS = 2
@@ -70,15 +66,6 @@ class Admissions:
         try:
             if result is not None and self._runtime.holds:
                 await self._check_holds(services, call, result)
-            if result is not None and result.applies and result.decision is not None:
-                # In shadow mode the reasons name a second strike, and nothing more.
-                strike = result.decision.proposal.strike
-                if strike.stops:
-                    self._runtime.metrics.held_calls.labels("strikes").inc()
-                    raise texts.strike_error(strike.reason)
-            if result is not None and result.decision is not None:
-                found = result.decision.proposal.at_risk
-                await self._end_at_risk(services, call, result, found)
             if services.budgets is not None:
                 await self._reserve(services.budgets, services, call, request)
         except Refused as refused:
@@ -204,32 +191,6 @@ class Admissions:
             _log.warning("a person is asked", subject=control.subject, reason=why)
         call.note_reason(f"ask: {why}")
         await self._check_holds(services, call, result)
-
-    async def _end_at_risk(
-        self, services: Services, call: Call, result: SteeringResult, found: AtRisk
-    ) -> None:
-        """Stop a run that `control.at_risk` ends until a person lets it go on, or ask one first."""
-        if not result.applies:
-            if found.asks or found.stops:
-                call.note_reason(f"{AT_RISK}would {'stop' if found.stops else 'hand over'}")
-            return
-        if not found.stops:
-            return
-        why, tenant = AT_RISK + found.reason.removeprefix("end: "), result.conversation.tenant
-        settings, run = services.settings.control, result.run_id
-        if settings.at_risk == "ask":
-            if "asked" not in call.exchange.notes:
-                until = time.time() + settings.ask_wait_s
-                question = Question(secret=secrets.token_hex(16), until=until)
-                await self._ask(services, call, result, (why, question))
-            return
-        control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
-        await self._runtime.holds.hold(control)
-        if (changes := self._runtime.opened.stores.changes) is not None:
-            spawn(changes.note("run", "stop", run, {"reason": why}, author=GATEWAY))
-        self._publish(control, control.action)
-        self._runtime.metrics.held_calls.labels("at_risk").inc()
-        raise texts.stop_error(control)
 
     async def _reserve(
         self, guard: BudgetGuard, services: Services, call: Call, request: SteeredRequest

@@ -455,7 +455,6 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
             base=conversation.unsaved.snapshot,
             judged=run.judged,
             answers=run.answers,
-            priors=run.priors,
         )
     exchange = _exchange(answer.tenant, values)
     held = values.get("held", [])  # a version before this one kept none

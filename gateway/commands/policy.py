@@ -24,12 +24,9 @@ from gateway.learning.gate import refusal
 from gateway.learning.verdicts import steps_of
 from gateway.offline import policy_file
 from gateway.steering.evidence.failure_keys import read_action
-from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.guidance.lessons import LessonQuery
 from gateway.steering.guidance.pattern import RETRIEVED, Lesson, content
 from gateway.steering.routing_policy import begin, candidates
-from gateway.steering.scoring.calibration import shipped_calibration
-from gateway.steering.scoring.risk import NO_OUTCOMES, OwnRisk, RiskModel
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import LearnedPolicy, LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
@@ -86,14 +83,11 @@ class _Learned:
     async def compiled(self, tenant: str | None = None) -> LearnedPolicy:
         """The policy of what is learned."""
         await self.workloads.refresh()
-        wanted, store = LessonFilter(tenant=tenant, statuses=RETRIEVED), self.store
-        risks = (await store.own_risks()).items()
+        wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
         return policy_file.compiled(
-            [rate for rate in await store.rates() if tenant in (None, rate.tenant)],
-            {owner: own for owner, own in risks if tenant in (None, owner)},
+            [rate for rate in await self.store.rates() if tenant in (None, rate.tenant)],
             await self.learning.lessons(wanted, limit=_MOST),
             lambda rate: self.model(rate.tenant, rate.client, rate.requested, rate.workload),
-            self.settings.difficulty.false_alarms,
         )
 
     def model(self, tenant: str, client: str, requested: str, key: str) -> str:
@@ -105,18 +99,10 @@ class _Learned:
         return begin(rates, models, requested, regret=regret, explore=0.0).model
 
     async def decided(self, trace: RunTrace) -> list[tuple[str, Any]]:
-        """The decisions about a stored run: its route, and at each step alarm and lessons."""
-        run, routing, scoring = trace.run, self.rules.routing, self.rules.policy.difficulty
+        """The decisions about a stored run: its route, and the lessons at each step."""
+        run = trace.run
         names = (run.tenant, run.agent.partition("/")[0].lower(), run.model_requested)
-        key, tags = await self.store.workload_of(run.id), run.tags
-        workload = Workload(tenant=names[0], client=names[1], requested=names[2], key=key)
-        prior = self.workloads.prior(workload) if routing.risk_prior else NO_OUTCOMES
-        own = self.workloads.own_risk(run.tenant) if routing.own_risk else OwnRisk()
-        named = OwnRisk.of_run(*names[1:], tags.get("project", ""))
-        prior, calibration = own.applied(prior, named, scoring.false_alarms), scoring.calibration
-        alarms: Any = {"false_alarms": scoring.false_alarms, "prior": prior}
-        alarms["led"] = run.sequence > 0
-        model, observer = RiskModel(calibration or shipped_calibration(), **alarms), RunObserver()
+        key = await self.store.workload_of(run.id)
         shelf, first = await self.book.shelf(run.tenant), trace.steps[0].content
         opening = first.messages if first else ()
 
@@ -127,10 +113,9 @@ class _Learned:
 
         found: list[tuple[str, Any]] = [("route", self.model(*names, key)), lessons()]
         for step in steps_of(trace):
-            model.push(observer.observe(step))
             failures = [read_action(action).failure for action in step.actions]
             keys = [failure.key for failure in failures if failure is not None]
-            found += [("alarm", model.likely), lessons(*keys, actions=step.actions)]
+            found.append(lessons(*keys, actions=step.actions))
         return found
 
 
@@ -182,7 +167,9 @@ async def _publish(stores: Stores, settings: Settings, args: argparse.Namespace)
     if settings.learning.trials != "on" and (whole.lessons or whole.rules):
         say("learning.trials is off: no lesson or rule is given before it is on")
     if settings.routing.policy != "learned" and whole.routes:
-        say("routing.policy is not `learned`: routes only set where the risk of a run begins")
+        say("routing.policy is not `learned`: routes have no effect before it is")
+    if policy.thresholds:
+        say(f"{args.file}: thresholds: no effect: nothing is decided by a fitted risk any more")
     await confirmed(args, "this will apply.")
     skipped = f"without a replay: {args.without_replay}" if args.without_replay else ""
     await _put(stores, args, known, whole, "; ".join(filter(None, (args.reason, skipped))))
@@ -225,7 +212,7 @@ async def _replayed(stores: Stores, old: _Learned, new: _Learned) -> str:
             "no stored run to replay, so nobody sees what the file would change: serve runs with "
             "storage.store_content, or say why it goes without: --without-replay REASON"
         )
-    kinds = ("route", "alarm", "lessons")
+    kinds = ("route", "lessons")
     words = ", ".join(f"{kind} in {of_runs[kind]} ({steps[kind]} decisions)" for kind in kinds)
     return f"replay of the last {counted(runs, 'run')}; would differ: {words}"
 

@@ -1,13 +1,10 @@
 """`gateway replay` and `gateway calibrate`: recorded runs, offline."""
 
 import argparse
-import asyncio
 from pathlib import Path
 from typing import Any
 
-from gateway.backends import Stores
-from gateway.commands.store import as_line, kept, run_on_stores, say
-from gateway.config import Settings
+from gateway.errors import ConfigError
 
 FILES = "JSONL files (also .gz) or directories of them; - is standard input"
 
@@ -22,11 +19,11 @@ def add_parser(commands: Any) -> None:
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
-    summary = "fit the risk to the stored runs of each tenant, as it is done once a night"
-    calibrate = commands.add_parser("calibrate", help=summary)
-    calibrate.add_argument("--config", type=Path, help="config file of the stored runs")
-    calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    calibrate.set_defaults(run=_calibrate, changes=True)
+    calibrate = commands.add_parser("calibrate", help="gone: nothing is fitted any more")
+    calibrate.add_argument("rest", nargs="*", help=argparse.SUPPRESS)
+    calibrate.add_argument("--config", type=Path, help=argparse.SUPPRESS)
+    calibrate.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    calibrate.set_defaults(run=_calibrate)
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -42,25 +39,7 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    return asyncio.run(run_on_stores(_fit_own, args))
-
-
-async def _fit_own(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    """Fit the risk to the stored runs now; gateways read the fit within `routing.refresh_s`."""
-    from gateway.commands.report import own_risk_lines
-    from gateway.learning.own_risk import OwnRisks
-    from gateway.reporting.routing import own_risk_rows
-
-    risks = OwnRisks(
-        store=kept(stores.workloads, "calibrate: this store keeps no workloads"),
-        learning=stores.learning,
-        runs=stores.runs,
-        settings=lambda: settings.routing,
-        difficulty=settings.difficulty.load,
-        rest=0.0,
+    raise ConfigError(
+        "calibrate: gone: the fitted risk said no more about the end of a run than its number of "
+        "steps does; `control.on_trouble` acts on a failure that is repeated in spite of advice"
     )
-    rows = own_risk_rows(await risks.fit(), settings.difficulty.false_alarms)
-    if args.json:
-        return say(as_line(rows))
-    for line in own_risk_lines(rows) if rows else ["no stored run has an outcome yet"]:
-        say(line)

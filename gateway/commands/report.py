@@ -3,7 +3,6 @@ pilot`: a pilot declared, shown, ended and applied."""
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from gateway.backends import Stores
 from gateway.commands.store import add_verb, as_line, confirmed, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.reporting.at_risk import RiskCurve, risk_curve
 from gateway.reporting.experiment import STRATA, report
 from gateway.reporting.pilot import pilot_change, pilot_report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import ExperimentReport, effects_of
-from gateway.reporting.routing import OwnRiskRow, RoutingReport, read_routing
+from gateway.reporting.routing import RoutingReport, read_routing
 from gateway.reporting.savings import read_savings
 from gateway.reporting.week import monday_of, read_week
 from gateway.stores.queries import HealthSummary, RunFilter
@@ -76,7 +74,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     if args.html is not None and args.week is None:
         raise ConfigError("report: --html goes with --week")
     if args.routing:
-        routed = await read_routing(stores, settings.difficulty.false_alarms, tenant)
+        routed = await read_routing(stores, tenant)
         found = kept(routed, "report: this store keeps no workloads")
     elif args.week is not None:
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
@@ -156,7 +154,7 @@ _MOST_CHANGES, _MODES = 1000, ("verdict", "on", "shadow")
 
 
 def _print_routing(console: Console, found: RoutingReport) -> None:
-    """Both tables, the newest workloads only, and the risk by own outcomes."""
+    """Both tables, the newest workloads only."""
     shown = table(("client", "requested", "model"), ("runs", "success"), wrap=True)
     for rate in found.workloads[:_SHOWN]:
         runs = rate.solved + rate.failed
@@ -164,8 +162,6 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
         success = formatting.percent(rate.solved / runs if runs else None, 1)
         shown.add_row(*(Text(one_line(cell, 40)) for cell in cells), f"{runs:,.0f}", success)
     console.print(shown)
-    for line in own_risk_lines(found.own_risks):
-        console.print(Text(f"\n{line}"))
     console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
     if found.published:
         console.print(Text(f"published, and followed in its place: {found.published}"))
@@ -184,25 +180,6 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
             "{:+.1f} ({:+.1f} to {:+.1f})".format(*value.over_states) if value.over_states else "",
         )
     console.print(shown)
-
-
-def risk_table(found: RiskCurve) -> Table:
-    """One row per level."""
-    columns = ("runs", "reached", "failed", "solved lost", "steps ahead", "tokens ahead")
-    shown = table(("risk",), columns)
-    for row in found.rows:
-        shares = (row.reached, row.precision, row.solved_lost, row.steps_ahead, row.tokens_ahead)
-        reached, failed, *rest = [formatting.percent(share, 1) for share in shares]
-        level = f"{row.level:.2f}"
-        shown.add_row(level, f"{row.runs:,}", reached, f"{failed} ({row.failed:,})", *rest)
-    return shown
-
-
-def own_risk_lines(rows: Sequence[OwnRiskRow]) -> Iterator[str]:
-    """The risk by own outcomes, one line a tenant."""
-    for row in rows:
-        whose = f" of {one_line(row.tenant, 40)}" if row.tenant else ""
-        yield f"risk{whose}: {row.summary}"
 
 
 def _print_report(console: Console, found: ExperimentReport) -> None:
@@ -281,8 +258,3 @@ def _print_summary(console: Console, found: HealthSummary, shown: dict[str, Any]
         for name, count in sorted(counts.items(), key=lambda item: -item[1]):
             style = formatting.STATE_COLOURS.get(name, "")
             console.print(Text(f"{one_line(name, 24):24} {count:>10,}", style=style))
-    curve = risk_curve(found.at_risk)
-    if curve.runs:
-        console.print(Text("\nif runs were handed over or ended at a risk", style="bold"))
-        console.print(risk_table(curve))
-        console.print(Text(curve.note, style="dim"))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from gateway.config.values import above_zero, at_least, duration
-from gateway.steering.acting import AtRiskSettings
 
 SCOPES = ("run", "tree", "key", "tenant", "day", "team", "owner", "model", "client")
 """What may be counted together, besides `tag:NAME`; `gateway.budgets.rules.SUBJECTS` reads them."""
@@ -149,8 +148,8 @@ class BudgetSettings(BudgetSpan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings(AtRiskSettings):
-    """Settings of stopping, pausing and handing over runs, of asking a person about them, and of
+class ControlSettings:
+    """Settings of stopping and pausing runs, of asking a person about them, and of
     keeping budgets. `ask_wait_s`: for so long a call waits for an answer, less than clients do;
     `ask_default`: what happens without one."""
 
@@ -169,7 +168,6 @@ class ControlSettings(AtRiskSettings):
     unpriced_model: str = ""
 
     def __post_init__(self) -> None:
-        AtRiskSettings.__post_init__(self)
         names = ("pause_wait_s", "pause_retry_s", "first_output_tokens", "unpriced_usd_per_million")
         at_least(self, 0, *names)
         above_zero(self, "poll_s", "store_wait_ms", "reservation_s", "ask_wait_s")

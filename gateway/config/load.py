@@ -463,7 +463,7 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
     fill(merged, PRESETS.get(preset, {}) if isinstance(preset, str) else {}, Settings())
     with faults.collected():
         overlay(merged, env)
-    drop_removed(merged)
+    faults.found += drop_removed(merged)
     resolved = resolve(merged, env, faults)
     try:
         settings = build(Settings, resolved)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from gateway.config.values import at_least, finite
 from gateway.steering.guidance.lessons import LessonSettings
-from gateway.steering.scoring.calibration import FALSE_ALARMS, calibration_from_json
+from gateway.steering.scoring.calibration import calibration_from_json
 from gateway.steering.scoring.scorer import DifficultySettings, ScorerName
 
 LITELLM_PREFIX = "litellm/"
@@ -81,27 +81,21 @@ class ScorerSettings:
     """The difficulty scorer, with the shipped weights or those of a file."""
 
     scorer: ScorerName = "calibrated"
-    false_alarms: float = FALSE_ALARMS
     weights_file: str | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
-
-    def __post_init__(self) -> None:
-        DifficultySettings(false_alarms=self.false_alarms)  # refuses a share that is none
 
     def load(self) -> DifficultySettings:
         """The scorer's settings with the weights read. Raises ValueError: the file cannot be read,
         or does not contain weights."""
         if self.weights_file is None:
-            return DifficultySettings(scorer=self.scorer, false_alarms=self.false_alarms)
+            return DifficultySettings(scorer=self.scorer)
         try:
             text = Path(self.weights_file).read_text(encoding="utf-8")
             weights = calibration_from_json(text)
         except (OSError, ValueError) as exc:
             problem = exc.strerror if isinstance(exc, OSError) else exc
             raise ValueError(f"difficulty.weights_file: {self.weights_file}: {problem}") from exc
-        return DifficultySettings(
-            scorer=self.scorer, calibration=weights, false_alarms=self.false_alarms
-        )
+        return DifficultySettings(scorer=self.scorer, calibration=weights)
 
 
 DAY_S = 86_400.0

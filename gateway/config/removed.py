@@ -1,4 +1,5 @@
-"""Settings of earlier versions: they stop no start, and are named with what takes their place."""
+"""Settings of earlier versions, named with what takes their place. They stop no start, except those
+that ended or stopped runs: a limit must not vanish quietly."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,10 @@ from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
 
 _TABLES = tomllib.loads(Path(__file__).with_name("removed.toml").read_text("utf-8"))
 _RENAMED: Final[Mapping[str, str]] = _TABLES["renamed"]
-_GONE: Final[Mapping[str, str]] = _TABLES["gone"]
+_LIMITS: Final[Mapping[str, str]] = _TABLES["limits"]
+_GONE: Final[Mapping[str, str]] = _TABLES["gone"] | _LIMITS
+_NO_LIMIT: Final = (None, False, "off", "hand_over")
+"""Values of `_LIMITS` that let every run go on; YAML reads `off` as false."""
 
 
 def removed_keys(raw: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
@@ -34,9 +38,10 @@ def _lines() -> Iterator[tuple[str, str]]:
         yield old, f"has no effect: {why}"
 
 
-def drop_removed(merged: dict[str, Any]) -> None:
+def drop_removed(merged: dict[str, Any]) -> list[str]:
     """Take the settings of earlier versions out of these values; one that only has another name
-    hands its value on."""
+    hands its value on. Returns why a start is refused: one line for each that was a limit."""
+    refused = []
     for old in (*_RENAMED, *_GONE):
         section, _, key = old.partition(".")
         values = merged.get(section)
@@ -45,3 +50,6 @@ def drop_removed(merged: dict[str, Any]) -> None:
         value = values.pop(key)
         if new := _RENAMED.get(old):
             values.setdefault(new.partition(".")[2], value)
+        elif old in _LIMITS and value not in _NO_LIMIT:
+            refused.append(f"{old}: is gone: {_LIMITS[old]}, and remove this key")
+    return refused

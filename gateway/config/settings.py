@@ -24,7 +24,7 @@ from gateway.config.values import (
     origin_pattern,
 )
 from gateway.dialects import DIALECTS
-from gateway.steering.acting import ACTIONS, ActSettings
+from gateway.steering.acting import ActSettings
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
@@ -36,10 +36,7 @@ from gateway.steering.steer import SteeringRules
 
 PresetName = Literal["default", "seeds"]
 
-SEEDS: Mapping[str, Any] = {
-    **tomllib.loads(Path(__file__).with_name("seeds.toml").read_text("utf-8")),
-    "steering": {"act_above": dict.fromkeys(ACTIONS, 0.0)},
-}
+SEEDS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("seeds.toml").read_text("utf-8"))
 """Values of the preset `seeds`; its file names their sources."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "seeds": SEEDS}
@@ -342,7 +339,6 @@ class Settings:
             routes=self.routes(),
             routing=self.routing,
             acting=self.steering,
-            at_risk=self.control,
             etraces=self.etraces,
             # Guidance is stored, to be sent again: it must not hold what may not be stored.
             injection=self.injection if kept else replace(self.injection, quotes=False),

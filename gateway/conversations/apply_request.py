@@ -257,7 +257,6 @@ def _copy_state(parent: Conversation, child: Conversation, verdict: Conversation
         run.resting = dict(given.resting)
     run.index = given.index
     run.judged = dict(given.judged)
-    run.priors = dict(given.priors)
     run.answers = [count for count in given.answers if count <= position]
     start = given.start
     if start is not None and start.offset <= position:

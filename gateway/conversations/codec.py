@@ -23,7 +23,6 @@ from gateway.conversations.conversation import (
     StoredResponse,
     Unsaved,
 )
-from gateway.steering.acting import AtRisk
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, from_json, to_json
@@ -31,7 +30,6 @@ from gateway.steering.identity import Awaits, Branch
 from gateway.steering.identity.branch import split_line_hashes
 from gateway.steering.routing import ModelPin
 from gateway.steering.routing_policy import RunChoice
-from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import RunMemory
 from gateway.stores.records import ConversationRecord
 from gateway.text.secrets import find_secrets, mask_repeated
@@ -110,21 +108,15 @@ def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets
 def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
     memory, routed = run.memory, run.routed
     guidance = _masked(memory.guidance) if masks_secrets else memory.guidance
-    prior = run.priors.get(run.index, NO_OUTCOMES)
     optional = {
         "held": memory.pinned_model,
         "choice": asdict(memory.choice) if memory.choice is not None else None,
-        "prior": prior if prior != NO_OUTCOMES else None,
         "answers": run.answers,
         "judged": run.judged,
         "resting": run.resting,
         "decided": routed and (routed.prefix_hash.hex(), routed.requested, routed.model),
     }
     state: dict[str, Any] = {key: value for key, value in optional.items() if value}
-    if memory.struck_at is not None:
-        state["struck_at"] = memory.struck_at
-    if memory.at_risk != AtRisk():
-        state["at_risk"] = asdict(memory.at_risk.kept)
     return state | {
         "v": STATE_VERSION,
         "run": run.index,
@@ -237,15 +229,12 @@ def _run(state: Mapping[str, Any]) -> CurrentRun:
             guidance=from_json(state["guidance"]),
             pinned_model=msgspec.convert(pin, ModelPin) if pin else None,
             tokens=int(state.get("run_tokens", 0)),
-            struck_at=state.get("struck_at"),
             choice=RunChoice(**choice) if choice else None,
-            at_risk=AtRisk(**state.get("at_risk", {})),
         ),
         judged=msgspec.convert(state.get("judged", {}), dict[str, float]),
         answers=msgspec.convert(state.get("answers", ()), list[int]),
         resting=msgspec.convert(state.get("resting", {}), dict[str, int]),
     )
-    run.priors = {run.index: msgspec.convert(state.get("prior", ()), WorkloadPrior)}
     if routed:
         digest, requested, model = routed
         run.routed = RoutedCall(prefix_hash=bytes.fromhex(digest), requested=requested, model=model)

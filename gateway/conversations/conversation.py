@@ -18,7 +18,6 @@ from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, Branch, Incoming
 from gateway.steering.policy import Policy
-from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
@@ -44,7 +43,6 @@ MAX_JUDGED_SCORES = 1000  # the newest; no window of the state machine is longer
 MAX_ANSWERS = 64  # the newest final answers whose places are kept
 MAX_DEPTH = 32
 """Most conversations above one whose ids are kept: the root, and the nearest."""
-KEPT_PRIORS = 8  # of the newest runs; older runs are stored, and not scored again
 KEPT_OUTCOMES = 8  # the newest steps whose texts a look-up may need (E2 reads five)
 KEPT_PER_CONVERSATION = 8
 """Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
@@ -220,8 +218,8 @@ class CurrentRun(Struct, kw_only=True):
     were recorded without their step being scored. `start`: set when the transcript alone does not
     give the run's beginning. `answers`: how many messages the history had with each final answer
     that was delivered. `workload`: what the run is counted for; `workload_noted`: whether its
-    beginning was. `priors`: what was known of the workload when a run began, by the run's index.
-    `kept_fold`: what was read here before another gateway went on; `fold` is None then."""
+    beginning was. `kept_fold`: what was read here before another gateway went on; `fold` is None
+    then."""
 
     index: int = 0
     started_at: float = 0.0
@@ -234,7 +232,6 @@ class CurrentRun(Struct, kw_only=True):
     answers: list[int] = []
     workload: Workload | None = None
     workload_noted: bool = False
-    priors: dict[int, WorkloadPrior] = {}
     fold: ConversationFold | None = None
     kept_fold: KeptFold | None = None
 
@@ -244,8 +241,6 @@ class CurrentRun(Struct, kw_only=True):
         self.memory = self.memory.next_run()
         self.judged.clear()
         self.workload, self.workload_noted = None, False
-        for old in list(self.priors)[:-KEPT_PRIORS]:
-            del self.priors[old]
 
     def note_answer(self, count: int) -> None:
         """A final answer was delivered; with it the history has `count` messages."""
@@ -259,14 +254,11 @@ class CurrentRun(Struct, kw_only=True):
         for old in list(self.judged)[:-MAX_JUDGED_SCORES]:
             del self.judged[old]
 
-    def ready_fold(
-        self, policy: Policy, earlier: Sequence[Step] = (), prior: WorkloadPrior = NO_OUTCOMES
-    ) -> ConversationFold:
-        """The fold over the transcript; without one in memory a new one, after `earlier` steps.
-        `prior`: of the runs that begin from now on."""
+    def ready_fold(self, policy: Policy, earlier: Sequence[Step] = ()) -> ConversationFold:
+        """The fold over the transcript; without one in memory a new one, after `earlier` steps."""
         if self.fold is None and self.kept_fold is not None:
             self.fold, self.kept_fold = self.kept_fold.fold, None
-            self.fold.share(self.judged, self.answers, self.priors)
+            self.fold.share(self.judged, self.answers)
         if self.fold is None:
             self.fold = ConversationFold(
                 policy,
@@ -276,10 +268,7 @@ class CurrentRun(Struct, kw_only=True):
                 earlier=earlier,
                 judged=self.judged,
                 answers=self.answers,
-                prior=prior,
-                priors=self.priors,
             )
-        self.fold.prior = prior
         return self.fold
 
 

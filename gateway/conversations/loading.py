@@ -200,7 +200,6 @@ def refresh(known: Conversation, stored: Conversation) -> None:
     if own.fold is not None and chain is not None and chain.count == own.fold.consumed:
         kept = KeptFold(fold=own.fold, digest=chain.digest)
     run.kept_fold = kept if kept is not None and _agrees(kept.fold, own, run) else None
-    run.priors = own.priors | run.priors
     known.run, known.unsaved = run, stored.unsaved
     known.unit, known.ancestors = stored.unit, stored.ancestors
     known.history.branch = stored.history.branch
@@ -217,10 +216,7 @@ def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool
         if not scored or not run.judged.items() <= stored.judged.items():
             return False
     answers = {count for count in run.answers if count <= read}
-    if answers != {count for count in stored.answers if count <= read}:
-        return False
-    priors = stored.priors
-    return all(each.prior == priors.get(each.index, each.prior) for each in fold.runs)
+    return answers == {count for count in stored.answers if count <= read}
 
 
 def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> None:
@@ -243,7 +239,6 @@ def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> N
     if run.index == theirs.index:
         further = (theirs if behind else run).memory
         run.memory = run.memory.merged(theirs.memory, further=further, tokens=tokens)
-        run.priors |= theirs.priors  # what was stored first decided the run
         judged = theirs.judged | run.judged
         run.judged.clear()  # in place: a fold that goes on reads the same objects
         run.judged.update(judged)

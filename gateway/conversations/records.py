@@ -215,14 +215,12 @@ def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
         at=now,
         state=outcome.state.value,
         difficulty=outcome.difficulty,
-        risk=outcome.risk.probability,
         scores=readings.scores,
         composite=readings.composite,
         fired=readings.fired,
         failure_type=readings.failure_type,
         evidence=readings.evidence,
         loop_count=outcome.loop_count,
-        lasting_risk=round(outcome.risk.to_act_on, 4),
         content=StepContent(
             thought=step.thought,
             reasoning=step.reasoning,
@@ -373,7 +371,6 @@ def step_event(
         "ended": run.ended_at is not None,
         "outcome": run.outcome,
         "difficulty": step.difficulty,
-        "risk": step.risk,
         "composite": step.composite,
         "fired": step.fired,
         "failure_type": step.failure_type,
@@ -437,14 +434,14 @@ def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
     decision = result.decision
     if call.control.mode or decision is None or result.unsteered:
         return (OWN_MODE,) if call.control.mode else ()
-    decided, proposal, found = decision.decided, decision.proposal, set[str]()
+    decided, found = decision.decided, set[str]()
     lessons = [each.pattern for each in decided.lessons if each.given]
     sent = "refused" not in call.exchange.notes
     for item in decided.items if sent else ():
         learned = item.source == STANDING or (item.match and item.match.pattern in lessons)
         other = HAND_OVER if item.source == HAND_OVER else "guidance"
         found.add("lessons" if learned else "rules" if item.tier is Tier.E3 else other)
-    if (decided.directive and sent) or proposal.strike.stops or proposal.at_risk.stops:
+    if decided.directive and sent:
         found.add(HAND_OVER)
     if sent and decision.model != call.exchange.request.model:
         found.add("routing")

@@ -228,8 +228,7 @@ class RequestSteerer:
             transcript = [*transcript[:-1], *split_ending(transcript[-1])[1]]
         before = conversation.snapshot_before_reply()
         with timed(result.timings_ms, "observe"):
-            prior = self._workloads.prior(result, request)
-            fold = conversation.run.ready_fold(self.rules.policy, prior=prior)
+            fold = conversation.run.ready_fold(self.rules.policy)
             try:
                 outcomes = await fold_transcript(fold, transcript)
                 run = _take(conversation, fold, outcomes, now)
@@ -385,12 +384,8 @@ class RequestSteerer:
         return frozenset(map(_place_of, placed.edits))
 
     def not_sent(self, result: SteeringResult) -> None:
-        """Note that a budget or a hold refused the call: nothing that was decided for it was given.
-        A decision to stop the run stays remembered."""
-        found = result.decision.proposal if result.decision is not None else None
-        if result.placed is not None and not (
-            found and (found.strike.stops or found.at_risk.stops)
-        ):
+        """Note that the call was refused: nothing that was decided for it was given."""
+        if result.placed is not None:
             self._take_back(result, result.placed)
         result.placed, result.applies = None, False
 

@@ -265,10 +265,8 @@ def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -
         headers.append((b"x-gateway-arm", arm.encode()))
     if (latest := position.latest) is not None:
         notes["difficulty"] = round(latest.difficulty, 4)
-        notes["risk"] = round(latest.risk.probability, 4)
         notes["fired"] = latest.readings.fired
         headers.append((b"x-gateway-difficulty", b"%.4f" % latest.difficulty))
-        headers.append((b"x-gateway-risk", b"%.4f" % latest.risk.probability))
         headers.append((b"x-gateway-monitors", ",".join(latest.readings.fired).encode()))
     if guidance:
         notes["guidance"] = guidance

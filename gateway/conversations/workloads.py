@@ -19,13 +19,12 @@ from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
-from gateway.steering.routing_policy import RunChoice, WorkloadRates, candidates
-from gateway.steering.scoring.risk import (
-    AS_SHIPPED,
+from gateway.steering.routing_policy import (
     NO_OUTCOMES,
-    OwnRisk,
+    RunChoice,
     WorkloadPrior,
-    known_prior,
+    WorkloadRates,
+    candidates,
 )
 from gateway.steering.steer import SteeringRules
 from gateway.stores.learning import LearnedPolicy, WorkloadRun
@@ -76,7 +75,6 @@ class Workloads:
         self._following: asyncio.Task[None] | None = None
         self._by_workload: dict[tuple[str, str], _Priors] = {}
         self._by_tenant: dict[str, _Priors] = {}
-        self._own: dict[str, OwnRisk] = {}
         self._chosen: dict[tuple[str, str], str] | None = None  # by a published policy
         self._noted: list[WorkloadRun] = []
         self._failing = False
@@ -94,15 +92,6 @@ class Workloads:
         await workloads.refresh()
         workloads._following = spawn(workloads._follow(refresh_s), name="outcomes of workloads")
         return workloads
-
-    def prior(self, workload: Workload) -> WorkloadPrior:
-        """The outcomes of the workload's runs, for the model that it requests."""
-        own = self._by_workload.get((workload.tenant, workload.key), {})
-        return known_prior(own, workload.requested)
-
-    def own_risk(self, tenant: str) -> OwnRisk:
-        """The risk by the tenant's own outcomes, as it was last read."""
-        return self._own.get(tenant, AS_SHIPPED)
 
     def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
         """The outcomes that a run of the workload is routed by; `prices` by model."""
@@ -157,7 +146,6 @@ class Workloads:
                 rates = await self.store.rates()
                 names = attrgetter("tenant", "workload", "model", "recent_solved", "recent_failed")
                 self._keep(map(names, rates))
-                self._own = await self.store.own_risks()
             if time.monotonic() - self._dropped_at > _DROP_S:
                 self._dropped_at = time.monotonic()
                 await self.store.drop(before=time.time() - _KEPT_S)
@@ -208,7 +196,6 @@ class Workloads:
             routes = [each.applies for each in policy.routes]
             self._chosen = {(r.tenant, r.workload): r.model for r in routes}
             self._keep((r.tenant, r.workload, m, *n) for r in routes for m, n in r.counts.items())
-            self._own = {each.name.partition(" ")[2]: each.applies for each in policy.thresholds}
 
     def _keep(self, rates: Iterable[tuple[str, str, str, float, float]]) -> None:
         """The counts as they are now, by tenant, workload and model."""
@@ -254,18 +241,6 @@ class RunWorkloads:
     rules: SteeringRules
     workloads: Workloads | None = None
     price: Callable[[str], float | None] = lambda model: None
-
-    def prior(self, result: SteeringResult, request: SteeredRequest) -> WorkloadPrior:
-        """The outcomes of the workload of a run that would begin now."""
-        if self.workloads is None:
-            return NO_OUTCOMES
-        routing, workload = self.rules.routing, _workload(result, request)
-        prior = self.workloads.prior(workload) if routing.risk_prior else NO_OUTCOMES
-        own = self.workloads.own_risk(workload.tenant)
-        if not routing.own_risk or own is AS_SHIPPED:
-            return prior
-        names = OwnRisk.of_run(workload.client, workload.requested, result.project)
-        return own.applied(prior, names, self.rules.policy.difficulty.false_alarms)
 
     def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:
         """Rates of the run's workload for the learned policy; None under another policy."""

@@ -12,7 +12,6 @@ from gateway.dashboard.charts import interval, level, peak, sparkline, stacked
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
-from gateway.reporting.at_risk import risk_curve
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.week import monday_of, read_week
@@ -137,7 +136,6 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
         "overhead_ms": summary.overhead_ms / calls if calls else None,
         "latency_s": summary.latency_s / calls if calls else None,
         "spark": sparkline(summary.recent),
-        "curve": risk_curve(summary.at_risk),
         "severity_bar": stacked(summary.severity_runs, SEVERITIES, "severity", 14),
         "severities": parts_of(summary.severity_runs, SEVERITIES),
         "fine_share": fine / summary.total_runs if summary.total_runs else None,

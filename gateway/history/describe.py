@@ -81,7 +81,7 @@ def _reasons(steps: Sequence[ReadStep]) -> str:
         return "; ".join(reasons.values())
     troubles = Counter(step.trouble for step in steps if step.trouble)
     found = [f"{n} x {_TROUBLES.get(name, name)}" for name, n in troubles.most_common(2)]
-    return ", ".join(found) or "the risk of failing stayed high"
+    return ", ".join(found) or "the steps stayed hard"
 
 
 def _work(calls: Sequence[Action]) -> str:

@@ -102,7 +102,7 @@ MOST_SAID = 2000  # characters of a person's message that are kept
 MOST_TOKENS = 10**8  # of one kind in one call: a hundred times the longest context there is
 _TITLE = 80
 _ACCEPTED_PLAN = "Implement the following plan:"
-_AT_RISK = (FSMState.SLOW, FSMState.SKIP)
+_HARD = (FSMState.SLOW, FSMState.SKIP)
 
 
 class CallCost(Struct, frozen=True, array_like=True):
@@ -234,8 +234,7 @@ def _priced(
 
 def is_alarm(outcome: StepOutcome) -> bool:
     """True if the live gateway would raise an alarm at this step."""
-    fired, likely = outcome.readings.fired, outcome.risk.likely
-    return bool(fired) or likely or outcome.state in _AT_RISK
+    return bool(outcome.readings.fired) or outcome.state in _HARD
 
 
 def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
@@ -248,7 +247,7 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
             found.append(
                 Alarm(
                     step=outcome.step.index,
-                    monitors=fired or (("risk",) if outcome.risk.likely else ()),
+                    monitors=fired,
                     state=outcome.state.value,
                     evidence=mask_repeated("; ".join(filter(None, reasons))),
                 )

@@ -116,8 +116,7 @@ def _print_step(
 
 def _signs(outcome: StepOutcome) -> str:
     reasons = [f"{n}: {outcome.readings.evidence.get(n, '')}" for n in outcome.readings.fired]
-    likely = ["likely to fail"] if outcome.risk.likely else []
-    found = [*([outcome.observed.trouble] if outcome.observed.trouble else []), *reasons, *likely]
+    found = [*([outcome.observed.trouble] if outcome.observed.trouble else []), *reasons]
     return mask_repeated("; ".join(found))
 
 

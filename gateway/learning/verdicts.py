@@ -15,7 +15,7 @@ from typing import Literal
 from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.steering.evidence.results import EMPTY
 from gateway.steering.fsm import FSMState
-from gateway.steering.transcript.interventions import Answer, said_in
+from gateway.steering.transcript.interventions import Answer, Intervention, said_in
 from gateway.steering.transcript.message_kinds import corrected, kind_chances
 from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import OutcomeRow
@@ -69,20 +69,22 @@ def implicit(
     answered: bool,
     failing_state: bool = False,
     next_task: str | None = None,
-    acts: Collection[str] = (),
+    acts: Collection[Intervention] = (),
     before: str = "",
 ) -> list[Derived]:
     """Verdicts read off a run that is over. `answered`: it ended with a final answer;
     `failing_state`: in SLOW or SKIP; `next_task`: the person's next message, if any, `before` which
-    the agent said this; `acts`: kinds of what the person did to the last answer."""
+    the agent said this; `acts`: what the person did to the last answer, of which those without
+    words count for nothing: after 42 % of these the work was wrong, which says too little."""
+    stops = {act.kind for act in acts if act.words}
     found: list[Derived] = []
     tests = [call for call in calls if is_test(call) and not call.reading.transient]
     if tests and answered:
         last = tests[-1]
         verdict = "failure" if last.reading.failure else "success"
         found.append(("result", verdict, f"step {last.step}", PRECISION["result"]))
-    if next_task and (answered or acts):
-        found.append(_by_person(next_task, acts, before))
+    if next_task and (answered or stops):
+        found.append(_by_person(next_task, stops, before))
     failure = calls[-1].reading.failure if calls else None
     last_failed = failure is not None and failure.kind != EMPTY
     if not answered and calls and (last_failed or failing_state):
@@ -179,7 +181,7 @@ class Verdicts:
             answered=run.state == FSMState.END.value,
             failing_state=run.state in _FAILING,
             next_task=said,
-            acts={act.kind for act in acts},
+            acts=acts,
             before=last.reply_text if last else "",
         )
         new = 0

@@ -25,7 +25,6 @@ from gateway.learning.distiller import (
     job_about,
     job_to_word,
 )
-from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.learning.sources import SourceRun, task_digest
 from gateway.learning.verdicts import Verdicts, steps_of
@@ -360,19 +359,17 @@ class Learner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """The lessons that runs may be given, what learns them, what asks a model about runs, and what
-    fits the risk to their outcomes; all but the first are None where no content is stored, so that
-    there is nothing to read."""
+    """The lessons that runs may be given, what learns them, and what asks a model about runs; all
+    but the first are None where no content is stored, so that there is nothing to read."""
 
     book: LessonBook
     learner: Learner | None
     distiller: Distiller | None
-    own_risks: OwnRisks | None = None
 
     def loops(self) -> Iterator[tuple[Coroutine[Any, Any, None], str]]:
         """Coroutines to run in the background, with their names."""
-        names = ("learning", "distilling", "risk by own outcomes")
-        for each, name in zip((self.learner, self.distiller, self.own_risks), names, strict=True):
+        names = ("learning", "distilling")
+        for each, name in zip((self.learner, self.distiller), names, strict=True):
             if each is not None:
                 yield each.follow(), name
 
@@ -419,13 +416,4 @@ def open_learning(
         lambda: host.settings.learning,
         counted=lambda result: host.metrics.distillations.labels(result).inc(),
     )
-    own_risks = None
-    if stores.workloads is not None:
-        own_risks = OwnRisks(
-            store=stores.workloads,
-            learning=stores.learning,
-            runs=stores.runs,
-            settings=lambda: host.settings.routing,
-            difficulty=lambda: host.settings.difficulty.load(),
-        )
-    return Learning(book=book, learner=learner, distiller=distiller, own_risks=own_risks)
+    return Learning(book=book, learner=learner, distiller=distiller)

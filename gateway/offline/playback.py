@@ -42,8 +42,7 @@ CHARS_PER_TOKEN = 4  # rough: costs from it compare policies, they are no bill
 USD_DIGITS = 6
 DIGITS = 6
 _KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
-ALARM = "alarm"  # a monitor fired, SLOW was reached, or the run is likely to fail
-RISK = "risk"  # it is likely to fail: its evidence has lasted where few solved runs come
+ALARM = "alarm"  # a monitor fired, or SLOW was reached
 STATE_SIGNALS = ("FAST", "SLOW", "SKIP")
 _STAND_IN = "replay-"
 _FIRST_CALL = RunPosition(run=0, step=0, state=FSMState.INIT)
@@ -244,7 +243,6 @@ def given(decision: Decision) -> list[dict[str, Any]]:
 
 
 _UNSCORED: Mapping[str, Any] = {
-    "likely_fails": False,
     "trouble": None,
     "state": FSMState.END.value,
     "scores": {},
@@ -265,14 +263,14 @@ def play(
     else:
         outcomes, decisions = _play_messages(recording, policy.rules.policy, calls)
     steps = []
-    entry: dict[str, Any] = {"difficulty": UNKNOWN, "risk": UNKNOWN}
+    entry: dict[str, Any] = {"difficulty": UNKNOWN}
     for index, decision in enumerate(decisions):
         outcome = outcomes.get(index)
         if outcome is not None:
             entry = _scored(index, outcome)
         else:
-            last = {"difficulty": entry["difficulty"], "risk": entry["risk"]}
-            entry = {"index": index, "scored": False, **last, **_UNSCORED}
+            last = entry["difficulty"]
+            entry = {"index": index, "scored": False, "difficulty": last, **_UNSCORED}
         entry["model"] = decision.model
         if guidance := given(decision):
             entry["guidance"] = guidance
@@ -367,8 +365,6 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
         "run": outcome.run,
         "scored": True,
         "difficulty": round(outcome.difficulty, DIGITS),
-        "risk": round(outcome.risk.probability, DIGITS),
-        "likely_fails": outcome.risk.likely,
         "trouble": outcome.observed.trouble,
         "state": outcome.state.value,
         "scores": {name: round(score, DIGITS) for name, score in readings.scores.items()},
@@ -380,13 +376,10 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
 
 
 def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, risk, alarm.
-    Steps without `likely_fails` are none of a run that is likely to fail."""
+    """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, alarm."""
     first: dict[str, int] = {}
     for step in steps:
         signals = [*step["fired"], *[name for name in STATE_SIGNALS if name == step["state"]]]
-        if step.get("likely_fails"):
-            signals.append(RISK)
         if signals and signals != ["FAST"]:
             signals.append(ALARM)
         for signal in signals:

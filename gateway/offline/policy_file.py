@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
-from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,10 @@ from gateway.learning.life_cycle import approved
 from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Status
-from gateway.steering.scoring.calibration import NEVER, Peaks
-from gateway.steering.scoring.risk import OwnRisk
 from gateway.stores import learning as rows
 from gateway.text.secrets import mask_secrets
 
-SECTIONS = ("routes", "thresholds", "lessons", "rules")
+SECTIONS = ("routes", "lessons", "rules")
 HEAD = """\
 # What this gateway learned. `gateway policy publish FILE` lets exactly this apply, nothing else.
 # `applies` takes effect and is covered by `digest`; `evidence` says why the entry is here.
@@ -39,10 +36,8 @@ _WORDS = {"fields": "text", "lesson": "situation, status or share"}  # parts of 
 
 def compiled(
     rates: Iterable[rows.WorkloadRate],
-    risks: Mapping[str, OwnRisk],
     lessons: Iterable[rows.StoredLesson],
     chosen: Callable[[rows.WorkloadRate], str],
-    false_alarms: float,
 ) -> rows.LearnedPolicy:
     """The policy of what was learned; `chosen`: the model on which a workload's runs begin."""
     found: Any = {name: [] for name in SECTIONS}
@@ -53,16 +48,6 @@ def compiled(
         whole = {r.model: (r.solved + r.failed, r.solved) for r in same}
         shown = {m: {"n": n, "solved": k, "interval": wilson(k, n)} for m, (n, k) in whole.items()}
         found["routes"].append(_entry(f"route {'/'.join(key)}", route, shown))
-    for tenant, own in sorted(risks.items()):
-        levels = [peaks.level(false_alarms) for peaks in (own.works, own.talks)]
-        works, talks = (Peaks(largest=(at,)) if isfinite(at) else NEVER for at in levels)
-        used = replace(own if own.since else OwnRisk(), works=works, talks=talks)
-        if own.since or works is not talks:
-            solved: Any = {"on files": own.works.runs, "in dialogues": own.talks.runs}
-            shown = {"date": _day(own.fitted_at)} | {
-                f"solved {kind}": n for kind, n in solved.items()
-            }
-            found["thresholds"].append(_entry(f"threshold {tenant}", used, shown))
     for stored in sorted(lessons, key=lambda e: (-e.support.conversations, e.pattern.pattern_id)):
         known, rule = stored.pattern.lesson, is_rule(stored.pattern)
         if known and (known.status is Status.ACTIVE or approved(stored)):

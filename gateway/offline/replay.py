@@ -82,7 +82,7 @@ class Work:
 
 def _slim(played: Mapping[str, Any]) -> Mapping[str, Any]:
     """Without scores and evidence, so that thousands of runs fit into memory."""
-    kept = ("index", "difficulty", "risk", "trouble", "state", "fired", "guidance", "model")
+    kept = ("index", "difficulty", "trouble", "state", "fired", "guidance", "model")
     steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
     return {**played, "steps": steps}
 

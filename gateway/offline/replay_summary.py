@@ -28,8 +28,6 @@ def print_summary(kept: Sequence[Replayed], console: Console) -> None:
     table.add_section()
     table.add_row("all", "", *_summary_cells(runs))
     console.print(table)
-    if {run["success"] for run in runs} >= {True, False}:
-        console.print("how well risk ranks them: `python -m lab evidence`, in a checkout")
 
 
 def by_model(runs: Iterable[Run]) -> list[tuple[tuple[str, str], list[Run]]]:

@@ -55,7 +55,7 @@ class Verdict:
 class Acted:
     """Units whose first act was `action`, all for an empty one, by arm; `fails`: p, the failures
     among those only watched; `net`: the change of success; `region`: 95 % for r (`recovered`), d
-    (`disturbed`) and d / (r + d) (`break_even`), the same at every risk by assumption."""
+    (`disturbed`) and d / (r + d) (`break_even`)."""
 
     action: str
     units: Mapping[str, int]
@@ -95,7 +95,7 @@ def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> Pi
         first.setdefault(run.unit, run)
     units, by_action = list(first.values()), dict[str, list[ExperimentRun]]()
     for run in units:
-        kinds = (name for name, at in run.acts.items() if at == _acted_at(run) and name != "risk")
+        kinds = (name for name, at in run.acts.items() if at == _acted_at(run))
         by_action.setdefault(" + ".join(sorted(kinds)), []).append(run)
     share, parts = len(units) / max(len(runs), 1), {"": units, **dict(sorted(by_action.items()))}
     return PilotReport(
@@ -155,7 +155,7 @@ def _won(run: ExperimentRun) -> bool | None:
 
 
 def _acted_at(run: ExperimentRun) -> float:
-    return min({**run.acts, "risk": math.inf, OWN_MODE: math.inf}.values())
+    return min({**run.acts, OWN_MODE: math.inf}.values())
 
 
 def _open(run: ExperimentRun, now: float) -> bool:
@@ -175,7 +175,7 @@ def _acted(action: str, units: Sequence[ExperimentRun], share: float, now: float
         units={arm: sum(run.arm == arm for run in units) for arm in ("on", "shadow")},
         fails=rate_of(Sample(outcomes=[(unit, not won) for unit, won in shadow.outcomes])),
         net=newcombe(on, shadow),
-        region=region(_strata(known)) if on.trials and shadow.trials else {},
+        region=region(_failures(known)) if on.trials and shadow.trials else {},
         verdict=judge([(run.arm == "on", _won(run)) for run in units], share, settled),
     )
 
@@ -228,29 +228,25 @@ def _forecast(drawn: Drawn, share: float) -> str:
     return f"{low:,.0f} to {f'{high:,.0f}' if high <= _MOST else f'over {_MOST:,}'} {MORE}"
 
 
-Stratum = tuple[int, int, int, int]  # failed and all units in shadow, failed and all in on
+Failures = tuple[int, int, int, int]  # failed and all units in shadow, failed and all in on
 
 
-def _strata(known: Sequence[tuple[ExperimentRun, bool]]) -> list[Stratum]:
-    """Units whose risk before the first act was at most the median, and above."""
-    risks, strata = sorted(run.acts["risk"] for run, _ in known), list[Stratum]()
-    for high in (False, True):
-        part = [o for o in known if (o[0].acts["risk"] > risks[(len(risks) - 1) // 2]) is high]
-        shadow, on = ([w for run, w in part if run.arm == arm] for arm in ("shadow", "on"))
-        strata.append((shadow.count(False), len(shadow), on.count(False), len(on)))
-    return [stratum for stratum in strata if any(stratum)]
+def _failures(known: Sequence[tuple[ExperimentRun, bool]]) -> Failures:
+    shadow = [won for run, won in known if run.arm == "shadow"]
+    on = [won for run, won in known if run.arm == "on"]
+    return shadow.count(False), len(shadow), on.count(False), len(on)
 
 
-def region(strata: Sequence[Stratum]) -> dict[str, Range]:
-    """The pairs of r and d whose likelihood, at the p that fits best in each stratum, is near the
-    highest. Two rates of one stratum do not fix p, r and d: a whole curve fits them equally."""
+def region(failures: Failures) -> dict[str, Range]:
+    """The pairs of r and d whose likelihood, at the p that fits best, is near the highest. Two
+    rates do not fix p, r and d: a whole curve fits them equally."""
     sides, p = np.linspace(0.0, 1.0, _CELLS), (np.arange(_POINTS) + 0.5) / _POINTS
     failing = p * (1 - sides[:, None, None]) + (1 - p) * sides[None, :, None]
     failing = np.clip(failing, 1e-9, 1 - 1e-9)
-    lost, won, fit = np.log(failing), np.log1p(-failing), np.zeros((_CELLS, _CELLS))
-    for failed, watched, failed_on, steered in strata:
-        shadow = failed * np.log(p) + (watched - failed) * np.log1p(-p)
-        fit += (shadow + failed_on * lost + (steered - failed_on) * won).max(axis=2)
+    failed, watched, failed_on, steered = failures
+    shadow = failed * np.log(p) + (watched - failed) * np.log1p(-p)
+    on = failed_on * np.log(failing) + (steered - failed_on) * np.log1p(-failing)
+    fit = (shadow + on).max(axis=2)
     inside = np.argwhere(fit >= fit.max() - _REGION) / (_CELLS - 1)
     moved = inside[inside.sum(axis=1) > 0]
     even = moved[:, 1] / moved.sum(axis=1)

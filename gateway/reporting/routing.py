@@ -5,13 +5,11 @@ with the inverse of the model's probability as weight. So one log tells the succ
 policies that were not followed, as far as exploration gave them a share."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.steering.scoring.risk import OwnRisk
 from gateway.stores.learning import DecidedRun, WorkloadRate
 from gateway.tasks import off_loop
 
@@ -39,22 +37,6 @@ class PolicyValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRiskRow:
-    """A tenant's risk by its own outcomes. `since`: when it came into use, None = what ships is
-    used; `gain` in nats of log loss a run, with its lower end `low`, on `runs` that the fit never
-    saw; `offsets`: log odds by client, model and project; `summary`: the same in words."""
-
-    tenant: str
-    since: float | None
-    fitted_at: float
-    runs: int
-    gain: float
-    low: float
-    offsets: Mapping[str, float]
-    summary: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingReport:
     """Outcomes by workload, those that changed last first, and the value of each policy; `decided`:
     runs that the learned policy decided; `published`: digest of the policy that the gateway follows
@@ -63,14 +45,12 @@ class RoutingReport:
     workloads: tuple[WorkloadRate, ...]
     decided: int
     values: tuple[PolicyValue, ...]
-    own_risks: tuple[OwnRiskRow, ...] = ()
     published: str = ""
 
 
 def routing_report(
     rates: Sequence[WorkloadRate],
     decided: Sequence[DecidedRun],
-    risks: Sequence[OwnRiskRow] = (),
     *,
     tenant: str | None,
 ) -> RoutingReport:
@@ -80,12 +60,11 @@ def routing_report(
         workloads=tuple(own),
         decided=len(decided),
         values=tuple(policy_values(decided)),
-        own_risks=tuple([row for row in risks if tenant is None or row.tenant == tenant]),
     )
 
 
 async def read_routing(
-    stores: Stores, false_alarms: float, tenant: str | None, since: float = 0.0
+    stores: Stores, tenant: str | None, since: float = 0.0
 ) -> RoutingReport | None:
     """The report as the store has it now, of decisions since a time; None from a store without
     workloads. Raises: StoreError."""
@@ -95,44 +74,8 @@ async def read_routing(
     newest = await changes.newest("policy", limit=1) if changes is not None else ()
     published = next((each.subject for each in newest if each.body != "null"), "")
     rates, decided = await store.rates(), await store.decided(tenant=tenant, since=since)
-    risks = own_risk_rows(await store.own_risks(), false_alarms)
-    found = await off_loop(routing_report, rates, decided, risks, tenant=tenant)
+    found = await off_loop(routing_report, rates, decided, tenant=tenant)
     return replace(found, published=published)
-
-
-def own_risk_rows(risks: Mapping[str, OwnRisk], false_alarms: float) -> list[OwnRiskRow]:
-    """The fits by tenant, in the tenants' order; `false_alarms`: the promised rate."""
-    return [
-        OwnRiskRow(
-            tenant=tenant,
-            since=own.since or None,
-            fitted_at=own.fitted_at,
-            runs=own.gain.runs,
-            gain=own.gain.mean,
-            low=own.gain.low,
-            offsets=own.offsets,
-            summary=_in_words(own, false_alarms),
-        )
-        for tenant, own in sorted(risks.items())
-    ]
-
-
-def _in_words(own: OwnRisk, false_alarms: float) -> str:
-    gain, day = own.gain, datetime.fromtimestamp(own.since, UTC).date()
-    kinds = {"on files or programs": own.works, "in dialogues": own.talks}
-    alarms = [
-        f"alarm {kind}: {'own level' if peaks.level(false_alarms) < math.inf else 'as shipped'}, "
-        f"{peaks.runs} solved runs"
-        for kind, peaks in kinds.items()
-    ]
-    used = f"fitted, in use since {day}" if own.since else "as shipped"
-    proof = "too few runs on different days"
-    if gain.runs:
-        proof = (
-            f"gain of the fit {gain.mean:+.3f} nats a run (at least {gain.low:+.3f}) on "
-            f"{gain.runs} runs of {gain.days} days that it never saw"
-        )
-    return "; ".join([used, proof, *alarms])
 
 
 def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:

@@ -160,8 +160,7 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         readings = found.readings and self._fired(found.readings, weights)
         troubled = ActionSignal(state=state, readings=readings, at_risk=True)
         state = FSMState.NORMAL if found.state in HARD_STATES else found.state
-        calm = replace(found, severity=0, likely_fails=False, lasting_risk=0.0)
-        untroubled = replace(calm, state=state, at_risk=False)
+        untroubled = replace(found, severity=0, state=state, at_risk=False)
         routes = random_switch(self.experiment, self.unit, step, self.routing_share)
         guides = random_switch(self.experiment, self.unit, step, self.guidance_share)
         return ActionSignals(

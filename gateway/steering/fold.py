@@ -1,4 +1,4 @@
-"""Folding a transcript: steps -> difficulty, risk, state and monitor readings, run by run.
+"""Folding a transcript: steps -> difficulty, state and monitor readings, run by run.
 
 The transcript is the only source: everything in a fold can be recomputed from the messages."""
 
@@ -15,39 +15,22 @@ from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
 from gateway.steering.monitors.suite import severity_of, with_alarm
 from gateway.steering.policy import Policy
-from gateway.steering.scoring.calibration import shipped_calibration
-from gateway.steering.scoring.risk import NO_OUTCOMES, RiskModel, WorkloadPrior, risk_of
 from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
 from gateway.steering.transcript.content import asks_user, read_content
 from gateway.steering.transcript.steps import Change, Draft, Step, StepReader
 from gateway.wire.echo import OWN_ANSWER
 
 
-class RunRisk(Struct, frozen=True, kw_only=True):
-    """Risk that a run fails: its `probability`, in (0, 1). `evidence`: its log odds by the run's
-    task alone, without the workload's outcomes and without what a person who leads the run may
-    correct; `likely`: these have lasted where few solved runs come; `lasting`: the probability by
-    them that the newest steps all had, 0 while a person leads; `to_act_on`: the same of a run that
-    works on files or programs, 0 of one that only talks."""
-
-    probability: float
-    evidence: float
-    likely: bool
-    lasting: float = 0.0
-    to_act_on: float = 0.0
-
-
 class StepOutcome(Struct, frozen=True, kw_only=True):
     """The result of scoring one step. `index` counts the scored steps of run `run` from 1 (the
-    first call, before any step, is 0); `difficulty` is the score, in [0, 1]; `state` and `risk` are
-    those after it; `severity` of the alarm, 0 to 3."""
+    first call, before any step, is 0); `difficulty` is the score, in [0, 1]; `state`: after it;
+    `severity` of the alarm, 0 to 3."""
 
     run: int
     index: int
     difficulty: float
     state: FSMState
     readings: Readings
-    risk: RunRisk
     severity: int
     observed: ObservedStep
 
@@ -73,11 +56,11 @@ class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class _Windows:
-    """The parts of a run that remember its newest steps: scorer, monitors, risk."""
+    """The parts of a run that remember its newest steps: scorer and monitors."""
 
-    __slots__ = ("alarmed_steps", "observer", "risk", "score", "scorer", "show", "suite")
+    __slots__ = ("alarmed_steps", "observer", "score", "scorer", "show", "suite")
 
-    def __init__(self, policy: Policy, judged: Judged, prior: WorkloadPrior, *, led: bool) -> None:
+    def __init__(self, policy: Policy, judged: Judged) -> None:
         self.scorer = scorer = make_scorer(policy.difficulty)
         if isinstance(scorer, Judgeable):
             scorer.judged = judged
@@ -86,18 +69,11 @@ class _Windows:
         self.show = suite.push_observed if isinstance(suite, ReadsObservations) else None
         self.score = scorer.push_observed if isinstance(scorer, ReadsObservations) else None
         self.observer = RunObserver()
-        self.risk = RiskModel(
-            policy.difficulty.calibration or shipped_calibration(),
-            led=led,
-            false_alarms=policy.difficulty.false_alarms,
-            prior=prior,
-        )
         self.alarmed_steps = 0
 
     def observe(self, step: Step) -> tuple[float, ObservedStep]:
-        """Show the step to scorer, monitors and risk; its score, clamped to [0, 1]."""
+        """Show the step to scorer and monitors; its score, clamped to [0, 1]."""
         observed = self.observer.observe(step)
-        self.risk.push(observed)
         if self.show is not None:
             self.show(observed)
         else:
@@ -112,8 +88,7 @@ class RunFold:
     `start`: index of the run's first message. `keep`: how many of the newest outcomes, which
     contain the texts of their steps, stay in `outcomes`; None = all. `earlier`: the steps that
     `base` summarises, oldest first; they fill the windows of monitors and scorer and are not scored
-    again. `judged`: scores that a model gave, for the scorer `judge`; read with each push. `prior`:
-    the outcomes of the run's workload so far, for its risk."""
+    again. `judged`: scores that a model gave, for the scorer `judge`; read with each push."""
 
     def __init__(
         self,
@@ -124,14 +99,12 @@ class RunFold:
         keep: int | None = None,
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
-        prior: WorkloadPrior = NO_OUTCOMES,
     ) -> None:
         base = base or RunSnapshot()
         self._policy = policy
         self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
         self.index = base.run
-        self.prior = prior
         self.start = start
         self.state = self._before = base.state
         self.steps = base.steps
@@ -140,7 +113,7 @@ class RunFold:
         # Made with the first step: most runs begin, and many end, without one.
         self._windows: _Windows | None = None
         if earlier:
-            self._windows = windows = _Windows(policy, judged, prior, led=self.index > 0)
+            self._windows = windows = _Windows(policy, judged)
             for step in earlier:
                 windows.observe(step)
 
@@ -159,30 +132,21 @@ class RunFold:
         """Score the next step and advance the state by one transition."""
         windows = self._windows
         if windows is None:
-            windows = _Windows(self._policy, self._judged, self.prior, led=self.index > 0)
-            self._windows = windows
+            self._windows = windows = _Windows(self._policy, self._judged)
         score, observed = windows.observe(step)
-        readings, risk = windows.suite.readings(), windows.risk
+        readings = windows.suite.readings()
         windows.alarmed_steps = windows.alarmed_steps + 1 if readings.fired else 0
         difficulty = self._raised(score, readings)
         self.history.append(difficulty)
         self._before = self.state
         self.state = next_state(self.state, self.history, self._policy.fsm)
         self.steps += 1
-        lasting = risk_of(risk.lasting)
         outcome = StepOutcome(
             run=self.index,
             index=self.steps,
             difficulty=difficulty,
             state=self.state,
             readings=readings,
-            risk=RunRisk(
-                probability=risk_of(risk.log_odds, self.prior),
-                evidence=risk.evidence,
-                likely=risk.likely,
-                lasting=lasting,
-                to_act_on=lasting if risk.works else 0.0,
-            ),
             severity=severity_of(windows.alarmed_steps),
             observed=observed,
         )
@@ -234,8 +198,7 @@ class ConversationFold:
 
     The first `offset` messages are read, to learn how the agent writes its calls, but their steps
     are not scored: `base` contains them, as the state of the run before a compaction. After a base
-    whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`;
-    `priors` takes the prior of each run by its index, and `prior` may be set again for later runs.
+    whose run has ended the next run begins. `keep`, `earlier`, `judged`: as in `RunFold`.
     `answers`: how many messages the transcript had with each final answer that was delivered. A
     message after one that is not the user's, or a request that nothing follows, opens the next run.
 
@@ -252,16 +215,12 @@ class ConversationFold:
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
         answers: Collection[int] = (),
-        prior: WorkloadPrior = NO_OUTCOMES,
-        priors: dict[int, WorkloadPrior] | None = None,
     ) -> None:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
         self._policy = policy
         self._never_ends = policy.run_boundary == "never"
         self._judged, self._answers = judged, answers
-        self.prior = prior
-        self._priors = {} if priors is None else priors
         self._start = _Start(base or RunSnapshot(), offset, earlier)
         self._keep = keep
         self._restart()
@@ -325,11 +284,10 @@ class ConversationFold:
         content = reply.get("content") if isinstance(reply, dict) else None
         return not self._asks(read_content(content).text)
 
-    def share(
-        self, judged: Judged, answers: Collection[int], priors: dict[int, WorkloadPrior]
-    ) -> None:
+    def share(self, judged: Judged, answers: Collection[int]) -> None:
         """Use these instead of what `__init__` got; they agree on all that was read."""
-        self._judged, self._answers, self._priors = judged, answers, priors
+        self._judged = judged
+        self._answers = answers
         self.current.share(judged)
 
     def continue_in(self, consumed: int) -> None:
@@ -362,7 +320,6 @@ class ConversationFold:
             keep=self._keep,
             earlier=earlier,
             judged=self._judged,
-            prior=self._priors.setdefault(base.run, self.prior),
         )
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:

@@ -23,9 +23,7 @@ class RoutingSettings:
     `policy`: `states` = the difficulty state; `learned` = the outcomes of the workload's runs
     (docs/routing.md). `regret`: points of success, 0 to 100, by which the chosen model may be worse
     than the best; `explore`: share of a workload's runs, in [0, 1], whose model is drawn.
-    `refresh_s`: how often outcomes are counted and read. `risk_prior`: whether the risk of a run
-    begins at the failure rate of its workload; `own_risk`: whether it and its alarm follow what is
-    fitted to the tenant's own outcomes.
+    `refresh_s`: how often outcomes are counted and read.
     `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
     each switch loses the provider's prompt cache. `rest_calls`: calls of the conversation for which
     a routed model that refused a call is not used. `escalate_at_severity`: severity, 1 to 3, from
@@ -35,12 +33,9 @@ class RoutingSettings:
     regret: float = 3.0
     explore: float = 0.05
     refresh_s: float = 30.0
-    risk_prior: bool = True
-    own_risk: bool = True
     min_dwell_steps: int = 0
     rest_calls: int = 20
     escalate_at_severity: int = 2
-    escalate_at_risk: float = 0.6
 
     def __post_init__(self) -> None:
         for name in ("min_dwell_steps", "rest_calls", "escalate_at_severity"):
@@ -50,8 +45,6 @@ class RoutingSettings:
             raise ValueError(f"policy: must be states or learned, got {self.policy!r}")
         if not 0.0 <= self.regret <= 100.0:
             raise ValueError(f"regret: must be 0 to 100 points, got {self.regret}")
-        if not 0.0 <= self.escalate_at_risk <= 1.0:
-            raise ValueError(f"escalate_at_risk: must be in [0, 1], got {self.escalate_at_risk}")
         if not 0.0 <= self.explore <= 1.0:
             raise ValueError(f"explore: must be a share in [0, 1], got {self.explore}")
         if not 0.0 < self.refresh_s < float("inf"):

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from gateway.steering.fsm import HARD_STATES, FSMState
 from gateway.steering.identity.ids import draw
 from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves, pin
-from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 
 PRIOR_RUNS = 4.0
 """Weight, in runs, of a model's outcomes in the tenant's other workloads (half solved without any):
@@ -41,6 +40,17 @@ changes under its name is learned again."""
 
 _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
+
+
+class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
+    """Finished runs of one workload on one model, by outcome: `solved` and `failed`, 0 or more.
+    Earlier outcomes fade, so that neither is a whole number."""
+
+    solved: float = 0
+    failed: float = 0
+
+
+NO_OUTCOMES = WorkloadPrior()
 
 
 class WorkloadRates(Struct, frozen=True, kw_only=True):
@@ -200,19 +210,13 @@ def escalate(
     fallback: str,
     *,
     regret: float,
-    evidence: float,
 ) -> str:
     """The model that a run in trouble continues on: `current`, or one with a better chance, the
-    cheapest of those that are at most `regret` points below the best. `evidence`: see
-    `evidence_of`. `fallback` is the states' model, which is taken where nothing is known of it:
-    nobody has shown that it is no better."""
+    cheapest of those that are at most `regret` points below the best. `fallback` is the states'
+    model, which is taken where nothing is known of it: nobody has shown that it is no better."""
     if fallback != current and not rates.knows(fallback):
         return fallback
-    found = {model: rates.rate(model) for model in models}
-    odds = {model: math.log(rate / (1.0 - rate)) - evidence for model, rate in found.items()}
-    chances = {
-        model: 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, each)))) for model, each in odds.items()
-    }
+    chances = {model: rates.rate(model) for model in models}
     better = [
         model
         for model in models
@@ -222,16 +226,6 @@ def escalate(
     close = [model for model in better if chances[model] >= least]
     costs = _costs(rates, models)
     return min(close, key=lambda model: (costs[model], -chances[model]))
-
-
-def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) -> float:
-    """The log odds that a run's state and risk put on its failure. `risk`: the log odds of its
-    steps alone; `precision`: how often runs that reached a state fail, if half of all do. Both say
-    the same in part, so the one that says more counts, once."""
-    share = precision.get(state.value)
-    if share is None or not 0.0 < share < 1.0:
-        return risk
-    return max(risk, math.log(share / (1.0 - share)), key=abs)
 
 
 class LearnedRouting(Struct, frozen=True, kw_only=True):
@@ -251,14 +245,10 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         pinned: ModelPin | None,
         step: int,
         state: FSMState,
-        *,
-        evidence: float,
-        likely_fails: bool = False,
     ) -> tuple[RoutedModel, RunChoice]:
         """The model of a call, and its run's choice, which is made here where `choice` is None.
         `by_state`: the route that the states choose, `state` the state that selects it. A hard
-        state may move a run to any better model, or to one of which nothing is known; a run that is
-        only likely to fail moves to models that are known to be better."""
+        state may move a run to any better model, or to one of which nothing is known."""
         reasons: tuple[str, ...] = ()
         if choice is None:
             able, default = self._able(by_state.model), by_state.model
@@ -270,12 +260,10 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
             reasons = (*reasons, f"routing: {current} not used: {problem}")
         if problem is not None or not choice.learned:
             return replace(by_state, reasons=(*reasons, *by_state.reasons)), choice
-        model, hard = current, state in HARD_STATES
-        if hard or likely_fails:
-            able, fallback = self._able(current), by_state.model if hard else current
-            model = escalate(
-                self.rates, able, current, fallback, regret=self.regret, evidence=evidence
-            )
+        model = current
+        if state in HARD_STATES:
+            able = self._able(current)
+            model = escalate(self.rates, able, current, by_state.model, regret=self.regret)
         moved = (f"routing: {current} -> {model}, trouble",) if model != current else ()
         routed = RoutedModel(
             model=model, pin=pin(model, state, step, pinned), reasons=(*reasons, *moved)

@@ -12,20 +12,11 @@ Nothing here waits, reads a clock or keeps state: equal values give an equal dec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gateway.steering.acting import (
-    ActionSignal,
-    ActSettings,
-    AtRisk,
-    AtRiskSettings,
-    meets_precision_bar,
-    planned_actions,
-    routing_state,
-)
+from gateway.steering.acting import ActionSignal, ActSettings, routing_state
 from gateway.steering.experiments import ActionSignals, RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
@@ -45,7 +36,7 @@ from gateway.steering.guidance.plan import Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.guidance.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT, skip_directive
+from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
 from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.routing_policy import (
@@ -53,10 +44,7 @@ from gateway.steering.routing_policy import (
     RunChoice,
     WorkloadRates,
     candidates,
-    evidence_of,
 )
-from gateway.steering.scoring.calibration import Calibration, shipped_calibration
-from gateway.steering.scoring.risk import risk_of
 from gateway.steering.transcript.steps import Step
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
@@ -69,7 +57,6 @@ class SteeringRules(Struct, frozen=True, kw_only=True):
     routes: Routes = field(default_factory=Routes)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     acting: ActSettings = field(default_factory=ActSettings)
-    at_risk: AtRiskSettings = field(default_factory=AtRiskSettings)
     etraces: EtraceSettings = field(default_factory=EtraceSettings)
     injection: InjectionSettings = field(default_factory=InjectionSettings)
     lessons: LessonSettings = field(default_factory=LessonSettings)
@@ -77,16 +64,13 @@ class SteeringRules(Struct, frozen=True, kw_only=True):
 
 class RunMemory(Struct, frozen=True, kw_only=True):
     """The part of a run's state that cannot be derived from its transcript. `tokens`: input and
-    output of the run's calls so far, as upstreams reported them. `struck_at`: the step of its first
-    strike. `choice`: of the learned policy, made when the run began. `at_risk`: whether it was
-    handed over or ended."""
+    output of the run's calls so far, as upstreams reported them. `choice`: of the learned
+    policy, made when the run began."""
 
     guidance: GuidanceState = field(default_factory=GuidanceState)
     pinned_model: ModelPin | None = None
     tokens: int = 0
-    struck_at: int | None = None
     choice: RunChoice | None = None
-    at_risk: AtRisk = AtRisk()
 
     def next_run(self) -> RunMemory:
         """The memory with which the conversation's next run begins."""
@@ -95,20 +79,11 @@ class RunMemory(Struct, frozen=True, kw_only=True):
     def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
         """The memory after another gateway has stored `stored` of the same run in the meantime.
         `further`: the one of both with more steps. `tokens`: of the call that `stored` lacks."""
-        struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
-        risks = self.at_risk, stored.at_risk
-        handed = [each.handed_over for each in risks if each.handed_over is not None]
         return RunMemory(
             guidance=self.guidance.merged(stored.guidance),
             pinned_model=further.pinned_model,
             tokens=max(self.tokens, stored.tokens + tokens),
-            struck_at=min(struck, default=None),
             choice=stored.choice or self.choice,  # the first one decided the run
-            at_risk=AtRisk(
-                handed_over=min(handed, default=None),
-                again=any(each.again for each in risks),
-                ended=any(each.ended for each in risks),
-            ),
         )
 
 
@@ -139,8 +114,6 @@ class RunPosition(Struct, frozen=True, kw_only=True):
             readings=self.latest.readings,
             severity=self.latest.severity,
             waits=self.latest.observed.waits,
-            likely_fails=self.latest.risk.likely,
-            lasting_risk=self.latest.risk.lasting,
         )
 
 
@@ -173,21 +146,6 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     rates: WorkloadRates | None = None
 
 
-REACTION_STEPS = 2  # steps an agent gets to follow: one to answer, one to finish
-
-
-class Strike(Struct, frozen=True, kw_only=True):
-    """The strikes of a run at one call: steps at which a monitor fires while the run's risk is at
-    or above `steering.stop_above`. The first one asks the agent to hand over its work; one that
-    comes at least `REACTION_STEPS` steps later stops the run (`stops`). `first`: the step of the
-    first one, None for none so far. `reason`: why the newest step is a strike, empty when it is
-    none."""
-
-    first: int | None = None
-    reason: str = ""
-    stops: bool = False
-
-
 Found = Mapping[Tier, Sequence[PatternMatch]]
 """Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
 
@@ -200,8 +158,6 @@ class Proposal(Struct, frozen=True, kw_only=True):
     routed: RoutedModel
     plan: Plan
     lessons: LessonQuery | None = None
-    strike: Strike = Strike()
-    at_risk: AtRisk = AtRisk()
     choice: RunChoice | None = None
     reasons: tuple[str, ...] = ()
 
@@ -245,34 +201,20 @@ def propose(
         weights = rules.policy.monitors.resolved_weights()
         signals = call.arm.signals(position.step, signal, weights)
     routed, choice = _routed(rules, memory, position, signals.routing, call)
-    struck = strike(memory.struck_at, latest, rules.acting.stop_above)
-    # In the control arm chance hands no run over: that is no matter of timing.
-    lasting = latest.risk.to_act_on if latest is not None and call.arm is None else 0.0
-    at_risk = memory.at_risk.after(position.step, lasting, rules.at_risk)
-    wrap_up, guidance = struck.reason or call.advice.wrap_up, signals.guidance
-    planned, reasons = _plan(rules, memory, position, guidance, routed.model, call, wrap_up)
-    if at_risk.asks:
-        planned = replace(planned, hand_over=HAND_OVER_TEXT, queries=(), directive="")
-    if at_risk.reason:
-        reasons = (at_risk.reason, *reasons)
+    guidance = signals.guidance
+    planned, reasons = _plan(rules, memory, position, guidance, routed.model, call)
     lessons = None
-    trials = rules.lessons.trials and guidance.at_risk is not False and not at_risk.asks
-    if trials:
+    if rules.lessons.trials and guidance.at_risk is not False:
         newest = latest.step if latest else None
         lessons = lesson_query(rules.lessons, memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
-    outlook: tuple[str, ...] = ()
-    if latest and latest.risk.likely:
-        outlook = (f"risk: {latest.risk.probability:.2f}, few runs that succeed look like this",)
     return Proposal(
         signals=signals,
         routed=routed,
         plan=planned,
         lessons=lessons,
-        strike=struck,
-        at_risk=at_risk,
         choice=choice,
-        reasons=(*signals.reasons, *outlook, *routed.reasons, *reasons),
+        reasons=(*signals.reasons, *routed.reasons, *reasons),
     )
 
 
@@ -302,9 +244,7 @@ def conclude(
         memory,
         guidance=decided.state,
         pinned_model=proposal.routed.pin,
-        struck_at=proposal.strike.first,
         choice=proposal.choice,
-        at_risk=proposal.at_risk.kept,
     )
     return Decision(proposal=proposal, decided=decided, memory=after)
 
@@ -329,19 +269,6 @@ def place(
         return None
     settings = rules.injection
     return placement.place(messages(), decided, target=target(), settings=settings, tools=tools)
-
-
-def strike(first: int | None, latest: StepOutcome | None, above: float | None) -> Strike:
-    """The strikes after the newest step; `first`: of the run so far. `above` None: never any."""
-    # Without the workload's outcomes: with them every run of a hopeless workload would end early.
-    risk = risk_of(latest.risk.evidence) if latest is not None else 0.0
-    if above is None or latest is None or not latest.readings.fired or risk < above:
-        return Strike(first=first)
-    stops = first is not None and latest.index >= first + REACTION_STEPS
-    fired = ", ".join(latest.readings.fired)
-    which = "second" if stops else "first"
-    reason = f"stop: {which} strike, risk {risk:.2f}, fired {fired}"
-    return Strike(first=latest.index if first is None else first, reason=reason, stops=stops)
 
 
 def thrifty(
@@ -369,13 +296,11 @@ def _routed(
     if call.repeats_model is not None:
         return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), choice
     state = signal.state
-    reasons: tuple[str, ...] = ()
+    reason = ""
     if models := rules.routes.models(requested):
         # Without a model for SLOW an alarm keeps the model of the run's state.
-        routing = rules.routing
-        risk = routing.escalate_at_risk if routing.policy == "states" else 0.0
-        given = (routing.escalate_at_severity, risk) if "SLOW" in models else (0, 0.0)
-        state, reasons = routing_state(signal, *given, partial(_meets_bar, rules))
+        severity = rules.routing.escalate_at_severity if "SLOW" in models else 0
+        state, reason = routing_state(signal, severity)
     routed = choose(
         state,
         requested,
@@ -385,8 +310,8 @@ def _routed(
         pinned=memory.pinned_model,
         serves=call.serves,
     )
-    if reasons:
-        routed = replace(routed, reasons=(*reasons, *routed.reasons))
+    if reason:
+        routed = replace(routed, reasons=(reason, *routed.reasons))
     if rules.routing.policy == "learned" and call.rates is not None:
         learned = LearnedRouting(
             rates=call.rates,
@@ -397,16 +322,8 @@ def _routed(
             serves=call.serves,
         )
         if len(learned.models) > 1:
-            risk = position.latest.risk.evidence if position.latest is not None else 0.0
-            routed, choice = learned.decide(
-                choice,
-                routed,
-                memory.pinned_model,
-                position.step,
-                state,
-                evidence=evidence_of(state, risk, _calibration(rules).precision),
-                likely_fails=signal.likely_fails,
-            )
+            pinned = memory.pinned_model
+            routed, choice = learned.decide(choice, routed, pinned, position.step, state)
     return thrifty(routed, call.advice, requested, call.serves), choice
 
 
@@ -417,9 +334,8 @@ def _plan(
     signal: ActionSignal,
     model: str,
     call: CallFacts,
-    wrap_up: str,
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The plan of a call's guidance, and reasons; `wrap_up`: why to hand over, empty for no."""
+    """The plan of a call's guidance, and reasons."""
     moment = Moment(
         step=position.step or None,
         state=signal.state,
@@ -434,27 +350,15 @@ def _plan(
     every_alarm = rules.policy.monitors.suite == "reference"
     given = (rules.etraces, rules.injection, call.gates)
     planned = plan(memory.guidance, moment, *given, every_alarm=every_alarm)
-    planned = planned_actions(planned, partial(_meets_bar, rules, signal=signal))
     most = rules.acting.token_budget if rules.acting.budget_action == "wrap_up" else None
     spent = most is not None and memory.tokens >= most
-    why = wrap_up or ("budget: token_budget used up" if spent else "")
+    why = call.advice.wrap_up or ("budget: token_budget used up" if spent else "")
     if not why:
         return planned, ()
     if not planned.directive:
-        for_budget = why.startswith("budget: ")
-        text = skip_directive(repairing=moment.repairing)
-        if for_budget:
-            text = BUDGET_DIRECTIVE.format(used=why.removeprefix("budget: "))
+        text = BUDGET_DIRECTIVE.format(used=why.removeprefix("budget: "))
         planned = replace(planned, directive=text)
     return planned, (why,)
-
-
-def _meets_bar(rules: SteeringRules, action: str, signal: ActionSignal) -> bool:
-    return meets_precision_bar(action, signal, _calibration(rules), rules.acting)
-
-
-def _calibration(rules: SteeringRules) -> Calibration:
-    return rules.policy.difficulty.calibration or shipped_calibration()
 
 
 def _without_kept(decided: Decided) -> Decided:

@@ -426,7 +426,7 @@ STEERING = "steering"  # the subject of the hold that switches guidance and rout
 
 class Question(Struct, frozen=True, kw_only=True):
     """A question to a person about a run: open until `until`; `secret` signs its links. A yes to a
-    budget raises the limits of the account to `limits`; `budget` is empty for a run at risk."""
+    budget raises the limits of the account to `limits`; `budget` is empty for a run in trouble."""
 
     secret: str
     until: float

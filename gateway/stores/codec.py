@@ -12,7 +12,15 @@ import orjson
 
 from gateway.stores import records
 from gateway.stores.learning import DecisionRow
-from gateway.stores.totals import ExperimentRun, RunRecord, RunTotals, Stop, held, stop_of
+from gateway.stores.totals import (
+    HAND_OVER,
+    ExperimentRun,
+    RunRecord,
+    RunTotals,
+    Stop,
+    held,
+    stop_of,
+)
 from gateway.wire.coerce import as_json_value
 
 T = TypeVar("T")
@@ -27,9 +35,9 @@ def names(kind: type, *without: str) -> tuple[str, ...]:
 # The counters of a run share one JSON column, `counts`.
 _COUNTERS = (
     *("states", "fired", "failure_types", "models", "severity"),
-    *("unsteered", "estimated", "guidance", "human", "at_risk", "at_risk_tokens"),
-    "acts",
+    *("unsteered", "estimated", "guidance", "human", "asked", "acts"),
 )
+_ASKED_STORED = "at_risk"  # the name of `asked` in the column, which earlier versions read, too
 
 CONVERSATION_COLUMNS = names(records.ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
@@ -54,9 +62,9 @@ _STEP_VALUES = ("step_index", "at", "state", "difficulty", "composite", "failure
 STEP_COLUMNS = (*_STEP_VALUES, "readings", "call", "content")
 # The columns of a step that its scores give.
 SCORE_COLUMNS = ("state", "difficulty", "composite", "failure_type", "readings")
-# The first four are stored if any field is known, the others where they are not empty.
+# The first three are stored if any field is known, the others where they are not empty.
 _READINGS = records.StepReadings.__struct_fields__
-_FOUND = _READINGS[4:]
+_FOUND = _READINGS[3:]
 INJECTION_COLUMNS = names(records.InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
@@ -88,15 +96,26 @@ def conversation_of(row: Sequence[Any]) -> records.ConversationRecord:
 def totals_row(totals: RunTotals) -> tuple[Any, ...]:
     """To SUM_COLUMNS and `counts`."""
     counts = dict(zip(_COUNTERS, _counters(totals), strict=True))
+    counts[_ASKED_STORED] = counts.pop("asked")
     return (*_sums(totals), _json(counts))
 
 
 def totals_of(row: Sequence[Any]) -> RunTotals:
     """From SUM_COLUMNS and `counts`. A state that no step has any more is left out."""
-    counts = orjson.loads(row[-1])
+    counts = _counts_of(row[-1])
     if states := counts.get("states"):
         counts["states"] = {name: number for name, number in states.items() if number}
     return RunTotals(**dict(zip(SUM_COLUMNS, row[:-1], strict=True)), **counts)
+
+
+def _counts_of(text: str) -> dict[str, Any]:
+    """From the `counts` column. Earlier versions stored a reading among the times of acts, and
+    counters that this one has no use for."""
+    stored = orjson.loads(text)
+    counts = {name: stored[name] for name in _COUNTERS if name in stored}
+    counts["asked"] = {k: n for k, n in stored.get(_ASKED_STORED, {}).items() if k == HAND_OVER}
+    counts.get("acts", {}).pop("risk", None)
+    return counts
 
 
 def run_of(row: Sequence[Any]) -> RunRecord:
@@ -128,7 +147,7 @@ EXPERIMENT_RUN = _SQL.read_text("utf-8").format(newest=STOP_COLUMNS[0], hold=STO
 def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
     """From EXPERIMENT_RUN."""
     *values, newest, hold, text = row
-    counts = orjson.loads(text)
+    counts = _counts_of(text)
     named = ("models", "estimated", "human", "acts")
     values[20:20] = [counts.get(name, {}) for name in named]
     return ExperimentRun(*(*values, _stopped(newest, hold), counts))
@@ -138,9 +157,9 @@ def step_row(step: records.StepRow) -> tuple[Any, ...]:
     """To STEP_COLUMNS."""
     readings = None
     found = {name: value for name in _FOUND if (value := getattr(step, name))}
-    if step.scores or step.fired or step.evidence or step.risk is not None or found:
+    if step.scores or step.fired or step.evidence or found:
         scored = {"scores": step.scores, "fired": step.fired, "evidence": step.evidence}
-        readings = _json({**scored, "risk": step.risk, **found})
+        readings = _json({**scored, **found})
     call = None if step.call is None else _json(step.call)
     return (*_step(step), readings, call, content_json(step.content))
 

@@ -11,7 +11,6 @@ from typing import Any, Generic, Literal, TypeVar
 from msgspec import Struct
 
 from gateway.steering.guidance.pattern import Pattern, Status, Tier
-from gateway.steering.scoring.risk import OwnRisk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,20 +233,9 @@ class DecidedRun(Struct, frozen=True, kw_only=True):
     cost_usd: float | None
 
 
-class EndedRun(Struct, frozen=True, kw_only=True):
-    """A run with an outcome. `run`: as it was noted, `at` its end; without a workload if it was
-    not. `weight`: the confidence in the outcome. `sequence`: in its conversation, from 0."""
-
-    run: WorkloadRun
-    failed: bool
-    weight: float
-    sequence: int
-    project: str = ""
-
-
 class PolicyRoute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model on which the runs of a workload begin. `counts`: by model, its solved and failed
-    runs as routing and risk read them, which fade."""
+    runs as routing reads them, which fade."""
 
     tenant: str
     client: str = ""
@@ -270,12 +258,12 @@ class PolicyEntry(Struct, Generic[Applies], frozen=True, kw_only=True, forbid_un
 
 
 class LearnedPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The policy that was learned. `form` of its file; `digest` of all entries. A threshold's
-    name ends with its tenant."""
+    """The policy that was learned. `form` of its file; `digest` of all entries.
+    `thresholds`: of a policy that an earlier version compiled; they have no effect."""
 
     form: Literal[1] = 1
     routes: tuple[PolicyEntry[PolicyRoute], ...] = ()
-    thresholds: tuple[PolicyEntry[OwnRisk], ...] = ()
+    thresholds: tuple[Any, ...] = ()
     lessons: tuple[PolicyEntry[Pattern], ...] = ()
     rules: tuple[PolicyEntry[Pattern], ...] = ()
     digest: str = ""

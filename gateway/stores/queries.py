@@ -25,10 +25,8 @@ from gateway.stores.totals import (
     STOPPERS,
     CallTotals,
     CountedSteps,
-    RiskSums,
     RunRecord,
     Severity,
-    count_at_risk,
     severity_by,
     step_severity,
 )
@@ -324,16 +322,15 @@ class HealthSummary(RunCounts, frozen=True, kw_only=True):
     of 0.35. `fires`, `severity` and `states` count scored steps by monitor, by low / warn / danger,
     and by state. `saved_usd` covers the calls whose price is known with and without steering.
     `unsteered` counts calls without a decision by reason; `estimated`: the estimated part of the
-    sums. `guidance` counts pieces by source, `severity_runs` runs by the worst they came to;
-    `at_risk`: see `RiskSums`. `recent`: the last 30 runs, oldest first. `limited`: more runs match,
-    and only the newest are in it."""
+    sums. `guidance` counts pieces by source, `severity_runs` runs by the worst they came to.
+    `recent`: the last 30 runs, oldest first. `limited`: more runs match, and only the newest are in
+    it."""
 
     mean_composite: float = 0.0
     peak_composite: float = 0.0
     cached_share: float = 0.0
     fires: Mapping[str, int] = {}
     severity_runs: Mapping[str, int] = {}
-    at_risk: Mapping[str, Mapping[str, int]] = {}
     by_agent: tuple[AgentHealth, ...] = ()
     recent: tuple[RecentRun, ...] = ()
     limited: bool = False
@@ -414,26 +411,22 @@ class Counted(Struct, frozen=True):
 
     counters: Mapping[str, Mapping[str, Any]]
     severity_runs: Mapping[str, int]
-    at_risk: RiskSums
 
 
 def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
-    """The sums over runs, each as (highest composite, counters as JSON, outcome, steps, tokens).
-    SQL takes ten times as long to group what it finds in JSON."""
+    """The sums over runs, each as (highest composite, counters as JSON). SQL takes ten times as
+    long to group what it finds in JSON."""
     counters: dict[str, dict[str, Any]] = {}
     severity_runs: dict[str, int] = {}
-    at_risk: RiskSums = {}
-    for peak, text, outcome, steps, tokens in runs:
+    for peak, text in runs:
         found = orjson.loads(text)
-        reached = found.pop("at_risk", {}), found.pop("at_risk_tokens", {})
-        count_at_risk(at_risk, *reached, outcome=outcome, steps=steps, tokens=tokens)
         severity = severity_by(peak, found["fired"], found["states"])
         severity_runs[severity] = severity_runs.get(severity, 0) + 1
         for counter, counts in found.items():
             sums = counters.setdefault(counter, {})
             for name, count in (counts or {}).items():
                 sums[name] = sums.get(name, 0) + count
-    return Counted(counters, severity_runs, at_risk)
+    return Counted(counters, severity_runs)
 
 
 def summary(
@@ -458,7 +451,6 @@ def summary(
         fires=counters.get("fired", {}),
         states={name: n for name, n in counters.get("states", {}).items() if n},
         severity_runs=counted.severity_runs,
-        at_risk=counted.at_risk,
         by_agent=by_agent,
         recent=recent,
         limited=limited,

@@ -167,20 +167,18 @@ class CandidateRow(Struct, frozen=True, kw_only=True):
 
 
 class StepReadings(Struct, frozen=True, kw_only=True):
-    """The readings of a step, which share one column. `risk`: probability that the run fails;
-    `lasting_risk`: `to_act_on` of `RunRisk`. `loop_count`: times that a call of the step gave the
-    same result before. `e1_match`: the most similar e1 pattern that cleared its gate. `candidates`:
-    all e1 and e2 patterns above the recall floor, the most similar first. `acts`: kinds of what was
-    decided to be done, in every mode alike; OWN_MODE alone where the client chose the mode."""
+    """The readings of a step, which share one column. `loop_count`: times that a call of the step
+    gave the same result before. `e1_match`: the most similar e1 pattern that cleared its gate.
+    `candidates`: all e1 and e2 patterns above the recall floor, the most similar first. `acts`:
+    kinds of what was decided to be done, in every mode alike; OWN_MODE alone where the client chose
+    the mode."""
 
     scores: Mapping[str, float] = {}
     fired: tuple[str, ...] = ()
     evidence: Mapping[str, str] = {}
-    risk: float | None = None
     loop_count: int = 0
     e1_match: str | None = None
     candidates: tuple[CandidateRow, ...] = ()
-    lasting_risk: float = 0.0
     acts: tuple[str, ...] = ()
 
 

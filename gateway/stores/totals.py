@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from gateway.config.load import CHOSEN_CONFIG
-from gateway.errors import AT_RISK, BY_OPERATOR, STOP_ABOVE, UNANSWERED, BudgetExceeded, RunStopped
+from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 
@@ -28,10 +28,6 @@ DANGER_COMPOSITE = 0.6
 RULES = "e3"  # the source of the universal rules, which are the same in every run
 DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
 HAND_OVER = "hand_over"  # the source of the text that asks a run to stop and report
-# The levels of risk whose first lasting is kept with a run: from them a curve is made of what
-# handing over or ending at each level would have come to.
-RISK_LEVELS: Final[tuple[str, ...]] = tuple([f"{level / 100:.2f}" for level in range(50, 100, 5)])
-ALL_RUNS = "all"
 
 
 class TokenTotals(Struct, frozen=True, kw_only=True):
@@ -78,10 +74,8 @@ class CountedSteps(CallTotals, frozen=True, kw_only=True):
 
 class RunTotals(CountedSteps, frozen=True, kw_only=True):
     """Sums over one run's calls and scored steps. `steps`: the highest step index. `fired`: firings
-    per monitor. `human`: acts of a person by kind. `at_risk`: the first step at which the risk had
-    lasted at each of RISK_LEVELS, and the one at which the run was asked to hand over;
-    `at_risk_tokens`: the tokens that it had used by then. `acts`: the time of the first act of each
-    kind, and the `risk` before the first of all, in [0, 1], negative while nothing was scored."""
+    per monitor. `human`: acts of a person by kind. `asked`: the step at which the run was asked to
+    hand over, by HAND_OVER. `acts`: the time of the first act of each kind."""
 
     steps: int = 0
     scored_steps: int = 0
@@ -89,8 +83,7 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
     composite_sum: float = 0.0
     fired: Mapping[str, int] = {}
     human: Mapping[str, int] = {}
-    at_risk: Mapping[str, int] = {}
-    at_risk_tokens: Mapping[str, int] = {}
+    asked: Mapping[str, int] = {}
     acts: Mapping[str, float] = {}
 
     @property
@@ -127,7 +120,6 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
             if state != step.state:
                 states[state] = states.get(state, 0) - 1
                 states[step.state] = states.get(step.state, 0) + 1
-        reached, reached_tokens = self._reached(scored, sources)
         cost, unsteered, saved = self._costs(calls)
         tokens, latency_s, overhead_ms = _sums(calls)
         return RunTotals(
@@ -159,29 +151,14 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
             estimated=_with_estimates(self.estimated, calls),
             guidance=_counted(self.guidance, sources),
             human=_counted(self.human, human),
-            at_risk=reached,
-            at_risk_tokens=reached_tokens,
+            asked=self._asked(scored, sources),
             acts=_with_acts(self.acts, fresh),
         )
 
-    def _reached(
-        self, steps: Sequence[StepRow], sources: Sequence[str]
-    ) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """`at_risk` and `at_risk_tokens` after these steps, and guidance from these sources."""
-        risky = [step for step in steps if step.lasting_risk >= float(RISK_LEVELS[0])]
-        if not risky and HAND_OVER not in sources:
-            return self.at_risk, self.at_risk_tokens
-        found, tokens = dict(self.at_risk), dict(self.at_risk_tokens)
-        if HAND_OVER in sources:
-            found.setdefault(HAND_OVER, max([self.steps, *[step.step_index for step in steps]]))
-        for step in sorted(risky, key=lambda each: each.step_index):
-            earlier = [each.call for each in steps if each.step_index < step.step_index]
-            spent = _sums([call for call in earlier if call is not None])[0]
-            for level in RISK_LEVELS:
-                if level not in found and step.lasting_risk >= float(level):
-                    found[level] = step.step_index
-                    tokens[level] = self.input_tokens + self.output_tokens + spent[0] + spent[3]
-        return found, tokens
+    def _asked(self, steps: Sequence[StepRow], sources: Sequence[str]) -> Mapping[str, int]:
+        if HAND_OVER not in sources or HAND_OVER in self.asked:
+            return self.asked
+        return {HAND_OVER: max([self.steps, *[step.step_index for step in steps]])}
 
     def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
         cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
@@ -234,8 +211,7 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
 def _with_acts(known: Mapping[str, float], steps: Sequence[StepRow]) -> Mapping[str, float]:
     for step in steps:
         if step.acts and not known.keys() >= set(step.acts):
-            first = {"risk": -1.0 if step.risk is None else step.risk}
-            known = dict.fromkeys(step.acts, step.at) | (first if not known else {}) | dict(known)
+            known = dict.fromkeys(step.acts, step.at) | dict(known)
     return known
 
 
@@ -273,8 +249,7 @@ class Stop(Struct, frozen=True, kw_only=True):
 STOPPERS = {
     "operator": "the operator",
     "budget": "a budget",
-    "steering": STOP_ABOVE.removesuffix(": "),
-    "at_risk": AT_RISK.removesuffix(": "),
+    "on_trouble": ON_TROUBLE.removesuffix(": "),
     "ask": UNANSWERED.removesuffix(": "),
 }
 RAISE_IT = " Raise it: "  # in a stored reason, before the command: no answer to a client has it
@@ -292,7 +267,7 @@ def resume_command(subject: str) -> str:
 
 def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
     """The stop of a run on which there is a hold."""
-    by = {AT_RISK: "at_risk", UNANSWERED: "ask"}.get(why[: why.find(": ") + 2], "operator")
+    by = {ON_TROUBLE: "on_trouble", UNANSWERED: "ask"}.get(why[: why.find(": ") + 2], "operator")
     why = why if by == "operator" else why.partition(": ")[2]
     go_on = resume_command(subject)
     if action == "ask":
@@ -301,18 +276,14 @@ def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
 
 
 def stop_of(error: str | None, reasons: Sequence[str], at: float) -> Stop | None:
-    """The stop that the newest call of a run met, at this time; None for one that was sent. A hold
-    is in force while it is stored."""
-    if error not in (BudgetExceeded.label, RunStopped.label):
+    """The budget that refused the newest call of a run, at this time; None for a call that was
+    sent, or that met a hold: one is in force while it is stored."""
+    if error != BudgetExceeded.label:
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
-    by = "budget" if error == BudgetExceeded.label else "steering"
-    if by == "steering" and any(each in why for each in (BY_OPERATOR, AT_RISK, UNANSWERED)):
-        return None
-    why = why.removeprefix(f"{error}: ").rpartition(STOP_ABOVE)[2]
-    why, _, command = why.partition(RAISE_IT)
+    why, _, command = why.removeprefix(f"{error}: ").partition(RAISE_IT)
     name = command.split()[3] if command else ""
-    return Stop(action="stop", by=by, why=why, name=name, at=at, go_on=command)
+    return Stop(action="stop", by="budget", why=why, name=name, at=at, go_on=command)
 
 
 class RunRecord(RunUpdate, frozen=True, kw_only=True):
@@ -328,7 +299,7 @@ class RunRecord(RunUpdate, frozen=True, kw_only=True):
     @property
     def handed_over(self) -> int | None:
         """The step at which the run was asked to stop and report; None for one that was not."""
-        return self.totals.at_risk.get(HAND_OVER)
+        return self.totals.asked.get(HAND_OVER)
 
     @property
     def title(self) -> str:
@@ -398,35 +369,6 @@ def streaks(steps: Sequence[StepRow]) -> list[int]:
         length = length + 1 if any(name != LENGTH_MONITOR for name in step.fired) else 0
         found.append(length)
     return found
-
-
-RiskSums = dict[str, dict[str, int]]
-"""Runs with a known outcome, by ALL_RUNS and each of RISK_LEVELS: `runs` that reached it, of which
-`failed`; `steps` and `tokens` that were ahead of them then. HAND_OVER: `runs` left out."""
-
-
-def count_at_risk(
-    sums: RiskSums,
-    reached: Mapping[str, int],
-    reached_tokens: Mapping[str, int],
-    *,
-    outcome: str | None,
-    steps: int,
-    tokens: int,
-) -> None:
-    """Add one run. A run that was handed over is left out: the text changed how it ended."""
-    if outcome not in ("success", "failure"):
-        return
-    if HAND_OVER in reached:
-        left_out = sums.setdefault(HAND_OVER, {"runs": 0})
-        left_out["runs"] += 1
-        return
-    for level in (ALL_RUNS, *reached):
-        own = sums.setdefault(level, dict.fromkeys(("runs", "failed", "steps", "tokens"), 0))
-        own["runs"] += 1
-        own["failed"] += outcome == "failure"
-        own["steps"] += max(0, steps - reached.get(level, 0))
-        own["tokens"] += max(0, tokens - reached_tokens.get(level, 0))
 
 
 AT_ONCE = 5_000  # runs read at once: about 50 ms in the thread that reads; other reads come between

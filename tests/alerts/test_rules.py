@@ -43,8 +43,8 @@ def an_account(used: float) -> UsedAccount:
 
 
 def a_handed_over_run(steps: int, *, ended: bool = False) -> RunRecord:
-    stop = Stop(action="stop", by="at_risk", why="risk 0.91 for three steps") if ended else None
-    totals = RunTotals(steps=steps, at_risk={HAND_OVER: 12})
+    stop = Stop(action="stop", by="on_trouble", why="it loops") if ended else None
+    totals = RunTotals(steps=steps, asked={HAND_OVER: 12})
     return replace(a_live_run(0).run, totals=totals, stopped=stop)
 
 
@@ -67,8 +67,7 @@ CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
         Signals(newest=(a_handed_over_run(15, ended=True),), goes_on_after=3),
         [("hand_over:r1", "warn"), ("run_stopped:r1:0.000", "danger")],
     ),
-    (Signals(newest=(a_stopped_run("at_risk", 7.5),)), [("run_stopped:r1:7.500", "danger")]),
-    (Signals(newest=(a_stopped_run("steering", 7.5),)), [("run_stopped:r1:", "danger")]),
+    (Signals(newest=(a_stopped_run("on_trouble", 7.5),)), [("run_stopped:r1:7.500", "danger")]),
     (
         Signals(newest=(a_stopped_run("budget", 1), a_stopped_run("budget", 2))),
         [("run_stopped:r1:raise it", "danger")] * 2,  # one stop, however often the agent asks

@@ -313,23 +313,3 @@ def test_a_signed_link_answers_one_question(
     assert httpx.post(server.url + links(receiver)["no"]).status_code == 200
     assert next_call.done().status_code == 429
     assert answers(server) == [("approve", run, "ann", ""), ("deny", run, "", "")]
-
-
-def test_a_run_at_risk_is_asked_about_once(
-    gateway_server: Start, upstream: ScriptedUpstream
-) -> None:
-    """`control.at_risk: ask` waits where `end` stops; after a yes the run goes on."""
-    from tests.budgets.test_at_risk import LEVEL
-    from tests.budgets.test_strikes import LOOPING, MOST, loop
-    from tests.patience import DEADLINE_MS
-
-    upstream.default = LOOPING
-    control = {"at_risk": "ask", "hand_over_at": LEVEL, "end_at": 1.0, "end_after": 2}
-    more: dict[str, Any] = {"steering": {"deadline_ms": DEADLINE_MS}, "budgets": []}
-    server = gateway_server(settings(control=control, **more))
-    looping = Waiting(lambda: loop(server, **AGENT))
-    run = asked(server)
-    assert questions(server)[0]["reason"].startswith("control.at_risk: risk 0.")
-    assert answer(server, run, "approve") == 200
-    answers = looping.done(60)
-    assert [each.status_code for each in answers] == [200] * MOST

@@ -167,7 +167,7 @@ def test_a_stopped_run_is_shown_as_stopped(
     assert words in capsys.readouterr().out
     assert main(["runs", "list", "--stopped", by, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stopped"] == stop
-    assert main(["runs", "list", "--stopped", "at_risk"]) == 0
+    assert main(["runs", "list", "--stopped", "on_trouble"]) == 0
     assert capsys.readouterr().out == "no runs\n"
     assert main(["runs", "show", run_id]) == 0
     told = capsys.readouterr().out.replace("\n", " ")

@@ -28,8 +28,6 @@ from gateway.learning.corrections import project_of
 from gateway.offline import policy_file
 from gateway.steering.guidance.lessons import LessonQuery
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
-from gateway.steering.scoring.calibration import Peaks
-from gateway.steering.scoring.risk import Gain, OwnRisk
 from gateway.stores.learning import EvidenceRow, LearnedPolicy
 from gateway.stores.records import PromptMessage
 from gateway.stores.sql.changes import Change
@@ -81,7 +79,7 @@ TAUGHT = [
 
 
 async def fill(stores: Stores, runs: int = RUNS) -> None:
-    """Runs of one workload on two models that do as well, lessons, and a fit of the risk."""
+    """Runs of one workload on two models that do as well, and lessons."""
     assert stores.workloads is not None
     noted = []
     for number in range(runs):
@@ -91,13 +89,6 @@ async def fill(stores: Stores, runs: int = RUNS) -> None:
         noted.append(a_workload_run(f"r{number:04}", "small" if number % 2 else "big"))
     await stores.workloads.note(noted)
     await teach(stores, TAUGHT)
-    gain = Gain(runs=400, failed=80, days=20, mean=0.05, low=0.01, total=20.0)
-    own = OwnRisk(slope=0.8, offsets={"client:agent": 0.5}, works=Peaks(runs=400), gain=gain)
-    await stores.workloads.put_own_risk(TENANT, OwnRisk(**{**_values(own), "since": START}))
-
-
-def _values(own: OwnRisk) -> dict[str, Any]:
-    return {name: getattr(own, name) for name in own.__struct_fields__}
 
 
 async def teach(stores: Stores, lessons: list[Pattern], run: str = "r0000") -> None:
@@ -154,7 +145,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Run:
 def test_compiled_compared_published_rolled_back(store: StorageSettings, command: Run) -> None:
     """The whole way on 500 runs."""
     on(store, fill)
-    assert "entries: 4" in command("compile", "-o", "a.yaml")
+    assert "entries: 3" in command("compile", "-o", "a.yaml")
     text = Path("a.yaml").read_text()
     assert text == command("compile"), "the same store gives the same bytes"
     route = yaml.safe_load(text)["routes"][0]
@@ -237,15 +228,14 @@ def test_what_publishing_refuses(store: StorageSettings, command: Run) -> None:
         ("./gradlew", "./other", "lesson e1-active: its text is not what"),
         ("pnpm instead", "yarn instead", "rule e1-rule: its text is not"),
         ("model: big", "model: small", "its model is not what was compiled"),
-        ("slope: 0.8", "slope: 0.9", f"threshold {TENANT}: its slope is not"),
         ("share: 0.5", "share: 0.9", "its situation, status or share is not"),
-        ("slope: 0.8", "slope: [", "line"),
-        ("slope: 0.8", "slope: much", "thresholds[0].applies.slope: Expected float, got str"),
+        ("share: 0.5", "share: [", "line"),
+        ("share: 0.5", "share: much", "share: Expected float, got str"),
         ("workload: w1", "work: w1", "unknown field work"),
         ("form: 1", "form: 2", "form: Invalid enum value 2"),
         ("form: 1\n", "", "form: none"),
         ("form: 1", "form: 1 # \u202e", "characters that do not show"),
-        ("slope: 0.8", "slope: .nan", "slope: Expected `float`, got `null`".replace("`", "")),
+        ("share: 0.5", "share: .nan", "share: Expected `float`, got `null`".replace("`", "")),
         ("form: 1", "x: &x [1]\nform: *x", "or an alias"),
     ):
         Path("edited.yaml").write_text(text.replace(old, new, 1))

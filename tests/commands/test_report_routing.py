@@ -10,12 +10,9 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.cli import main
-from gateway.config.models import DAY_S
 from gateway.config.storage import StorageSettings
-from steering_gateway_testing.store_conformance.records import START, a_call, a_conversation, a_run
+from steering_gateway_testing.store_conformance.records import a_call, a_conversation, a_run
 from steering_gateway_testing.store_conformance.workloads import a_workload_run
-from tests.learning.distilling import stored
-from tests.learning.runs import shell
 
 CHOICE = {
     "model": "small",
@@ -68,42 +65,5 @@ def test_the_report(
     success = {row["policy"]: row["success"] for row in found["values"]}
     assert success == {"learned": 0.75, "states": 1, "always big": 1, "always small": 0.5}
     assert main(["report", "--routing", "--json", "--tenant", "nobody"]) == 0
-    nothing = {"workloads": [], "decided": 0, "values": [], "own_risks": [], "published": ""}
+    nothing = {"workloads": [], "decided": 0, "values": [], "published": ""}
     assert json.loads(capsys.readouterr().out) == nothing
-
-
-async def _shifted(path: str) -> None:
-    """Runs of a month that one client solves and the other does not."""
-    stores = await open_stores(StorageSettings(path=path))
-    assert stores.workloads is not None
-    for number in range(150):
-        name, client = f"r{number:04}", ("works", "fails")[number % 2]
-        at = START + number // 5 * DAY_S
-        calls = [shell("ls", "a"), shell("make", "ok")]
-        record = stored(number, calls, updated_at=at, ended_at=at)
-        await stores.states.commit(record)
-        await stores.workloads.note([a_workload_run(name, client=client, at=at)])
-        outcome = "failure" if client == "fails" else "success"
-        await stores.runs.set_outcome(name, outcome, source="api", tenant=None)
-    await stores.close()
-
-
-def test_the_risk_by_own_outcomes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Fitted on demand; the report tells what is used, since when, on how many runs, and why."""
-    path = str(tmp_path / "log.db")
-    asyncio.run(_shifted(path))
-    monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
-    monkeypatch.setenv("COLUMNS", "300")
-    assert main(["calibrate"]) == 0
-    said = capsys.readouterr().out
-    assert "risk of acme: fitted, in use since 20" in said
-    assert "alarm on files or programs: as shipped, 75 solved runs" in said
-    assert main(["report", "--routing"]) == 0
-    assert said.strip() in capsys.readouterr().out
-    assert main(["calibrate", "--json"]) == 0
-    (own,) = json.loads(capsys.readouterr().out)
-    assert (own["tenant"], own["runs"]) == ("acme", 110)
-    assert own["low"] > 0
-    assert own["offsets"]["client:fails"] > 0 > own["offsets"]["client:works"]

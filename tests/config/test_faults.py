@@ -109,18 +109,6 @@ def test_a_command_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) ->
     assert [line.partition(": ")[:2] for line in told] == [("gateway", ": ")] * 2
 
 
-def test_a_share_or_a_level_out_of_range_is_named_with_its_section() -> None:
-    """Of the risk's promise, and of the acts at risk."""
-    found = faults_of("difficulty: {false_alarms: 2}\n")
-    assert found == ["config.yaml, line 1: difficulty.false_alarms: must be in [0, 1), got 2.0"]
-    found = faults_of("control:\n  end_at: 95\n")
-    assert found == [
-        "config.yaml, line 2: control.end_at: must be above 0, and at most 1, got 95.0"
-    ]
-    (low,) = faults_of("control:\n  end_at: 0.5\n")
-    assert low.endswith("control.hand_over_at: must be above 0, and at most end_at (0.5)")
-
-
 @pytest.mark.parametrize("price", ["cheap", "-1e-6", "true", "[1]", ".nan"])
 @pytest.mark.parametrize("part", ["litellm_params: {model: openai/x, ", "model_info: {"])
 def test_a_price_that_is_no_amount_is_refused(part: str, price: str) -> None:

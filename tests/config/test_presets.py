@@ -11,7 +11,6 @@ import yaml
 from gateway.config import Settings, settings_from_dict
 from gateway.config.settings import SEEDS
 from gateway.errors import ConfigError
-from gateway.steering.acting import ACTIONS
 
 SHIPPED = Path(__file__).parents[2] / "config.yaml"
 
@@ -34,7 +33,6 @@ def test_seeds_sets_everything_in_one_line(shipped: bool) -> None:
     assert settings.difficulty.scorer == "heuristic"
     assert settings.monitors.suite == "reference"
     assert settings.etraces.e2_when == "always"
-    assert set(settings.steering.act_above) == set(ACTIONS)
     assert settings_from_dict({"preset": "default"}, {}) == Settings()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.cli import main
-from gateway.config import load_settings, removed_keys, settings_from_dict
+from gateway.config import Settings, load_settings, removed_keys, settings_from_dict
+from gateway.errors import ConfigError
 
 OLD = {"learning": {"mining": False, "max_general": 7, "trials": "on"}}
 VARIABLES = {"GATEWAY_LEARNING__MINING": "false", "GATEWAY_LEARNING__MAX_GENERAL": "7"}
@@ -30,6 +32,35 @@ def test_each_is_named_as_it_is_written() -> None:
     assert "learning.read_runs" in found["learning.mining"]
     assert "learning.max_instances" in found["GATEWAY_LEARNING__MAX_GENERAL"]
     assert removed_keys({"learning": {"trials": "on"}, "storage": None}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        ({"control": {"at_risk": "end"}}, "control.at_risk"),
+        ({"control": {"at_risk": "ask"}}, "control.at_risk"),
+        ({"steering": {"stop_above": 0.8}}, "steering.stop_above"),
+    ],
+)
+def test_a_limit_that_is_gone_is_refused(raw: dict[str, Any], key: str) -> None:
+    """It ended or stopped runs, which must not vanish quietly: one line says what replaces it."""
+    with pytest.raises(ConfigError) as refused:
+        settings_from_dict(raw)
+    (fault,) = refused.value.faults
+    assert fault.startswith(f"{key}: is gone: write control.on_trouble: ")
+
+
+def test_a_limit_that_was_off_stops_no_start() -> None:
+    """Nor one that only handed runs over; each is named, like every number of the risk."""
+    for value in ("off", False, "hand_over"):
+        assert settings_from_dict({"control": {"at_risk": value, "end_at": 0.9}}) == Settings()
+    raw = {"steering": {"stop_above": None, "act_above": {}}, "routing": {"own_risk": False}}
+    assert settings_from_dict(raw) == Settings()
+    assert set(removed_keys(raw, {})) == {
+        "steering.stop_above",
+        "steering.act_above",
+        "routing.own_risk",
+    }
 
 
 def test_check_config_says_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,8 @@ budgets:
   limits: {usd: 5, calls: "300"}
   ladder: [{at: 0.8, do: warn}, {at: 0.9, cheaper: a}, {at: 1, do: stop}]
 auth: {gateway_keys: {t: "${K}"}, rights: {t: {models: ["gpt-*"]}}}
-control: {stop_status: 401, at_risk: off}
-steering: {mode: on, token_budget: null, act_above: {route_slow: 0.5}}
+control: {stop_status: 401}
+steering: {mode: on, token_budget: null}
 storage: {path: ":memory:", retention_days: "${DAYS:-3}"}
 fsm: {fast_threshold: 0.8, slow_threshold: 0.9, skip_threshold: 1}
 injection: {cooldown_steps: {FAST: 5}}
@@ -119,7 +119,7 @@ def test_valid_configs_are_valid() -> None:
         "server: {port: 1.5}",
         "server: {trusted_hosts: localhost}",
         "steering: {mode: onn}",
-        "steering: {stop_above: 1.5}",
+        "steering: {token_budget: 0.5}",
         "storage: {store_content: maybe}",
         "storage: {reader_threads: 65}",
         "model_list: null",

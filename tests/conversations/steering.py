@@ -19,7 +19,6 @@ from gateway.conversations.steer_request import ModelTraits, RequestSteerer
 from gateway.conversations.steering_result import SteeringResult, unobserved
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.offline.replay import policy_from_dict
-from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import Gates
@@ -31,8 +30,6 @@ from gateway.tasks import DeadlinePassed, OwnTime
 
 TENANT = "team"
 REQUESTED = "asked"
-EAGER = {"act_above": dict.fromkeys(ACTIONS, 0.0)}
-"""Every action is taken at any sign."""
 
 BASH = {"type": "function", "function": {"name": "bash"}}
 TASK = [

@@ -13,7 +13,7 @@ from gateway.conversations.loading import merge, merged_call
 from gateway.steering.identity import child_id, conversation_id
 from gateway.steering.policy import Policy
 from gateway.stores.records import CallRecord, RunUpdate, StepRow
-from tests.conversations.test_priors import a_conversation
+from tests.conversations.test_choices import a_conversation
 
 _CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
 

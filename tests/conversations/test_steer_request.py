@@ -19,7 +19,6 @@ from gateway.steering.identity.branch import Awaits
 from gateway.steering.steer import Advice
 from gateway.tasks import DeadlinePassed
 from tests.conversations.steering import (
-    EAGER,
     REQUESTED,
     TENANT,
     Agent,
@@ -36,7 +35,6 @@ JUDGED = {
     "model_list": [{"model_name": "j", "litellm_params": {"model": "openai/j", "api_key": "k"}}],
 }
 GUIDED = {
-    "steering": EAGER,
     "etraces": {"e2_when": "always", "e1_composite": 0.0, "e2_gate": 0.0},
     "learning": {"trials": "on"},
 }
@@ -395,7 +393,7 @@ async def test_nothing_is_decided_when_steering_is_off() -> None:
 
 async def test_the_control_arm_decides_when_to_act() -> None:
     """Its draws, not the run's readings."""
-    settings = {**ROUTED, "steering": EAGER}
+    settings = ROUTED
     arm = RandomArm(experiment="trial", unit="u", routing_share=1.0, guidance_share=0.0)
     agent = Agent(settings)
     await agent.turn(0, arm=arm)

@@ -21,7 +21,7 @@ STEPS = 8
 ROUTED = {
     **STEERING,
     "fsm": {"slow_threshold": 0.3},
-    "routing": {"escalate_at_severity": 0, "escalate_at_risk": 0.0},
+    "routing": {"escalate_at_severity": 0},
     "model_routing": {"SLOW": "strong"},
 }
 ASKED = "Your task is to create a detailed summary of the conversation so far, with every request."

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.steering.scoring.calibration import shipped_calibration
-from lab.evaluation import POINTS
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -85,32 +82,6 @@ def test_the_figures_of_the_readme_are_those_of_the_evidence() -> None:
     shown = set(re.findall(r"\d+\.\d %", (ROOT / "README.md").read_text()))
     assert shown
     assert not [figure for figure in shown if figure not in known]
-
-
-def test_the_evidence_is_of_the_shipped_weights() -> None:
-    """The held-out figures of the page are those of the run of `lab calibrate` that made the
-    shipped weights."""
-    page = (DOCS / "evidence.md").read_text()
-    held_out = shipped_calibration().provenance["held_out"]
-    difficulty, risk = held_out["difficulty"], held_out["risk"]
-    lines = [
-        " | ".join(f"**{held_out['auroc'][point]}**" for point in POINTS),
-        "| risk | " + " | ".join(map(bare, risk["matched_length"].values())) + " |",
-        *(
-            f"| {name} | "
-            + " | ".join(bare(errors[key]) for errors in risk["calibration_error"].values())
-            for name, key in (("no prior", "flat"), ("prior learned on the fly", "learned"))
-        ),
-        f"all steps | {bare(difficulty['auroc']['pooled'])} |",
-        f"pairs inside one run | {bare(difficulty['auroc']['inside_runs'])} |",
-        *held_out["alarms"].values(),
-    ]
-    assert not [line for line in lines if line not in page]
-
-
-def bare(share: float) -> str:
-    """A share as the page writes it: `.735`."""
-    return f"{share:.3f}".removeprefix("0")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -18,8 +18,8 @@ WHICH = "x-test-reply"
 SUMMARY = "summary of what comes before "
 TOOLS = [{"name": "Bash", "description": "Runs a command", "input_schema": {"type": "object"}}]
 _SUMMARISE = "Your task is to create a detailed summary of the conversation so far."
-Reading = tuple[int, int, float, float, str, tuple[str, ...]]
-"""Run, step, difficulty, risk, state and fired monitors, of one scored step."""
+Reading = tuple[int, int, float, str, tuple[str, ...]]
+"""Run, step, difficulty, state and fired monitors, of one scored step."""
 
 
 def replies(session: Session) -> Any:
@@ -101,10 +101,9 @@ async def stored(server: AppServer) -> list[Reading]:
         found: list[Reading] = []
         async for trace in stores.runs.export_runs(RunFilter()):
             for step in trace.steps:
-                if step.difficulty is not None and step.risk is not None:
-                    scores = step.difficulty, step.risk
-                    fired = tuple(step.fired)
-                    found.append((trace.run.sequence, step.step_index, *scores, step.state, fired))
+                if step.difficulty is not None:
+                    about = step.step_index, step.difficulty, step.state
+                    found.append((trace.run.sequence, *about, tuple(step.fired)))
     finally:
         await stores.close()
     return sorted(found)

@@ -14,6 +14,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.verdicts import USED_FROM, Verdicts, implicit
 from gateway.learning.worker import Learner
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.totals import RunRecord
@@ -38,9 +39,18 @@ FINE = "Great, thanks. Commit and push it."
 )
 def test_what_a_person_does_next(said: str, acts: tuple[str, ...], found: tuple[str, str]) -> None:
     """With a confidence, which is never that of a report."""
-    ((source, verdict, _, sure),) = implicit((), answered=True, next_task=said, acts=acts)
+    done = [Intervention(kind=kind, words=said, of_reply=True) for kind in acts]
+    ((source, verdict, _, sure),) = implicit((), answered=True, next_task=said, acts=done)
     assert (source, verdict) == found
     assert USED_FROM <= sure < 1
+
+
+def test_a_stop_without_words_says_nothing() -> None:
+    """The next message decides by itself; a run without an answer gets no verdict by it."""
+    silent = [Intervention(kind="interrupt", words="", of_reply=True)]
+    assert implicit((), answered=False, next_task=WRONG, acts=silent) == []
+    ((source, verdict, _, _),) = implicit((), answered=True, next_task=FINE, acts=silent)
+    assert (source, verdict) == ("moved_on", "success")
 
 
 def test_a_question_says_nothing() -> None:

@@ -12,7 +12,6 @@ import httpx
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.steering.acting import ACTIONS
 from gateway.stores.queries import RunTrace
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
@@ -24,9 +23,9 @@ from tests.patience import DEADLINE_MS
 Message = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
 RETRIED = {"x-stainless-retry-count": "1"}
-# The reference's formulas, which fix at which step something happens, and no precision bars.
+# The reference's formulas, which fix at which step something happens.
 GUIDING: dict[str, Any] = {
-    "steering": {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)},
+    "steering": {"deadline_ms": DEADLINE_MS},
     "difficulty": {"scorer": "heuristic"},
     "monitors": {"suite": "reference"},
 }

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.steering.acting import ACTIONS
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.control import CONTROL
 from tests.live.agents import Run, read_runs, recorded_replies
@@ -20,9 +19,9 @@ from tests.live.client import GUIDING, run_log
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE
 from tests.patience import DEADLINE_MS
 
-# No precision bars and low gates, so that there is much guidance to check.
+# Low gates, so that there is much guidance to check.
 EAGER = {
-    "steering": {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)},
+    "steering": {"deadline_ms": DEADLINE_MS},
     "etraces": {"e2_gate": 0.3, "recall_floor": 0.0},
     "learning": {"interval_s": 0.01},  # it reads runs beside the calls, and embeds what it finds
 }
@@ -73,7 +72,7 @@ async def test_the_rules_hold_with_the_shipped_monitors(
     every: int,
     eager: bool,
 ) -> None:
-    """With the shipped settings, but without precision bars."""
+    """With the shipped settings, and with low gates."""
     settings = EAGER if eager else {"steering": {"deadline_ms": DEADLINE_MS}}
     runs = read_runs(file)[::every]
     audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings)

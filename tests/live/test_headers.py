@@ -49,7 +49,6 @@ async def test_every_header_of_a_steered_answer(
     assert given.keys() == gateway_headers(first.headers).keys() | {
         "difficulty",
         "monitors",
-        "risk",
     }
     assert given["conversation-id"] == first.conversation
     assert (first.identity, given["identity"]) == ("new", "prefix")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from gateway.backends import open_stores
-from gateway.config.storage import StorageSettings
-from gateway.steering.scoring.risk import OwnRisk
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, opening, worker
 from tests.live.incidents import until
@@ -44,15 +39,13 @@ def settings(upstream: ScriptedUpstream, path: Path, **routing: Any) -> dict[str
     }
 
 
-async def report(
-    http: httpx.AsyncClient, url: str, task: str, outcome: str, **body: Any
-) -> tuple[str, str]:
-    """A run of one step, with its outcome; the model it was sent to, and the risk at its end."""
+async def report(http: httpx.AsyncClient, url: str, task: str, outcome: str, **body: Any) -> str:
+    """A run of one step, with its outcome; the model it was sent to."""
     agent = Agent(http, url, opening(task), **{"model": "big", **body})
     first = await agent.turn()
     agent.headers["x-gateway-outcome"] = outcome
-    last = await agent.turn()
-    return first.headers["x-gateway-model"], last.headers.get("x-gateway-risk", "")
+    await agent.turn()
+    return first.headers["x-gateway-model"]
 
 
 async def runs_of(http: httpx.AsyncClient, server: AppServer) -> Counter[tuple[str, str]]:
@@ -74,17 +67,15 @@ async def test_outcomes_move_later_runs(
     upstream.default = worker(9)
     server = gateway_server(settings(upstream, tmp_path))
     for number in range(4):
-        model, risk = await report(http, server.base_url, f"Big task {number}.", "success")
+        model = await report(http, server.base_url, f"Big task {number}.", "success")
         assert model == "big"
-    flat = float(risk)
     for number in range(4):
         await report(http, server.base_url, f"Small task {number}.", "success", model="small")
     expected = Counter({("big", "success"): 4, ("small", "success"): 4})
     assert await until(lambda: _counted(http, server, expected))
     # What was asked of `small` itself is another workload; nothing of `small` is known in this one.
-    model, risk = await report(http, server.base_url, "Later.", "success")
+    model = await report(http, server.base_url, "Later.", "success")
     assert model == "big"
-    assert float(risk) < flat, "the workload's success rate lowers the risk of its runs"
     await asyncio.to_thread(server.stop)
     server = gateway_server(settings(upstream, tmp_path, explore=1.0))
     expected["big", "success"] += 1
@@ -92,7 +83,7 @@ async def test_outcomes_move_later_runs(
     explored = Counter[str]()
     # What is explored is drawn: go on until the small model is known well, whatever the draw.
     for number in range(200):
-        model, _ = await report(http, server.base_url, f"Explored {number}.", "success")
+        model = await report(http, server.base_url, f"Explored {number}.", "success")
         explored[model] += 1
         if explored["big"] and 6 <= explored["small"] >= explored["big"] / 1.5:
             break
@@ -114,7 +105,7 @@ async def test_outcomes_move_later_runs(
     agent.url = server.base_url
     assert (await agent.turn()).headers["x-gateway-model"] == "small"
     tools = [{"type": "function", "function": {"name": "other", "parameters": {}}}]
-    model, _ = await report(http, server.base_url, "Other tools.", "success", tools=tools)
+    model = await report(http, server.base_url, "Other tools.", "success", tools=tools)
     assert model == "big"
 
 
@@ -144,35 +135,3 @@ async def test_without_outcomes_the_states_decide(
         asked.append([a.headers["x-gateway-model"] for a in await agent.run(8)])
     assert asked[0] == asked[1]
     assert set(asked[0]) == {"big", "small"}
-
-
-async def test_own_outcomes_move_the_risk(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
-) -> None:
-    """A fit in the database is read at a refresh, for runs with its names, and can be off."""
-    upstream.default = worker(9)
-
-    async def risk(server: AppServer, project: str, task: str) -> float:
-        agent = Agent(http, server.base_url, opening(f"{task} {project}"), model="big")
-        agent.headers["x-gateway-tag-project"] = project
-        await agent.turn()
-        return float((await agent.turn()).headers["x-gateway-risk"])
-
-    server = gateway_server(settings(upstream, tmp_path))
-    flat = await risk(server, "web", "Before.")
-    stores = await open_stores(StorageSettings(path=str(tmp_path / "runs.db")))
-    assert stores.workloads is not None
-    await stores.workloads.put_own_risk("default", OwnRisk(offsets={"project:web": 3.0}, since=1.0))
-    await stores.close()
-    numbers = itertools.count()
-
-    async def moved() -> bool:
-        return await risk(server, "web", f"Later {next(numbers)}.") > flat + 0.3
-
-    assert await until(moved)
-    assert await risk(server, "app", "Another one.") == pytest.approx(flat, abs=0.01)
-    (row,) = (await http.get(f"{server.url}/api/routing")).json()["own_risks"]
-    assert row["since"] == 1.0
-    await asyncio.to_thread(server.stop)
-    server = gateway_server(settings(upstream, tmp_path, own_risk=False))
-    assert await risk(server, "web", "Switched off.") == pytest.approx(flat, abs=0.01)

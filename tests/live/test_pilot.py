@@ -140,7 +140,7 @@ async def test_a_pilot_on_two_gateways(
         runs[run] = arm
         found = (await trace(database, answer.conversation)).run
         assert (found.experiment, found.arm, found.mode) == (name, arm, arm)
-        assert found.totals.acts.keys() == {"guidance", "risk"}
+        assert found.totals.acts.keys() == {"guidance"}
         assert bool(found.totals.injections) is (arm == "on")
         if number == 5:
             await asyncio.to_thread(first.stop)

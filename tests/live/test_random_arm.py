@@ -126,21 +126,18 @@ async def test_limits_apply_to_drawn_steps(
     http: httpx.AsyncClient,
     settings: dict[str, Any],
 ) -> None:
-    """With every step drawn, bars, cap, cooldown and allowances are those of any other arm."""
+    """With every step drawn, cap, cooldown and allowances are those of any other arm."""
     upstream.default = worker(CALLS)
     limited = {
         **settings,
         "experiment": {"id": "trial", "arms": {"random": 1.0}, **shares(1.0)},
         "injection": {"monitor_cap": 2, "cooldown_steps": {"SLOW": 4}},
-        "steering": {**GUIDING["steering"], "act_above": {"route_slow": 1.0}},
     }
     answers = await Agent(http, gateway_server(limited).base_url).run(CALLS)
-    assert {request.json["model"] for request in upstream.requests} == {"scripted"}
     found = await trace(Path(settings["storage"]["path"]), answers[0].conversation)
     limits = EtraceSettings()
     texts = [row for row in found.injections if row.source == "monitor"]
     assert [row.step_index for row in texts] == [1, 5]
-    assert all("route_slow below its bar" in str(s.call.reasons) for s in found.steps[1:] if s.call)
     allowed = {"e1": 1, "e2": limits.e2_top_k, "e3": 1}
     given = Counter(row.source for row in found.injections)
     assert {tier: given[tier] for tier in allowed if given[tier] > allowed[tier]} == {}

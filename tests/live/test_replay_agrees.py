@@ -20,7 +20,6 @@ from gateway.library import starter_patterns
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of
 from gateway.offline.replay import policy_from_dict
-from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.pattern import Pattern
 from lab.library_answers import library_look_ups
@@ -46,39 +45,39 @@ _WHICH = "x-test-reply"
 REQUESTED = "recorded"
 
 ROUTES = {"FAST": "small", "NORMAL": "middle", "SLOW": "large", "SKIP": "largest"}
-EAGER: dict[str, Any] = {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)}
+STEERING: dict[str, Any] = {"deadline_ms": DEADLINE_MS}
 REFERENCE = {"difficulty": {"scorer": "heuristic"}, "monitors": {"suite": "reference"}}
 
 # What each policy changes in the shipped settings.
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "as shipped": {"model_routing": ROUTES},
-    "every action": {"steering": EAGER, "model_routing": ROUTES},
+    "every action": {"steering": STEERING, "model_routing": ROUTES},
     "dwell on FAST": {
-        "steering": EAGER,
+        "steering": STEERING,
         "routing": {"min_dwell_steps": 6},
         "model_routing": {"FAST": "small"},
         "fsm": {"fast_window": 2},
     },
     "dwell on all": {
         **REFERENCE,
-        "steering": EAGER,
+        "steering": STEERING,
         "routing": {"min_dwell_steps": 3},
         "model_routing": ROUTES,
         "fsm": {"fast_window": 2, "slow_window": 2, "skip_window": 4},
     },
     "token budget": {
-        "steering": {**EAGER, "token_budget": 20_000, "budget_action": "wrap_up"},
+        "steering": {**STEERING, "token_budget": 20_000, "budget_action": "wrap_up"},
         "model_routing": ROUTES,
     },
     "small blocks": {
         **REFERENCE,
-        "steering": EAGER,
+        "steering": STEERING,
         "injection": {"max_block_chars": 1000, "max_field_chars": 200},
         "etraces": {"e2_when": "always", "e2_per_type": 3, "e1_per_run": 3, "e2_gate": 0.0},
     },
-    "refused models": {"steering": EAGER, "model_routing": ROUTES},
+    "refused models": {"steering": STEERING, "model_routing": ROUTES},
     "chance": {
-        "steering": EAGER,
+        "steering": STEERING,
         "model_routing": ROUTES,
         "experiment": {
             "id": "trial",
@@ -88,7 +87,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "caps and cooldowns": {
-        "steering": EAGER,
+        "steering": STEERING,
         "injection": {
             "monitor_cap": 2,
             "cooldown_steps": {"NORMAL": 1, "SLOW": 4},
@@ -100,14 +99,14 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
         "model_routing_by_model": {REQUESTED: {"SLOW": "large"}},
     },
     "lessons": {
-        "steering": EAGER,
+        "steering": STEERING,
         # Nothing is learned meanwhile: the replay knows the lessons that there were before.
         "learning": {"trials": "on", "read_runs": False, "interval_s": 3600, "per_run": 3},
     },
     "one run, own monitors": {
         "conversations": {"run_boundary": "never"},
         "monitors": {"profile": "qa"},
-        "steering": EAGER,
+        "steering": STEERING,
         "etraces": {"e1_composite": 0.0, "e1_lookback_steps": 5, "e2_when": "always"},
         "model_routing": {"NORMAL": "middle", "SLOW": "large"},
     },

@@ -40,7 +40,7 @@ def thinking(*thoughts: str) -> Callable[[ReceivedRequest], Reply]:
     return reply
 
 
-BY_STATE = {**PLAIN, "routing": {"escalate_at_severity": 0, "escalate_at_risk": 0.0}}
+BY_STATE = {**PLAIN, "routing": {"escalate_at_severity": 0}}
 """The state alone decides; the agent of these tests repeats itself all the time."""
 
 
@@ -49,7 +49,7 @@ def models(upstream: ScriptedUpstream) -> list[str]:
 
 
 def _of_routing(reasons: Sequence[str]) -> list[str]:
-    """What the log says of the model; a run that is likely to fail has its risk there, too."""
+    """What the log says of the model."""
     return [reason for reason in reasons if reason.startswith("routing:")]
 
 
@@ -191,23 +191,6 @@ async def test_a_retry_gets_the_same_model(
     assert [again.identity, later.identity] == ["retry"] * 2
     assert {answer.place for answer in (failed, again, later)} == {failed.place}
     assert models(upstream)[-3:] == ["strong"] * 3
-
-
-async def test_the_bars_of_acting_keep_a_route_from_being_taken(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
-) -> None:
-    """A route below its precision bar is not taken, and the reason says so."""
-    upstream.default = thinking(HARD)
-    path = tmp_path / "runs.db"
-    bars = {**PLAIN["steering"], "act_above": {"route_slow": 1.0}}
-    routes = {"model_routing": {"SLOW": "strong"}, "storage": {"path": str(path)}}
-    server = gateway_server({**BY_STATE, **routes, "steering": bars})
-    answers = await Agent(http, server.base_url, model="usual").run(6)
-    assert answers[-1].gateway("state") == "SLOW"
-    assert answers[-1].gateway("model") == "usual"
-    steps = (await trace(path, answers[0].conversation)).steps
-    reasons = [_of_routing(step.call.reasons) for step in steps if step.call is not None]
-    assert reasons == [[]] * 5 + [["routing: route_slow below its bar"]]
 
 
 IMAGE = "aGVsbG8gd29ybGQ" * 20_000  # 300 kB, as a screenshot has

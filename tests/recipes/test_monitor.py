@@ -47,7 +47,6 @@ ROW = {
 }
 
 CONFIG = """
-steering: {act_above: {monitor_text: 0.5}}
 monitors: {weights: {politeness: 0.9}}
 """
 

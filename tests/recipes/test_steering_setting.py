@@ -9,7 +9,7 @@ from tests.recipes.conftest import ROOT, ScratchCopy
 CHECK = Path("tests/config/test_documented.py")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-plugin-autoload")
 SETTINGS, DECISION = "gateway/steering/acting.py", "gateway/steering/steer.py"
-FIELD = "    stop_above: float | None = None\n"
+FIELD = "    token_budget: int | None = None\n"
 REASONS = "        reasons=(*signals.reasons, "
 LINE = "  deadline_ms: "
 

@@ -34,7 +34,7 @@ def run(number: int, *, on: bool, won: bool | None, at: float | None = None, **m
     """A run that was guided, or would have been, 30 seconds after it began."""
     outcome = None if won is None else "success" if won else "failure"
     acted = START + number * 600.0 + 30.0 if at is None else at
-    acts = {"guidance": acted, "risk": number % 10 / 10}
+    acts = {"guidance": acted}
     arm = "on" if on else "shadow"
     return a_run(number, arm=arm, outcome=outcome, **({"acts": acts} | more))
 
@@ -87,9 +87,9 @@ def test_which_runs_are_compared() -> None:
         run(0, on=True, won=True),
         run(1, on=True, won=False, unit="u0"),  # its unit has a run with an act
         run(2, on=False, won=True, acts={}),
-        run(3, on=False, won=False, acts={"own_mode": START, "guidance": START, "risk": 0.1}),
-        run(4, on=False, won=False, acts={"routing": START + 9, "lessons": START, "risk": 0.1}),
-        run(5, on=False, won=True, acts={"routing": START + 9, "guidance": START + 9, "risk": 0}),
+        run(3, on=False, won=False, acts={"own_mode": START, "guidance": START}),
+        run(4, on=False, won=False, acts={"routing": START + 9, "lessons": START}),
+        run(5, on=False, won=True, acts={"routing": START + 9, "guidance": START + 9}),
     ]
     found = pilot_report(PILOT, runs, NOW)
     assert (found.runs, found.judged, found.results.runs) == (5, 5, 3)
@@ -105,10 +105,10 @@ def test_which_runs_are_compared() -> None:
 def test_a_client_cannot_take_a_run_out_after_an_act() -> None:
     """By choosing the mode once it sees how the run goes: it stays in the arm that it was drawn
     for. Before any act it may, as both arms are alike up to there."""
-    acts = {"guidance": START + 30, "risk": 0.1}
+    acts = {"guidance": START + 30}
     late = run(0, on=True, won=False, acts={**acts, "own_mode": START + 60})
     early = run(1, on=True, won=False, acts={**acts, "own_mode": START})
-    never = run(2, on=True, won=False, acts={"own_mode": START, "risk": 0.1})
+    never = run(2, on=True, won=False, acts={"own_mode": START})
     found = pilot_report(PILOT, [late, early, never], NOW)
     assert found.runs == 1
     assert [part.action for part in found.parts] == ["", "guidance"]
@@ -128,7 +128,7 @@ def test_every_amount_of_a_run_is_compared() -> None:
     runs = [
         structs.replace(each, human={"correction": 2}) for each in many(60, World(0.5, 0.2, 0.2))
     ]
-    runs[0] = structs.replace(runs[0], acts={"rules": START, "risk": -1.0})
+    runs[0] = structs.replace(runs[0], acts={"rules": START})
     found = pilot_report(PILOT, runs, NOW)
     (comparison,) = found.results.comparisons
     for name in ("tokens", "cost_usd", "duration_s", "interventions"):
@@ -138,18 +138,15 @@ def test_every_amount_of_a_run_is_compared() -> None:
 
 
 def test_recovered_and_disturbed_have_a_joint_region() -> None:
-    """Two rates alone leave a curve; strata with different p cut it. No effect fits equal arms."""
-    one = region([(200, 400, 160, 400)])
-    two = region([(320, 400, 176, 400), (80, 400, 144, 400)])
+    """Two rates leave a curve. No effect fits equal arms."""
+    one = region((200, 400, 160, 400))
     assert one["recovered"][0] < 0.25 < 0.9 < one["recovered"][1]
-    assert two["recovered"][0] > 0.4
-    assert two["recovered"][1] < 0.8
-    assert region([(50, 100, 50, 100)])["break_even"] == (0.0, 1.0)
+    assert region((50, 100, 50, 100))["break_even"] == (0.0, 1.0)
 
 
 def test_the_region_contains_the_truth() -> None:
     """In 95 % of the pilots; here in nine of ten of forty."""
-    hits = [covered(0.5, 0.3, (0.2, 0.7), 300, seed) for seed in range(40)]
+    hits = [covered(0.5, 0.3, 0.5, 300, seed) for seed in range(40)]
     assert sum(hits) >= 36
 
 

@@ -41,30 +41,11 @@ def test_a_loop_escalates_at_once(name: str) -> None:
     assert outcome.difficulty >= ALARM_DIFFICULTY
     assert outcome.severity >= 2
     assert model_of(fold) == "strong"
-    routing = RoutingSettings(escalate_at_severity=0, escalate_at_risk=0.0)
+    routing = RoutingSettings(escalate_at_severity=0)
     never = SteeringRules(routes=RULES.routes, routing=routing)
     assert outcome.state is FSMState.SLOW or model_of(fold, never) == "own"
     undrawn = RandomArm(experiment="x", unit="u", routing_share=0.0, guidance_share=0.0)
     assert model_of(fold, arm=undrawn) == "own"
-
-
-def test_a_risk_that_lasts_escalates_under_the_policy_of_states() -> None:
-    """At its level, from three steps on, without a monitor; a drawn arm and a level of 0 do not."""
-    fold, models = RunFold(Policy()), []
-    never = SteeringRules(routes=RULES.routes, routing=RoutingSettings(escalate_at_risk=0.0))
-    at = SteeringRules(routes=RULES.routes, routing=RoutingSettings(escalate_at_risk=0.05))
-    learned = RoutingSettings(escalate_at_risk=0.05, policy="learned")
-    for each in coding_run(1)[:4]:
-        outcome = fold.push(each)
-        models.append(model_of(fold, at))
-        assert model_of(fold, never) == "own"
-        assert model_of(fold, SteeringRules(routes=RULES.routes, routing=learned)) == "own"
-    assert not outcome.readings.fired
-    assert models == ["own", "own", "strong", "strong"]
-    undrawn = RandomArm(experiment="x", unit="u", routing_share=0.0, guidance_share=0.0)
-    assert model_of(fold, at, undrawn) == "own"
-    with pytest.raises(ValueError, match="escalate_at_risk"):
-        RoutingSettings(escalate_at_risk=1.5)
 
 
 def test_severity_grows_while_the_alarm_lasts() -> None:

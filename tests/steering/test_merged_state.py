@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gateway.steering.acting import AtRisk
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, Injection
 from gateway.steering.routing import ModelPin
@@ -29,9 +28,7 @@ KEPT = RunMemory(
     guidance=GIVEN,
     pinned_model=ModelPin(model="m", state=FSMState.SLOW, since_step=2),
     tokens=9,
-    struck_at=5,
     choice=RunChoice(model="m", default="d"),
-    at_risk=AtRisk(handed_over=6, again=True, ended=True),
 )
 
 
@@ -46,9 +43,7 @@ def test_every_part_is_joined() -> None:
     assert RunMemory().merged(KEPT, further=KEPT, tokens=0) == KEPT
 
 
-def test_the_first_strike_and_the_newest_counts_hold() -> None:
-    """Two gateways that struck and counted differently."""
-    other = replace(KEPT, struck_at=3, tokens=20, at_risk=AtRisk(handed_over=2))
-    joined = KEPT.merged(other, further=other, tokens=5)
-    assert joined.at_risk == AtRisk(handed_over=2, again=True, ended=True)
-    assert (joined.struck_at, joined.tokens) == (3, 25)
+def test_the_newest_counts_hold() -> None:
+    """Two gateways that counted differently."""
+    other = replace(KEPT, tokens=20)
+    assert KEPT.merged(other, further=other, tokens=5).tokens == 25

@@ -1,6 +1,6 @@
 """Observation of a step in its run: repeats, news, and whether the step is trouble.
 
-Scorer, risk model and robust monitors read the same observation, made once per step from bounded
+Scorer and robust monitors read the same observation, made once per step from bounded
 memory: a late step costs what an early one does."""
 
 from abc import ABC, abstractmethod

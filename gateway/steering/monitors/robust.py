@@ -11,8 +11,7 @@ from gateway.steering.evidence.features import ActionFacts, alike
 from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES, ObservedStep
 from gateway.steering.evidence.outcomes import is_of_object
 from gateway.steering.evidence.repeats import Repeat, spends
-from gateway.steering.monitors.settings import RobustSettings
-from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.monitors.settings import CALLS_OF_TALK, CALLS_OF_WORK, RobustSettings
 
 CAP = 5  # repeats that score 1; three fire at the default threshold. Source: reference section 4.1.
 COMPARED_TEXTS = 6  # newest messages that the next one is compared with
@@ -98,8 +97,7 @@ AT_BUDGET = 0.6  # score when the budget is reached: the default fire threshold
 
 class CallCount:
     """Calls against a budget; linear, so that the composite feels it before it fires. Without a
-    configured budget it is the learned one: the calls within which nearly all successful runs of a
-    kind ended, larger for agents that read, change or run files."""
+    configured budget it is one of CALLS_OF_WORK and CALLS_OF_TALK."""
 
     __slots__ = ("_budget", "_calls", "_works")
 
@@ -120,7 +118,7 @@ class CallCount:
         """0.6 at the budget, 1 at five thirds of it."""
         if not self._calls:
             return 0.0, ""
-        budget = self._budget or shipped_calibration().call_budget(works=self._works)
+        budget = self._budget or (CALLS_OF_WORK if self._works else CALLS_OF_TALK)
         score = min(AT_BUDGET * self._calls / budget, 1.0)
         return score, f"{self._calls} calls of {budget} expected"
 

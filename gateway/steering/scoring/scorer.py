@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.steering.plugins import load_class, plugins
-from gateway.steering.scoring.calibration import FALSE_ALARMS, Calibration
+from gateway.steering.scoring.calibration import Calibration
 from gateway.steering.transcript.steps import Step
 
 _SCORERS: dict[str, str] = {  # class of each scorer; its module is imported when a run needs it
@@ -35,19 +35,15 @@ NOT_JUDGED: Judged = MappingProxyType({})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
     """Scorer of a run, and the weights of the fitted one, None = those that ship. Scorer `judge`
-    uses the scores that a model gave, and the calibrated score where it gave none. `false_alarms`:
-    share in [0, 1) of the runs that end well which may ever be called likely to fail. Raises:
-    ValueError for an unknown scorer or another share."""
+    uses the scores that a model gave, and the calibrated score where it gave none. Raises:
+    ValueError for an unknown scorer."""
 
     scorer: "ScorerName" = "calibrated"
     calibration: Calibration | None = None
-    false_alarms: float = FALSE_ALARMS
 
     def __post_init__(self) -> None:
         if self.scorer not in _SCORERS:
             raise ValueError(f"scorer: {self.scorer!r} is not one of {', '.join(_SCORERS)}")
-        if not 0.0 <= self.false_alarms < 1.0:
-            raise ValueError(f"false_alarms: must be in [0, 1), got {self.false_alarms}")
 
 
 class Scorer(Protocol):

@@ -203,3 +203,33 @@ CREATE INDEX steps_by_words ON steps USING gin (gateway_step_words(content, call
 
 -- = control_005_admin_keys
 @admin_keys
+
+-- = runs_001_first_times
+-- Of the acts of a run the first time is kept, and of a hand-over the first step; the rest is added up.
+CREATE OR REPLACE FUNCTION gateway_add_counts(have jsonb, more jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    counter text;
+    entry text;
+    added numeric;
+    known numeric;
+BEGIN
+    FOR counter, entry, added IN
+        SELECT c.key, e.key, e.value::numeric
+        FROM jsonb_each(more) AS c, jsonb_each_text(c.value) AS e
+    LOOP
+        IF have -> counter IS NULL THEN
+            have := jsonb_set(have, ARRAY[counter], '{}');
+        END IF;
+        known := (have #>> ARRAY[counter, entry])::numeric;
+        have := jsonb_set(
+            have, ARRAY[counter, entry],
+            to_jsonb(
+                CASE WHEN counter IN ('acts', 'at_risk') THEN least(known, added)
+                ELSE coalesce(known, 0) + added END
+            )
+        );
+    END LOOP;
+    RETURN have;
+END
+$$

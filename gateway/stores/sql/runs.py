@@ -284,10 +284,7 @@ async def _summarize(
     within = f"(SELECT * FROM runs AS r WHERE {condition} {newest_first} {newest}) AS r"
     (row,) = await fetch(f"SELECT {', '.join(_EXPRESSIONS.values())} FROM {within}")
     sums = dict(zip(_EXPRESSIONS, row, strict=True))
-    tokens = "r.input_tokens + r.output_tokens"
-    counted = await fetch(
-        f"SELECT r.composite_peak, r.counts, r.outcome, r.steps, {tokens} FROM {within}"
-    )
+    counted = await fetch(f"SELECT r.composite_peak, r.counts FROM {within}")
     by_agent = await fetch(f"""
         SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)
         FROM {within} GROUP BY r.agent ORDER BY count(*) DESC, r.agent

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gateway.errors import AT_RISK, STOP_ABOVE, UNANSWERED, BudgetExceeded, RunStopped
+from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
 from gateway.stores import queries, usage
 from gateway.stores.codec import STOP_COLUMNS
 from gateway.stores.queries import ANY, LIVE, UNFINISHED, Facets, RunFilter
@@ -101,12 +101,10 @@ _STOPPER = f"""(CASE
         SELECT c.pk FROM run_controls AS h JOIN conversations AS c
         ON c.id = h.subject OR c.parent_id = h.subject OR c.root_id = h.subject
     )) AND {_HELD} IS NOT NULL
-    THEN CASE WHEN {_HELD} LIKE '%\t{AT_RISK}%' THEN 'at_risk'
+    THEN CASE WHEN {_HELD} LIKE '%\t{ON_TROUBLE}%' THEN 'on_trouble'
         WHEN {_HELD} LIKE '%\t{UNANSWERED}%' THEN 'ask' ELSE 'operator' END
     WHEN r.errors = 0 THEN NULL
     WHEN {{error}} = '{BudgetExceeded.label}' THEN 'budget'
-    WHEN {{error}} = '{RunStopped.label}' AND {STOP_COLUMNS[0]} LIKE '%{STOP_ABOVE}%'
-    THEN 'steering'
 END)"""
 
 

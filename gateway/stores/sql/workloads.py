@@ -1,14 +1,11 @@
 """Runs of workloads, and how often each model solved one."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import msgspec
 import orjson
 
 from gateway.steering.routing_policy import HALF_LIFE
-from gateway.steering.scoring.risk import OwnRisk
-from gateway.stores.learning import DecidedRun, EndedRun, WorkloadRate, WorkloadRun
+from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
 
 _RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
@@ -62,34 +59,18 @@ WHERE w.choice IS NOT NULL AND w.at >= :since
     AND (CAST(:tenant AS TEXT) IS NULL OR w.tenant = :tenant)
 ORDER BY w.at DESC, w.run_id LIMIT :limit
 """
-_ENDED = """
-SELECT r.id, r.tenant, coalesce(w.workload, ''), coalesce(w.client, r.agent),
-    coalesce(w.requested, r.model_requested), coalesce(w.model, r.model_requested),
-    coalesce(r.ended_at, r.updated_at), NULL, r.outcome = 'failure', coalesce((
-        SELECT max(o.weight) FROM outcomes AS o
-        WHERE o.run_id = r.id AND o.metric = 'task' AND o.verdict = r.outcome
-    ), 1.0), r.sequence, coalesce({project}, '')
-FROM runs AS r LEFT JOIN workload_runs AS w ON w.run_id = r.id AND w.tenant = r.tenant
-WHERE r.outcome IN ('success', 'failure') ORDER BY r.updated_at DESC, r.id LIMIT :limit
-"""
-_OWN = ("tenant", "fitted_at", "fit")
-_PUT_OWN = f"""
-{insert("own_risks", _OWN)}
-ON CONFLICT (tenant) DO UPDATE SET fitted_at = excluded.fitted_at, fit = excluded.fit
-"""
 _WORKLOAD = "SELECT workload FROM workload_runs WHERE run_id = :run_id"
 _OUTCOMES = ("success", "failure")
 
 
 class WorkloadStore:
-    """Runs by workload, the counts of their outcomes, and the risk that was fitted to them, which a
-    call of a client never changes. Every method may raise StoreError."""
+    """Runs by workload, and the counts of their outcomes, which a call of a client never changes.
+    Every method may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         # Rows that another gateway is counting at the moment are left to it.
         self._claim = f"{_OPEN} {engine.dialect.locked('w')}"
-        self._ended = _ENDED.format(project=engine.dialect.entry("r.tags", "project"))
 
     async def note(self, runs: Sequence[WorkloadRun]) -> None:
         """Keep where runs began; of a run that is known already nothing changes."""
@@ -140,36 +121,10 @@ class WorkloadStore:
         wanted = {"tenant": tenant, "since": since, "limit": limit}
         return await self._engine.made(_decided_of, _DECIDED, **wanted)
 
-    async def ended(self, *, limit: int) -> list[EndedRun]:
-        """The newest runs that succeeded or failed, of every tenant, newest first."""
-        return await self._engine.made(_ended_of, self._ended, project="project", limit=limit)
-
     async def workload_of(self, run_id: str) -> str:
         """The workload of a run; empty for one that was not noted."""
         rows = await self._engine.fetch(_WORKLOAD, run_id=run_id)
         return rows[0][0] if rows else ""
-
-    async def put_own_risk(self, tenant: str, own: OwnRisk) -> None:
-        """Store the fit of a tenant, in place of the earlier one."""
-        fit = msgspec.json.encode(own).decode()
-        await self._engine.write(_PUT_OWN, tenant=tenant, fitted_at=own.fitted_at, fit=fit)
-
-    async def own_risks(self) -> dict[str, OwnRisk]:
-        """The fit of each tenant."""
-        rows = await self._engine.fetch("SELECT tenant, fit FROM own_risks")
-        return {tenant: msgspec.json.decode(fit, type=OwnRisk) for tenant, fit in rows}
-
-
-def _ended_of(row: Row) -> EndedRun:
-    *about, failed, weight, sequence, project = row
-    run = made(WorkloadRun, _RUN, about)
-    return EndedRun(
-        run=replace(run, client=run.client.partition("/")[0].lower()),
-        failed=bool(failed),
-        weight=weight,
-        sequence=sequence,
-        project=project,
-    )
 
 
 def _decided_of(row: Row) -> DecidedRun:

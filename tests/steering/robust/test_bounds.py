@@ -8,8 +8,6 @@ from gateway.steering.evidence.commands import read_call
 from gateway.steering.evidence.outcomes import failure_line
 from gateway.steering.evidence.repeats import MAX_WORDS, KnownWords
 from gateway.steering.monitors import MonitorSettings, make_suite
-from gateway.steering.scoring.calibration import calibration_from_json, shipped_calibration
-from lab.weights import calibration_to_json
 from tests.steering.robust.planting import step
 
 
@@ -64,14 +62,3 @@ def test_a_shell_call_without_a_command_is_a_plain_call(arguments: str) -> None:
 def test_a_command_given_as_words() -> None:
     """Some shells take a list of words."""
     assert read_call("local_shell", '{"command": ["git", "status"]}').operation == "$git"
-
-
-def test_a_weights_file_of_another_shape_is_refused() -> None:
-    """A list where a mapping belongs is named as wrong."""
-    text = calibration_to_json(shipped_calibration()).replace(
-        '"precision": {', '"precision": [{', 1
-    )
-    with pytest.raises(ValueError, match="weights file"):
-        calibration_from_json(text)
-    with pytest.raises(ValueError, match="precision: an object is missing"):
-        calibration_from_json('{"format": 2, "bias": 0, "weights": 5, "provenance": {}}')

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.monitors import MONITORS, MonitorSettings, Readings, make_suite
-from gateway.steering.monitors.settings import RobustSettings
+from gateway.steering.monitors.settings import CALLS_OF_TALK, RobustSettings
 from gateway.steering.monitors.suite import RobustSuite
-from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Step
 from tests.examples import examples
 from tests.steering.robust.planting import say, step
@@ -75,10 +74,10 @@ def test_a_dialogue_is_no_monologue() -> None:
     assert read([*work, *asks]).fired == ()
 
 
-def test_call_count_fires_at_the_learned_budget() -> None:
+def test_call_count_fires_at_the_budget() -> None:
     """The budget is reached at the fire threshold."""
     monitor = RobustSuite(MonitorSettings(suite="robust", monitors=("call_count",)))
-    for i in range(shipped_calibration().call_budget(works=False) - 1):
+    for i in range(CALLS_OF_TALK - 1):
         monitor.push(step("ask", {"q": f"topic number {i}"}, f"answer about {i}"))
     assert "call_count" not in monitor.readings().fired
     monitor.push(step("ask", {"q": "topic number last"}, "last answer"))

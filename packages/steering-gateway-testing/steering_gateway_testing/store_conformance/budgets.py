@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, TypeVar
 
 from gateway.backends import Stores
-from gateway.errors import AT_RISK
+from gateway.errors import ON_TROUBLE
 from gateway.stores.budgets import (
     Account,
     AccountKey,
@@ -202,11 +202,13 @@ async def keeps_holds_until_they_are_released(stores: Stores) -> None:
     assert not await store.release("c1")
     assert await _stopped(stores) is None
     (run,) = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
-    ended = Control(subject=run.id, tenant=TENANT, action="stop", reason=f"{AT_RISK}0.9", at=START)
+    ended = Control(
+        subject=run.id, tenant=TENANT, action="stop", reason=f"{ON_TROUBLE}loops", at=START
+    )
     await store.hold(ended)
-    found = await _stopped(stores, "at_risk")
+    found = await _stopped(stores, "on_trouble")
     assert found is not None
-    assert (found.by, found.why) == ("at_risk", "0.9")
+    assert (found.by, found.why) == ("on_trouble", "loops")
     assert await store.release(run.id)
     assert list(await store.list_controls()) == [pause]
 

@@ -73,14 +73,14 @@ async def keeps_a_pilot(stores: Stores) -> None:
     outcomes = ("success", "failure", "other", None)
     for number, outcome in enumerate(outcomes):
         run, own = f"r{number:04}", {"experiment": "p", "arm": "on", "outcome": outcome}
-        acted = a_step(1, run, acts=("guidance", "routing"), risk=0.25, at=START + 9.5)
-        again = a_step(2, run, acts=("guidance", "hand_over"), risk=0.5, at=START + 11.5)
+        acted = a_step(1, run, acts=("guidance", "routing"), at=START + 9.5)
+        again = a_step(2, run, acts=("guidance", "hand_over"), at=START + 11.5)
         steps = (a_first_step(run), acted, again)
         await stores.states.commit(one_run(number, steps=steps, **own))
     assert (await changes.judged("p"), await changes.judged("q")) == (2, 0)
     (found, *_) = await stores.runs.experiment_runs("p", tenant=None)
     first = {"guidance": START + 9.5, "routing": START + 9.5, "hand_over": START + 11.5}
-    assert found.acts == {**first, "risk": 0.25}
+    assert found.acts == first
     assert found.duration_s == found.updated_at - found.started_at
 
 

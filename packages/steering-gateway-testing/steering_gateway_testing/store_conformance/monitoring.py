@@ -208,7 +208,7 @@ async def grades_runs_on_one_scale(stores: Stores) -> None:
 async def scores_a_step_later(stores: Stores) -> None:
     """A step whose scorer failed takes its scores from a later call, once; its call stays."""
     unscored = a_step(
-        1, composite=None, difficulty=None, risk=None, scores={}, fired=(), failure_type=None,
+        1, composite=None, difficulty=None, scores={}, fired=(), failure_type=None,
         evidence={}, state="FAST", content=StepContent(reply_text="Called."),
     )  # fmt: skip
     await stores.states.commit(a_call(steps=(unscored,)))

@@ -322,27 +322,18 @@ async def summarizes_health(stores: Stores) -> None:
     assert (late.total_runs, late.runs_with_fires) == (2, 0)
 
 
-async def sums_up_runs_at_risk(stores: Stores) -> None:
-    """What was ahead of runs when their risk had lasted at a level, by outcome; handed over ones
-    are marked, and counted apart."""
-    for number, outcome in enumerate(("failure", "success", None, "failure")):
-        run_id = f"r{number:04}"
-        steps = (a_first_step(run_id), a_step(1, run_id, lasting_risk=0.61 + number / 10))
-        record = one_run(number, outcome=outcome, outcome_source="api", steps=steps)
-        if number == 3:
-            text = an_injection(1, run_id, source=HAND_OVER, tier=None, pattern_id=None)
-            record = replace(record, injections=(text,))
+async def marks_runs_that_were_handed_over(stores: Stores) -> None:
+    """By the first step at which the text was given, and by the first time of each act."""
+    for step in (1, 2):
+        text = an_injection(step, "r0000", source=HAND_OVER, tier=None, pattern_id=None)
+        acted = a_step(step, "r0000", acts=(HAND_OVER,), at=START + step)
+        steps = (a_first_step("r0000"), acted)
+        record = replace(one_run(0, steps=steps), injections=(text,))
+        record = replace(record, conversation=replace(record.conversation, version=step - 1))
         await stores.states.commit(record)
-    sums = (await stores.runs.health_summary(EVERY)).at_risk
-    assert sums["all"] == {"runs": 2, "failed": 1, "steps": 2, "tokens": 480}
-    assert sums["0.60"] == {"runs": 2, "failed": 1, "steps": 0, "tokens": 240}
-    assert sums["0.70"] == {"runs": 1, "failed": 0, "steps": 0, "tokens": 120}
-    assert (sums[HAND_OVER], "0.90" in sums) == ({"runs": 1}, False)
     (handed,) = (await stores.runs.list_runs(EVERY, PageRequest(limit=1))).runs
-    assert (handed.handed_over, handed.totals.guidance) == (1, {HAND_OVER: 1})
-    trace = await stores.runs.get_run("r0001", tenant=None)
-    assert trace is not None
-    assert trace.steps[1].lasting_risk == 0.71
+    assert (handed.handed_over, handed.totals.guidance) == (1, {HAND_OVER: 2})
+    assert handed.totals.acts == {HAND_OVER: START + 1}
 
 
 async def shows_the_last_thirty_runs(stores: Stores) -> None:
@@ -442,7 +433,7 @@ RUN_LIST_CHECKS: tuple[Check, ...] = (
     lists_the_values_that_occur,
     summarizes_nothing,
     summarizes_health,
-    sums_up_runs_at_risk,
+    marks_runs_that_were_handed_over,
     shows_the_last_thirty_runs,
     reads_the_newest_runs_only,
     exports_everything_in_order,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.steering.scoring.calibration import Peaks
-from gateway.steering.scoring.risk import Gain, OwnRisk
 from gateway.stores.learning import OutcomeRow, WorkloadRate, WorkloadRun
 from gateway.stores.sql.workloads import WorkloadStore
 from steering_gateway_testing.store_conformance.check import Check
@@ -189,43 +187,6 @@ async def keeps_the_counts_of_removed_runs(stores: Stores) -> None:
     assert _rates(await _workloads(stores).rates()) == {"acme small": (1, 0)}
 
 
-async def lists_runs_with_their_outcomes(stores: Stores) -> None:
-    """Newest first, with workload and project where they are known, and the confidence."""
-    for number, name in enumerate(("r1", "r2", "r3")):
-        run = a_run(name, updated_at=START + number, agent="Agent/1.2", tags={"project": "web"})
-        conversation = a_conversation(f"c-{name}")
-        call = a_call(conversation=conversation, heads=(), runs=(run,), steps=(), injections=())
-        await stores.states.commit(call)
-    await _workloads(stores).note([a_workload_run("r1", requested="big")])
-    assert await _workloads(stores).ended(limit=9) == []
-    verdict = OutcomeRow(
-        run_id="r2", tenant=TENANT, source="correction", verdict="failure", weight=0.75, at=START
-    )
-    await stores.learning.add_outcome(verdict)
-    await _end(stores, "r1", "success")
-    await _end(stores, "r2", "failure")
-    second, first = await _workloads(stores).ended(limit=9)
-    assert (first.run.workload, first.run.client, first.run.requested) == ("w1", "agent", "big")
-    assert (first.failed, first.weight, first.project) == (False, 1.0, "web")
-    assert (second.run.run_id, second.run.workload, second.run.client) == ("r2", "", "agent")
-    assert (second.failed, second.weight, second.sequence) == (True, 0.75, 0)
-    assert len(await _workloads(stores).ended(limit=1)) == 1
-
-
-async def keeps_the_risk_by_own_outcomes(stores: Stores) -> None:
-    """One fit of each tenant, the newest, with every number as it was."""
-    assert await _workloads(stores).own_risks() == {}
-    peaks = Peaks(runs=120, largest=(1.5, 0.25))
-    gain = Gain(runs=200, failed=50, days=20, mean=0.05, low=0.01, total=9.5)
-    own = OwnRisk(
-        slope=0.9, offsets={"": -0.5, "client:é": 0.25}, works=peaks, gain=gain, since=1.0
-    )
-    await _workloads(stores).put_own_risk(TENANT, OwnRisk(slope=7.0))
-    await _workloads(stores).put_own_risk(TENANT, own)
-    await _workloads(stores).put_own_risk("", OwnRisk())
-    assert await _workloads(stores).own_risks() == {TENANT: own, "": OwnRisk()}
-
-
 WORKLOAD_CHECKS: tuple[Check, ...] = (
     counts_the_outcome_of_each_run_once,
     fades_what_routing_reads,
@@ -235,6 +196,4 @@ WORKLOAD_CHECKS: tuple[Check, ...] = (
     keeps_tenants_of_workloads_apart,
     lists_what_the_policy_decided,
     keeps_the_counts_of_removed_runs,
-    lists_runs_with_their_outcomes,
-    keeps_the_risk_by_own_outcomes,
 )
