@@ -1,11 +1,11 @@
 """`python -m bench.patterns`: how long a look-up takes, and how long it holds up the event loop.
 
-A SQLite store of 1,000, 10,000 and 100,000 patterns of tier e2, filled with vectors of made-up
-sentences. Times are of the whole look-up through the library (embedding, hand-over to the reader
-thread, search, hand-over back) and of the search inside the reader thread alone, over all patterns
-and over those of one failure type. A ticker measures the longest stretch in which the event loop
-did not run, during the look-ups and, as the share of a busy machine in it, while nothing is done;
-`CPU` is the processor time of a search, which a busy machine changes less than the clock.
+1,000, 10,000 and 100,000 patterns of tier e2, filled with vectors of made-up sentences, searched in
+three ways, in turn, in one process: by the statement of the SQLite store, in a `vec0` table of
+sqlite-vec with the tenant and the tier as its partition, and in memory as a gateway does it. CPU is
+the processor time of one search, which a busy machine changes less than the clock; a second reading
+is of the patterns of one failure type. All three have to find the same. A ticker measures the
+longest stretch in which the event loop did not run, during look-ups and while nothing is done.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import resource
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import apsw
 import numpy as np
 import uvloop
 
 from gateway.config.storage import StorageSettings
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
+from gateway.library.memory import PatternMemory
 from gateway.steering.guidance.pattern import Pattern, Query, Tier, embedding_text
 from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.monitors import FAILURE_TYPES
@@ -67,16 +71,17 @@ _HOW = ("again", "slowly", "twice", "early", "without reason", "after an upgrade
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Times in milliseconds."""
+    """Times in milliseconds: the median processor time of a search in each way, and of one that is
+    for one failure type; `reading`: the time until all patterns are in memory."""
 
     size: int
-    all_p50: float
-    all_p99: float
-    cpu_p50: float
-    cpu_p99: float
-    typed_p50: float
-    typed_p99: float
-    typed_cpu_p50: float
+    statement: float
+    vec0: float
+    memory: float
+    typed_statement: float
+    typed_memory: float
+    reading: float
+    memory_mb: float
     whole_p50: float
     whole_p99: float
     stall: float
@@ -128,10 +133,12 @@ async def measure(path: Path, size: int, rounds: int) -> Measured:
     store, embedder = PatternStore(SQLiteEngine(database)), StaticEmbedder.load()
     library = await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
     await fill(store, embedder, size)
+    await database.write(_fill_vec0)
+    before_mb, begun = _resident_mb(), time.perf_counter()
+    await library.memory.refresh()
+    reading, memory_mb = time.perf_counter() - begun, _resident_mb() - before_mb
     draw = random.Random(4)
     texts = [f"{sentence(draw)} {sentence(draw)}" for _ in range(rounds)]
-    for text in texts[:20]:
-        await library.look_up(Query(tier=Tier.E2, text=text, top_k=2), "")
     stop = asyncio.Event()
     ticker = asyncio.ensure_future(longest_stall(stop))
     begun, whole = time.perf_counter(), []
@@ -141,25 +148,50 @@ async def measure(path: Path, size: int, rounds: int) -> Measured:
         whole.append(time.perf_counter() - sent)
     stop.set()
     stall, idle = await ticker, await _idle(time.perf_counter() - begun)
-    worker: dict[str | None, list[tuple[float, float]]] = {None: [], "loop": []}
+    taken: dict[str, list[float]] = defaultdict(list)
     for text in texts:
         (vector,) = embedder.vectors([text])
-        for failure_type, taken in worker.items():
-            taken.append(await _worker(database, store, vector, failure_type))
+        for kind, failure_type in (("", None), ("typed ", "loop")):
+            search = Search(tier=Tier.E2, vector=vector, failure_type=failure_type, limit=2)
+            found = await _each_way(search, database, store, library.memory)
+            assert len({ids for _, ids in found.values()}) == 1, found
+            for way, (seconds, _) in found.items():
+                taken[f"{kind}{way}"].append(seconds)
     await database.close()
     return Measured(
         size=size,
-        all_p50=_quantile([wall for wall, _ in worker[None]], 0.5),
-        all_p99=_quantile([wall for wall, _ in worker[None]], 0.99),
-        cpu_p50=_quantile([cpu for _, cpu in worker[None]], 0.5),
-        cpu_p99=_quantile([cpu for _, cpu in worker[None]], 0.99),
-        typed_p50=_quantile([wall for wall, _ in worker["loop"]], 0.5),
-        typed_p99=_quantile([wall for wall, _ in worker["loop"]], 0.99),
-        typed_cpu_p50=_quantile([cpu for _, cpu in worker["loop"]], 0.5),
+        statement=_quantile(taken["statement"], 0.5),
+        vec0=_quantile(taken["vec0"], 0.5),
+        memory=_quantile(taken["memory"], 0.5),
+        typed_statement=_quantile(taken["typed statement"], 0.5),
+        typed_memory=_quantile(taken["typed memory"], 0.5),
+        reading=reading * 1000,
+        memory_mb=memory_mb,
         whole_p50=_quantile(whole, 0.5),
         whole_p99=_quantile(whole, 0.99),
         stall=stall * 1000,
         idle=idle * 1000,
+    )
+
+
+def _resident_mb() -> float:
+    with open("/proc/self/statm", encoding="ascii") as numbers:
+        return int(numbers.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+_VEC0 = """
+CREATE VIRTUAL TABLE nearest USING vec0 (
+    pk INTEGER PRIMARY KEY, tenant TEXT PARTITION KEY, tier TEXT PARTITION KEY,
+    vector FLOAT[256] DISTANCE_METRIC=cosine
+)
+"""
+
+
+def _fill_vec0(connection: apsw.Connection) -> None:
+    connection.execute(_VEC0)
+    connection.execute(
+        "INSERT INTO nearest (pk, tenant, tier, vector) "
+        "SELECT pk, tenant, tier, vector FROM pattern_vectors"
     )
 
 
@@ -172,18 +204,36 @@ async def _idle(seconds: float) -> float:
     return await ticker
 
 
-async def _worker(
-    database: Database, store: PatternStore, vector: object, failure_type: str | None
-) -> tuple[float, float]:
-    """Seconds the search takes inside the reader thread, by the clock and of the processor."""
-    search = Search(tier=Tier.E2, vector=vector, failure_type=failure_type, limit=2)  # type: ignore[arg-type]
+Found = dict[str, tuple[float, tuple[int, ...]]]
+"""Way -> (seconds of the processor, rows found)."""
 
-    def timed(connection: object) -> tuple[float, float]:
-        begun, used = time.perf_counter(), time.thread_time()
-        _driven(lambda c: store._nearest(search, None, c), connection)  # type: ignore[arg-type]
-        return time.perf_counter() - begun, time.thread_time() - used
 
-    return await database.read(timed)
+async def _each_way(
+    search: Search, database: Database, store: PatternStore, memory: PatternMemory
+) -> Found:
+    def stored(connection: apsw.Connection) -> Found:
+        used = time.thread_time()
+        rows = _driven(lambda c: store._nearest(search, None, c), connection)
+        found = {"statement": (time.thread_time() - used, tuple(row[0] for row in rows))}
+        if search.failure_type is None:
+            used = time.thread_time()
+            statement = (
+                "SELECT pk FROM nearest WHERE vector MATCH ? AND k = ? AND tenant = '' "
+                "AND tier = 'e2' ORDER BY distance"
+            )
+            rows = connection.execute(statement, (search.vector, search.limit)).fetchall()
+            found["vec0"] = (time.thread_time() - used, tuple(row[0] for row in rows))
+        return found
+
+    def remembered() -> tuple[float, tuple[int, ...]]:
+        assert memory.searched is not None
+        scope = memory.searched._scopes["", "e2"]
+        used = time.thread_time()
+        matches = memory.searched._nearest(scope, search)
+        taken = time.thread_time() - used
+        return taken, tuple(int(match.pattern.pattern_id[1:]) + 1 for match in matches)
+
+    return await database.read(stored) | {"memory": await asyncio.to_thread(remembered)}
 
 
 def _quantile(seconds: Sequence[float], share: float) -> float:
@@ -215,19 +265,21 @@ def main() -> None:
     arguments = parser.parse_args()
     embedding()
     print(
-        "| patterns | search p50 / p99 | CPU p50 / p99 | of one type (CPU p50) | look-up "
-        "| longest stall (idle) |"
+        "| patterns | statement | vec0 | memory | of one type: statement, memory | look-up "
+        "p50 / p99 | longest stall (idle) | read into memory |"
     )
-    print("| --- " * 6 + "|")
+    print("| --- " * 8 + "|")
     for size in arguments.sizes:
         with tempfile.TemporaryDirectory() as folder:
             row = uvloop.run(measure(Path(folder) / "bench.db", size, arguments.rounds))
         print(
-            f"| {row.size:,} | {row.all_p50:.2f} / {row.all_p99:.2f} ms "
-            f"| {row.cpu_p50:.2f} / {row.cpu_p99:.2f} ms "
-            f"| {row.typed_p50:.2f} / {row.typed_p99:.2f} ms ({row.typed_cpu_p50:.2f}) "
+            f"| {row.size:,} | {row.statement:.2f} ms "
+            f"| {row.vec0:.2f} ms ({row.vec0 / row.statement:.2f}) "
+            f"| {row.memory:.2f} ms ({row.memory / row.statement:.2f}) "
+            f"| {row.typed_statement:.2f}, {row.typed_memory:.2f} ms "
             f"| {row.whole_p50:.2f} / {row.whole_p99:.2f} ms "
-            f"| {row.stall:.2f} ({row.idle:.2f}) ms |"
+            f"| {row.stall:.1f} ({row.idle:.1f}) ms "
+            f"| {row.reading:.0f} ms, {row.memory_mb:.0f} MB |"
         )
 
 

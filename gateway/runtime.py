@@ -177,7 +177,7 @@ class Runtime:
 
         async def forget_patterns() -> None:
             if patterns is not None:
-                patterns.library.forget()
+                patterns.library.memory.forget()
             opened.learning.book.forget()
 
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
@@ -201,6 +201,8 @@ class Runtime:
             masks_secrets=self.settings.storage.mask_secrets,
         )
         self._closing.push_async_callback(library.embedder.close)
+        await library.memory.refresh()
+        self._follow(library.memory.follow(), "patterns in memory")
         missing = await stores.patterns.without_vector(1)
         tally = PatternTally(
             stores.patterns,

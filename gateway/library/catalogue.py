@@ -7,16 +7,16 @@ import copy
 import dataclasses
 import functools
 import itertools
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
+from gateway.library.memory import MOST_RULES, PatternCopy, PatternMemory
 from gateway.steering.guidance.codec import read_lines, to_line
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
 from gateway.steering.guidance.render import family_matches
@@ -25,7 +25,7 @@ from gateway.stores.patterns import Added, Event, PatternFilter, Search
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.patterns import PatternStore
-from gateway.tasks import off_loop, spawn
+from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
 
 # By embedder id. Source: `bench/retrieval.py`, results in docs/etraces.md.
@@ -48,8 +48,8 @@ def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
     )
 
 
-K = TypeVar("K")
-T = TypeVar("T")
+_Matches = list[PatternMatch]
+_Look = Callable[[PatternCopy], Awaitable[_Matches]]
 _STARTER_FILE = Path(__file__).parent / "starter.jsonl"
 
 Progress = Callable[[int], None]  # called with the number of patterns done so far
@@ -57,11 +57,6 @@ Progress = Callable[[int], None]  # called with the number of patterns done so f
 # Called with the tier whose search failed, and the error.
 Failed = Callable[[Tier, Exception], None]
 _BATCH = 256
-CACHED_S = 5.0
-"""Seconds for which the universal rules, and whether a tenant has e1 patterns, are cached: a change
-by another process is seen after this time."""
-_MOST_RULES = 1000
-_TENANTS_CACHED = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +75,8 @@ class ImportReport:
 @dataclass(eq=False)
 class PatternLibrary:
     """A pattern store whose queries are texts, see `open`. `read`: for look-ups, in which a gateway
-    waits for no database that is away. `masks_secrets`: in the patterns that are added."""
+    waits for no database that is away. `masks_secrets`: in the patterns that are added. `memory`:
+    answers in place of the store once it is kept up to date (`PatternMemory.follow`)."""
 
     store: PatternStore
     embedder: Embedder
@@ -88,8 +84,10 @@ class PatternLibrary:
     failed: Failed | None = None
     read: Reads = directly
     masks_secrets: bool = True
-    _universal: _Cache[None, list[PatternMatch]] = field(default_factory=dict, init=False)
-    _own: _Cache[str, bool] = field(default_factory=dict, init=False)
+    memory: PatternMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = PatternMemory(self.store)
 
     @classmethod
     async def open(
@@ -111,14 +109,13 @@ class PatternLibrary:
 
     async def prepare(self, *, starter: bool = True) -> None:
         """Open again, for a store that was opened again and may be empty now."""
-        self.forget()
+        self.memory.forget()
         await self.store.open_space(self.embedder.embedder_id, self.embedder.dimensions)
         if starter and not await self.store.count():
             await self.add(starter_patterns())
-        await self._rules()
 
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
-        """The same library with other settings; the caches are shared."""
+        """The same library with other settings; the memory is shared."""
         other = copy.copy(self)
         other.settings = settings
         return other
@@ -144,18 +141,18 @@ class PatternLibrary:
 
     async def look_up(self, query: Query, tenant: str) -> list[PatternMatch]:
         """The matches of one query. Raises: StoreError, EmbeddingError."""
+        store, memory = self.store, self.memory
         if query.tier is Tier.E3:
-            return await self._rules(query.model, query.fetch)
-        if query.tier is Tier.E1:
-            # Most tenants have no e1 patterns, and a run at risk searches them at every step.
-            wanted = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
-
-            async def has_any() -> bool:
-                page = await self.read(lambda: self.store.list_patterns(wanted, limit=1))
-                return bool(page.patterns)
-
-            if not await _read_once(self._own, tenant, has_any, _TENANTS_CACHED):
-                return []
+            rules = await self._answered(
+                memory.copy,
+                lambda copy: copy.universal(),
+                lambda: store.universal(limit=MOST_RULES),
+            )
+            suit = (m for m in rules if family_matches(m.pattern.model_family, query.model))
+            return list(itertools.islice(suit, query.fetch))
+        known = memory.searched
+        if known is not None and memory.current and not known.has_any(query.tier, tenant):
+            return []  # most tenants have no e1 patterns, and a text may be costly to embed
         (vector,) = await self.embedder.embed([query.text])
         search = Search(
             tier=query.tier,
@@ -166,18 +163,23 @@ class PatternLibrary:
             model=query.model,
             floor=query.least,
         )
-        return await self.read(lambda: self.store.search(search))
+        return await self._answered(
+            known, lambda copy: copy.search(search), lambda: store.search(search)
+        )
 
-    async def _rules(self, model: str = "", limit: int = 0) -> list[PatternMatch]:
-        """The first universal rules for a model. All rules are one snapshot in memory, because
-        every run begins with them: an outage takes them away from no run, whatever its model."""
-
-        async def read() -> list[PatternMatch]:
-            return await self.read(lambda: self.store.universal(limit=_MOST_RULES))
-
-        rules = await _read_once(self._universal, None, read, 1)
-        suit = (m for m in rules if family_matches(m.pattern.model_family, model))
-        return list(itertools.islice(suit, limit))
+    async def _answered(
+        self, known: PatternCopy | None, look: _Look, ask: Callable[[], Awaitable[_Matches]]
+    ) -> _Matches:
+        """Look in memory when it is up to date, or when the store does not answer. Raises:
+        StoreError."""
+        if known is not None and self.memory.current:
+            return await look(known)
+        try:
+            return await self.read(ask)
+        except StoreError:
+            if known is None:
+                raise
+            return await look(known)
 
     async def _attempt(self, query: Query, tenant: str) -> list[PatternMatch] | None:
         try:
@@ -192,7 +194,7 @@ class PatternLibrary:
         patterns = [self._masked(pattern) for pattern in patterns]
         vectors = await self._vectors(patterns)
         added = await self.store.add(list(zip(patterns, vectors, strict=True)))
-        self.forget()
+        self.memory.forget()
         return added
 
     async def edit(self, pattern: Pattern) -> None:
@@ -200,24 +202,16 @@ class PatternLibrary:
         pattern = self._masked(pattern)
         (vector,) = await self._vectors([pattern])
         await self.store.edit(pattern, vector)
-        self.forget()
+        self.memory.forget()
 
     async def remove(self, tenant: str, pattern_id: str) -> None:
         """Remove the pattern of this tenant and id, if there is one."""
         await self.store.delete(tenant, pattern_id)
-        self.forget()
+        self.memory.forget()
 
     def _masked(self, pattern: Pattern) -> Pattern:
         masks = self.masks_secrets
         return replace(pattern, fields=_mask_values(pattern.fields)) if masks else pattern
-
-    def forget(self) -> None:
-        """Read everything again that is cached: patterns have changed. What is being read now may
-        be from before the change, and is read again, too; what was read holds until then."""
-        caches: tuple[_Cache[Any, Any], ...] = (self._universal, self._own)
-        for cache in caches:
-            for key, reading in list(cache.items()):
-                cache[key] = _Reading(float("-inf"), reading.task, reading.usable)
 
     async def import_lines(
         self,
@@ -271,49 +265,6 @@ class PatternLibrary:
         texts = [embedding_text(pattern) for pattern in patterns if pattern.tier is not Tier.E3]
         vectors = iter(await self.embedder.embed(texts) if texts else [])
         return [None if pattern.tier is Tier.E3 else next(vectors) for pattern in patterns]
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading(Generic[T]):
-    """A reading that began at a time; `last`: the one before it that succeeded."""
-
-    begun: float
-    task: asyncio.Task[T]
-    last: asyncio.Task[T] | None
-
-    @property
-    def usable(self) -> asyncio.Task[T] | None:
-        """The newest reading that succeeded."""
-        return self.task if self.task.done() and not _failed(self.task) else self.last
-
-
-_Cache = dict[K, _Reading[T]]
-"""Key -> (when it was read, in seconds of the monotonic clock; the reading)."""
-
-
-async def _read_once(
-    cache: _Cache[K, T], key: K, read: Callable[[], Coroutine[Any, Any, T]], most: int
-) -> T:
-    """The value of `key`, at most CACHED_S old; an older one while the store cannot be read.
-    Callers at the same time share one reading."""
-    now = time.monotonic()
-    known = cache.get(key)
-    if known is None or now - known.begun > CACHED_S or _failed(known.task):
-        if known is None and len(cache) >= most:
-            del cache[next(iter(cache))]
-        last = known.usable if known is not None else None
-        known = cache[key] = _Reading(now, spawn(read(), name="read patterns"), last)
-    try:
-        # One caller that gives up must not cancel what the others wait for.
-        return known.task.result() if known.task.done() else await asyncio.shield(known.task)
-    except StoreError:
-        if known.last is None:
-            raise
-        return known.last.result()
-
-
-def _failed(reading: asyncio.Task[Any]) -> bool:
-    return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
 
 def _mask_values(value: Any) -> Any:

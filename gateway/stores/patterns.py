@@ -12,6 +12,7 @@ import enum
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -97,7 +98,42 @@ class Search(Struct, frozen=True, kw_only=True):
     @property
     def scope(self) -> str:
         """The tenant whose patterns are searched, empty for the shared ones."""
-        return self.tenant if self.tier is Tier.E1 else ""
+        return scope_of(self.tier, self.tenant)
+
+
+def scope_of(tier: Tier, tenant: str) -> str:
+    """The tenant whose patterns of a tier are searched for a tenant; empty for the shared ones."""
+    return tenant if tier is Tier.E1 else ""
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """A fingerprint of the patterns that are not learned, and of their vectors in the open space:
+    it changes when they do."""
+
+    patterns: int
+    changed_ms: int
+    """Sum of the times of their last changes, in milliseconds of the epoch."""
+    newest: float
+    vectors: int
+    dimensions: int
+
+    @property
+    def vector_bytes(self) -> int:
+        """Size of all vectors as float32."""
+        return 4 * self.vectors * self.dimensions
+
+
+class CopiedPattern(NamedTuple):
+    """A pattern with its vector, as it is copied into memory. `number`: of its row; `row`: what
+    `pattern_of` reads, as JSON; `vector`: float32."""
+
+    number: int
+    tenant: str
+    tier: str
+    failure_type: str
+    model_family: str
+    vector: bytes
+    row: bytes
 
 
 def decode_cursor(cursor: str | None) -> int | None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +24,6 @@ from gateway.steering.guidance.render import PLACEHOLDER, ModelFamily, pattern_t
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.patterns import Added, PatternFilter
-from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.engine import SQLiteEngine
 from tests.stores.conftest import open_database
@@ -119,53 +117,6 @@ async def test_queries_of_all_tiers_are_answered_together(fresh: Fresh) -> None:
     assert len(found[Tier.E3]) == sum(p.tier is Tier.E3 for p in STARTER)
     assert [match.pattern.fields["unlock"] for match in found[Tier.E1]] == ["mine"]
     assert len(found[Tier.E2]) == 2
-
-
-async def test_rules_stay_while_the_store_cannot_be_read(
-    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All are known from the start, and hold: agents are told the same as before, whatever their
-    model, and however many models there are."""
-    away: list[bool] = []
-
-    async def read(work: Callable[[], Awaitable[Any]], /) -> Any:
-        if away:
-            raise StoreUnavailable("gone")
-        return await work()
-
-    library = await PatternLibrary.open(
-        await fresh(), HashingEmbedder(), SETTINGS, starter=True, read=read
-    )
-    rules = Query(tier=Tier.E3, top_k=32)
-    gpt = Pattern(tier=Tier.E3, fields={"instruction": "Be brief."}, model_family="gpt")
-    await library.add([gpt])
-    before = await library.look_up(rules, "a")
-    await library.add([Pattern(tier=Tier.E3, fields={"instruction": "Once more."})])
-    away.append(True)
-    monkeypatch.setattr("gateway.library.catalogue.CACHED_S", -1.0)
-    for number in range(300):
-        found = await library.look_up(replace(rules, model=f"gpt-{number}"), "a")
-        assert found == before
-        found = await library.look_up(replace(rules, model=f"claude-{number}"), "a")
-        assert len(found) == len(before) - 1
-    away.clear()
-    assert len(await library.look_up(rules, "a")) == len(before) + 1
-
-
-async def test_rules_are_there_when_an_outage_begins_before_the_first_run(fresh: Fresh) -> None:
-    """The snapshot is taken when the library is opened, not by the first run that needs it."""
-    reads: list[str] = []
-
-    async def read(work: Callable[[], Awaitable[Any]], /) -> Any:
-        if reads:
-            raise StoreUnavailable("gone")
-        reads.append("rules")
-        return await work()
-
-    library = await PatternLibrary.open(
-        await fresh(), HashingEmbedder(), SETTINGS, starter=True, read=read
-    )
-    assert await library.look_up(Query(tier=Tier.E3, top_k=32), "a")
 
 
 async def test_a_failed_search_is_reported_and_left_out(fresh: Fresh) -> None:

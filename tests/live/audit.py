@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import pytest
 
+from gateway.library.memory import PatternCopy
 from gateway.steering.guidance.plan import RECOVERED_STEPS
 from gateway.stores.patterns import Search
 from gateway.stores.sql.runs import SQLRunStore
@@ -45,26 +47,27 @@ class Watch:
     What reads runs that are over has the same embedder, and uses it whenever it has time.
     """
 
-    def __init__(self, server: AppServer) -> None:
+    def __init__(self, server: AppServer, patch: pytest.MonkeyPatch) -> None:
         self.now = Looked()
-        library = server.app.runtime.opened.patterns.library
-        store, embedder = library.store, library.embedder
-        search, universal, embed = store.search, store.universal, embedder.embed
+        embedder = server.app.runtime.opened.patterns.library.embedder
+        search, universal, embed = PatternCopy.search, PatternCopy.universal, embedder.embed
 
-        async def searching(wanted: Search) -> Any:
+        async def searching(patterns: PatternCopy, wanted: Search) -> Any:
             self.now.searches.append(wanted)
-            return await search(wanted)
+            return await search(patterns, wanted)
 
-        async def listing(**wanted: Any) -> Any:
+        async def listing(patterns: PatternCopy) -> Any:
             self.now.rules += 1
-            return await universal(**wanted)
+            return await universal(patterns)
 
         async def embedding(texts: Sequence[str]) -> Any:
             if _task_name() != LEARNING:
                 self.now.embedded += len(texts)
             return await embed(texts)
 
-        store.search, store.universal, embedder.embed = searching, listing, embedding
+        patch.setattr(PatternCopy, "search", searching)
+        patch.setattr(PatternCopy, "universal", listing)
+        patch.setattr(embedder, "embed", embedding)
 
     def take(self) -> Looked:
         """The look-ups since the last call of `take`."""
@@ -91,13 +94,15 @@ class Given:
 class Audit:
     """Sends runs one after the other; `wrong` lists every call that broke a rule."""
 
-    def __init__(self, server: AppServer, upstream: ScriptedUpstream) -> None:
+    def __init__(
+        self, server: AppServer, upstream: ScriptedUpstream, patch: pytest.MonkeyPatch
+    ) -> None:
         self.wrong: list[str] = []
         self.seen: Counter[str] = Counter()
         self._url = f"{server.url}/v1/chat/completions"
         self._searched: dict[tuple[str, int], str] = {}
         self._upstream = upstream
-        self._watch = Watch(server)
+        self._watch = Watch(server, patch)
 
     async def __call__(self, runs: Sequence[Run]) -> None:
         async with httpx.AsyncClient(timeout=60) as client:

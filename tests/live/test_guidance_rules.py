@@ -35,14 +35,19 @@ Start = Callable[..., AppServer]
 
 
 async def audited(
-    start: Start, upstream: ScriptedUpstream, runs: list[Run], path: Path, settings: dict[str, Any]
+    start: Start,
+    upstream: ScriptedUpstream,
+    runs: list[Run],
+    path: Path,
+    settings: dict[str, Any],
+    patch: pytest.MonkeyPatch,
 ) -> Audit:
     upstream.default = recorded_replies(runs)
     upstream.requests = deque(maxlen=1)
     server = start({**settings, "storage": {"path": str(path)}})
     url = f"{server.url}/api/patterns?tenant=default"
     await asyncio.to_thread(httpx.post, url, json=NEAR_MANY, headers=CONTROL)
-    audit = Audit(server, upstream)
+    audit = Audit(server, upstream, patch)
     await audit(runs)
     async with run_log(path) as log:
         await audit.gates(log)
@@ -51,12 +56,15 @@ async def audited(
 
 
 async def test_the_rules_hold_at_every_call_of_recorded_runs(
-    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the reference's monitors, which fire at almost every step."""
     runs = read_runs(SAMPLE)[::9]
     settings = {**GUIDING, "etraces": EAGER["etraces"]}
-    audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings)
+    audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings, monkeypatch)
     assert audit.wrong == []
     seen = ("e3", "e1", "e2", "monitor", "FAST", "retries", "e1 searches", "e2 searches")
     assert [name for name in seen if not audit.seen[name]] == []
@@ -68,6 +76,7 @@ async def test_the_rules_hold_with_the_shipped_monitors(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     file: Path,
     every: int,
     eager: bool,
@@ -75,5 +84,5 @@ async def test_the_rules_hold_with_the_shipped_monitors(
     """With the shipped settings, and with low gates."""
     settings = EAGER if eager else {"steering": {"deadline_ms": DEADLINE_MS}}
     runs = read_runs(file)[::every]
-    audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings)
+    audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings, monkeypatch)
     assert audit.wrong == []

@@ -147,7 +147,8 @@ async def test_a_look_up_that_fails_costs_the_guidance_only(
     async def busy(*_args: Any) -> Any:
         raise StoreBusy("locked")
 
-    monkeypatch.setattr(type(server.app.runtime.opened.patterns.library.store), "search", busy)
+    library = server.app.runtime.opened.patterns.library
+    monkeypatch.setattr(type(library.embedder), "embed", busy)
     answers = await Agent(http, server.base_url).run(5)
     assert [answer.gateway("step") for answer in answers] == list("01234")
     given = ",".join(answer.gateway("guidance") or "" for answer in answers)

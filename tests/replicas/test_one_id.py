@@ -17,6 +17,7 @@ from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
 from tests.replicas.one_id import Named, Provider
 from tests.replicas.outages import OUTAGES
+from tests.replicas.patterns import EAGER
 from tests.replicas.run_log import recorded
 
 TENANT = "default"
@@ -24,8 +25,6 @@ _DEGRADED = "the store is degraded: answers go on, their records wait in memory"
 _TURNS = 3
 _AGENTS = 4
 _BRANCHES = "SELECT id, coalesce(parent_id, ''), external_key FROM conversations ORDER BY id"
-# Patterns are searched in the database, which is away: texts of monitors and rules need none.
-_NOT_SEARCHED = {"etraces": {"e1_top_k": 0, "e2_top_k": 0}}
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ async def test_no_id_is_split(
     groups = [[Named(f"{at}-{n}") for n in range(_AGENTS)] for at in ("before", "in", "after")]
     before, within, after = groups
     storage = {"commit_limit_ms": 500, "probe_interval_s": 0.2, "start_wait_s": 60}
-    config = {**shared(upstream, server.url("postgres"), **storage), **_NOT_SEARCHED}
+    config = {**shared(upstream, server.url("postgres"), **storage), **EAGER}
     with Fleet(tmp_path, config, 2) as fleet:
         async with balancer(lambda: fleet.ports, InTurn()) as url:
             await both_work(fleet, before, url)

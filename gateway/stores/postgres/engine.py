@@ -82,6 +82,7 @@ POSTGRES = Dialect(
     # from its array once, not for each row.
     distance="(vector <=> (SELECT :vector::float4[]::vector)) + 0",
     dimensions="vector_dims(vector)",
+    floats="vector::float4[]",
 )
 
 

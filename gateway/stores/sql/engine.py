@@ -64,6 +64,8 @@ class Dialect(JsonDialect, frozen=True, kw_only=True):
     distance: str
     # The dimensions of the column `vector`.
     dimensions: str
+    # The numbers in the column `vector`: a list, or float32 as bytes.
+    floats: str
 
 
 class Connection(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -113,6 +114,18 @@ SELECT {COLUMNS}, 1 - v.distance FROM (
     ORDER BY distance, pk LIMIT :limit
 ) AS v JOIN patterns AS p USING (pk)
 WHERE v.distance <= :most ORDER BY v.distance, p.pk
+"""
+_MARK = """
+SELECT count(*), coalesce(sum(CAST(updated_at * 1000 AS BIGINT)), 0),
+    coalesce(max(updated_at), 0.0),
+    (SELECT count(*) FROM pattern_vectors WHERE space = :space)
+FROM patterns WHERE origin = ''
+"""
+_COPIED_AT_ONCE = 500
+_COPIED = f"""
+SELECT {COLUMNS}, {{floats}} FROM pattern_vectors AS v JOIN patterns AS p ON p.pk = v.pk
+WHERE v.space = :space AND v.pk > :after AND {{size}} = :dimensions
+ORDER BY v.pk LIMIT {_COPIED_AT_ONCE}
 """
 _SUITABLE = " AND pk IN (SELECT p.pk FROM patterns AS p WHERE {conditions})"
 _FORGET = "DELETE FROM pattern_vectors WHERE pk = :pk"  # of all embedders
@@ -256,6 +269,27 @@ class PatternStore:
         async with self._engine.searching:
             return await self._engine.read(work)
 
+    async def mark(self) -> values.Mark:
+        """The fingerprint of all that `copied` and `universal` give. Raises: SpaceMismatch."""
+        self._check()
+        ((patterns, changed_ms, newest, vectors),) = await self._engine.fetch(
+            _MARK, space=self._space
+        )
+        return values.Mark(
+            patterns=patterns,
+            changed_ms=int(changed_ms),
+            newest=newest,
+            vectors=vectors,
+            dimensions=self._dimensions or 0,
+        )
+
+    async def copied(self, after: int) -> list[values.CopiedPattern]:
+        """The next patterns with a sound vector behind the row of this number; none at the end."""
+        dialect = self._engine.dialect
+        statement = _COPIED.format(floats=dialect.floats, size=dialect.dimensions)
+        bound = {"space": self._space, "dimensions": self._dimensions, "after": after}
+        return await self._engine.made(_copied, statement, **bound)
+
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
         """The universal rules for `model`, in order of their ids."""
 
@@ -391,6 +425,21 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
         )
     except (ValueError, TypeError) as error:
         raise StoreCorrupt(f"the pattern {found['pattern_id']!r} is damaged ({error})") from error
+
+
+def _copied(row: Sequence[Any]) -> values.CopiedPattern:
+    """From _COPIED."""
+    *known, floats = row
+    found = dict(zip(_READ, known, strict=True))
+    return values.CopiedPattern(
+        number=found["pk"],
+        tenant=found["tenant"],
+        tier=found["tier"],
+        failure_type=found["failure_type"],
+        model_family=found["model_family"],
+        vector=array("f", floats).tobytes(),
+        row=orjson.dumps(known),
+    )
 
 
 def stored_lesson(row: Sequence[Any]) -> StoredLesson:

@@ -74,6 +74,7 @@ SQLITE = Dialect(
     vector=":vector",
     distance="coalesce(vec_distance_cosine(vector, :vector), 9.0)",
     dimensions="length(vector) / 4.0",
+    floats="vector",
 )
 
 

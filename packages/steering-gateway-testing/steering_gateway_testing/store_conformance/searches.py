@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gateway.backends import Stores
+from gateway.library.memory import PatternMemory
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.patterns import Event, PatternFilter, Search, SpaceMismatch
 from steering_gateway_testing.store_conformance.check import Check, raises
@@ -154,6 +155,49 @@ async def a_vector_of_an_outdated_text_is_dropped(stores: Stores) -> None:
     assert [each.fields["unlock"] for each in await store.without_vector(9)] == ["new"]
 
 
+async def a_copy_in_memory_is_searched_like_the_store(stores: Stores) -> None:
+    """It has every pattern once, whatever their number, and finds the same ones as alike."""
+    store = await opened(stores)
+    kinds = [{}, {"failure_type": "loop"}, {"failure_type": "hedge"}, {"model_family": "gpt-4o"}]
+    for tier, tenant in ((Tier.E2, ""), (Tier.E1, "a"), (Tier.E1, "b")):
+        drawn_ones = [
+            (pattern(f"{tenant}{n}", tier, tenant=tenant, **kinds[n % 4]), drawn(n))
+            for n in range(600)
+        ]
+        await store.add(drawn_ones)
+    await add(store, pattern("mute"), vector(0))
+    memory = PatternMemory(store)
+    await memory.refresh()
+    for seed in range(1000, 1010):
+        for wanted in ({}, {"tier": Tier.E1, "tenant": "b"}, {"tier": Tier.E1, "tenant": "c"}):
+            for more in ({}, {"failure_type": "loop"}, {"model": "claude-sonnet-4"}):
+                about = {"tier": Tier.E2, "limit": 5, "floor": 0.1} | wanted | more
+                search = Search(vector=drawn(seed), **about)  # type: ignore[arg-type]
+                assert memory.searched is not None
+                copied, stored = await memory.searched.search(search), await store.search(search)
+                assert [each.pattern for each in copied] == [each.pattern for each in stored]
+                for one, other in zip(copied, stored, strict=True):
+                    assert abs(one.similarity - other.similarity) < 1e-5
+
+
+async def a_copy_is_made_again_after_each_change(stores: Stores) -> None:
+    """Whatever changes is seen, and what is only counted or learned is no change."""
+    store = await opened(stores)
+    own = await add(store, pattern("a"), vector(1))
+    seen = [await store.mark()]
+    await store.record("", [own], Event.INJECTED)
+    assert await store.mark() == seen[0]
+    await store.edit(pattern("b", pattern_id=own), None)
+    seen.append(await store.mark())
+    await store.set_vectors([(pattern("b", pattern_id=own), vector(0, 1))])
+    seen.append(await store.mark())
+    await add(store, pattern("rule", Tier.E3))
+    seen.append(await store.mark())
+    await store.delete(None, own)
+    seen.append(await store.mark())
+    assert len(set(seen)) == len(seen)
+
+
 async def sound_vectors_are_kept(stores: Stores) -> None:
     """Removing the vectors that do not fit removes none that does."""
     store = await opened(stores)
@@ -174,5 +218,7 @@ SEARCH_CHECKS: tuple[Check, ...] = (
     universal_rules_are_listed_not_searched,
     another_embedder_needs_new_vectors,
     a_vector_of_an_outdated_text_is_dropped,
+    a_copy_in_memory_is_searched_like_the_store,
+    a_copy_is_made_again_after_each_change,
     sound_vectors_are_kept,
 )
