@@ -3,12 +3,29 @@
 Filled in while the request is handled; the edge turns them into one log line."""
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from gateway.wire.refusal import Refusal
 from gateway.wire.usage import TokenUsage, token_usage
+
+Unread = Literal["empty", "encoding", "size", "form"]
+"""Why an answer was not read: no content; an unknown or broken compression; more than
+`server.max_buffered_response_mb`; neither the JSON nor the events of its dialect."""
+
+
+class UpstreamReply(Struct, frozen=True, kw_only=True):
+    """The upstream's complete answer in the form of a chat completion; None for what could not be
+    read. `pending_id`: the id of an answer that is made in the background and not complete yet."""
+
+    completion: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+    pending_id: str | None = None
+    unread: Unread | None = None
+    failure: Refusal | None = None
+    """The error that the upstream reported under a status of success."""
 
 
 class Caller(Struct, kw_only=True):
@@ -44,8 +61,17 @@ class UpstreamInfo(Struct, kw_only=True):
     tokens: TokenUsage = TokenUsage()
     usage_estimated: bool = False
 
-    def bill(self, usage: dict[str, Any] | None, *, estimated: bool = False) -> None:
-        """Note what the upstream reported; it is read once."""
+    def bill(
+        self,
+        usage: dict[str, Any] | None,
+        answer: Mapping[str, Any] | None = None,
+        *,
+        estimated: bool = False,
+    ) -> None:
+        """Note what the upstream reported; it is read once. `answer`: may name the class of
+        service, which OpenAI's usage does not."""
+        if usage and isinstance(tier := (answer or {}).get("service_tier"), str):
+            usage = {"service_tier": tier, **usage}
         self.usage, self.tokens, self.usage_estimated = usage, token_usage(usage), estimated
 
 

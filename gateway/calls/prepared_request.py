@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import orjson
-from msgspec import Struct
 
 from gateway.calls.recorder import Recorder
 from gateway.conversations.steering_result import (
@@ -21,7 +20,7 @@ from gateway.conversations.steering_result import (
 )
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
-from gateway.errors import UpstreamFailure
+from gateway.exchange import UpstreamReply
 from gateway.observability.logging import get_logger
 from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
@@ -37,28 +36,12 @@ from gateway.upstream.retries import AT_OTHER_TARGET, ROUTER_KEYS
 from gateway.upstream.seats import Seat
 from gateway.wire.codings import READABLE
 from gateway.wire.echo import EchoFilter
-from gateway.wire.refusal import Kind, Refusal, status_of
+from gateway.wire.refusal import Kind, status_of
 from gateway.wire.request import Splice
 
 # Longest wait for the other calls of a conversation before an unsteered one is recorded.
 _CATCH_UP_S = 10.0
 _log = get_logger("gateway.steering")
-
-Unread = Literal["empty", "encoding", "size", "form"]
-"""Why an answer was not read: no content; an unknown or broken compression; more than
-`server.max_buffered_response_mb`; neither the JSON nor the events of its dialect."""
-
-
-class UpstreamReply(Struct, frozen=True, kw_only=True):
-    """The upstream's complete answer in the form of a chat completion; None for what could not be
-    read. `pending_id`: the id of an answer that is made in the background and not complete yet."""
-
-    completion: dict[str, Any] | None
-    usage: dict[str, Any] | None
-    pending_id: str | None = None
-    unread: Unread | None = None
-    failure: Refusal | None = None
-    """The error that the upstream reported under a status of success."""
 
 
 @dataclass(eq=False)
@@ -171,9 +154,7 @@ class PreparedRequest:
             failed = failure is not None and status_of(failure) in AT_OTHER_TARGET
             self.services.dispatcher.note_end(target, failed=failed)
         if failure is not None:  # `end` records it like a refusal with a status
-            said = failure.get("code") or failure.get("type")
-            self.call.note_reason(f"the upstream reported an error in its answer: {said}")
-            self.call.exchange.response.error = UpstreamFailure.label
+            self.call.note_failure(failure)
             return
         self.call.completed = True
         await asyncio.shield(self.runtime.unfinished.start(self._complete(reply)))
@@ -233,7 +214,7 @@ class PreparedRequest:
         call.billed_model, target = call.model, call.target
         if target is not None and (target.key or target.model):  # not the default upstream
             call.billed_model = self.services.catalogue.billed_name(call.model, target)
-        upstream.bill(usage)
+        upstream.bill(usage, reply)
         if upstream.tokens.input is None and upstream.tokens.output is None and reply:
             estimate = estimated_usage(request.raw, reply)
             if estimate is not None:

@@ -29,7 +29,14 @@ from gateway.conversations.records import Cost, Recorded, call_record
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import Call, ControlHeaders, SteeringResult
 from gateway.dialects import RESPONSES
-from gateway.exchange import Exchange, RequestInfo, ResponseInfo, Timing, UpstreamInfo
+from gateway.exchange import (
+    Exchange,
+    RequestInfo,
+    ResponseInfo,
+    Timing,
+    UpstreamInfo,
+    UpstreamReply,
+)
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -303,13 +310,11 @@ class BackgroundAnswers:
         call: Call,
         response_id: str,
         committed: _Committed,
-        completion: Mapping[str, Any] | None,
-        usage: dict[str, Any] | None,
+        reply: UpstreamReply,
     ) -> None:
         """Record the answer of a call of this process, once the call itself is committed."""
         kept, result = await committed, call.result
         assert result is not None
-        call.exchange.upstream.bill(usage)
         conversation = result.conversation
         # What the store does not have, no other gateway can have taken.
         shared = kept is not None and await kept
@@ -317,15 +322,13 @@ class BackgroundAnswers:
             return  # another gateway has seen the answer, recorded it, and paid for it
         # The conversation may have been dropped from memory and loaded again in the meantime.
         result.conversation = services.index.get(conversation.id) or conversation
-        await call.settle()
-        await self._recorder.record(services, call, completion)
+        await self._settle(services, call, reply)
 
     async def _settle_stored(
         self,
         services: Services,
         answer: AnswerRecord,
-        completion: Mapping[str, Any] | None,
-        usage: dict[str, Any] | None,
+        reply: UpstreamReply,
     ) -> None:
         """Record the answer of a call that another process has made."""
         try:
@@ -334,12 +337,22 @@ class BackgroundAnswers:
             return  # the next poll tries again
         if call is None or not await self._take(answer.tenant, answer.id):
             return
-        call.exchange.upstream.bill(usage)
-        await call.settle()
-        await self._recorder.record(services, call, completion)
+        await self._settle(services, call, reply)
         if call.result is not None:
             # The fold has replaced the transcript, which this process has not read.
             call.result.conversation.run.fold = None
+
+    async def _settle(
+        self,
+        services: Services,
+        call: Call,
+        reply: UpstreamReply,
+    ) -> None:
+        call.exchange.upstream.bill(reply.usage, reply.completion)
+        if reply.failure is not None:
+            call.note_failure(reply.failure)
+        await call.settle()
+        await self._recorder.record(services, call, reply.completion)
 
     async def _take(self, tenant: str, response_id: str) -> bool:
         """Whether this gateway is the one that records the call of an answer. While the store is

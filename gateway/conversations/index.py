@@ -19,6 +19,7 @@ from gateway.conversations.conversation import (
     response_hash,
 )
 from gateway.conversations.known_prefixes import GrowingBodies, KnownBodies, TranscriptsInMemory
+from gateway.exchange import UpstreamReply
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import is_window_of, latest_turn, tail_key
 from gateway.upstream.deployments import Target
@@ -31,7 +32,7 @@ _MAX_ECHO_CHARS = 4 * 2**20  # of instructions that stored answers may repeat
 _MAX_REFS = 64  # conversations remembered for one hash; common openings collect many
 _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows where older ones fork
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
-Settle = Callable[[Mapping[str, Any] | None, dict[str, Any] | None], Awaitable[None]]
+Settle = Callable[[UpstreamReply], Awaitable[None]]
 """Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
 _Named = tuple[str, str]  # a tenant, and an id of its
 
@@ -292,17 +293,11 @@ class PendingResponses(FIFOCache[_Named, Settle]):
     """Calls whose answers are made in the background, by tenant and answer id; each is settled
     once, when a request brings the finished answer."""
 
-    async def settle(
-        self,
-        tenant: str,
-        response_id: str,
-        completion: Mapping[str, Any] | None,
-        usage: dict[str, Any] | None,
-    ) -> None:
+    async def settle(self, tenant: str, response_id: str, reply: UpstreamReply) -> None:
         """Record the answer, or that there will be none; a second call does nothing."""
         settle = self.pop((tenant, response_id), None)
         if settle is not None:
-            await settle(completion, usage)
+            await settle(reply)
 
 
 class ResponseTargets:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from gateway.budgets.guard import LeftOpen, Spending
 from gateway.conversations.conversation import Conversation, RoutedCall, StepPlace, run_id
 from gateway.conversations.resolve import Resolved
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.steering.experiments import MODES
 from gateway.steering.fold import StepOutcome
@@ -24,6 +24,7 @@ from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import PromptMessage, StepRow
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
+from gateway.wire.refusal import Refusal
 
 _TAG_PREFIX = "x-gateway-tag-"
 _MOST_TAGS = 16
@@ -204,6 +205,14 @@ class Call(Struct, kw_only=True):
         """Add to the reasons that are recorded with the call."""
         if self.result is not None:
             self.result.reasons.append(reason)
+
+    def note_failure(self, failure: Refusal) -> None:
+        """The upstream reported an error under a status of success."""
+        said = failure.get("code") or failure.get("type")
+        self.note_reason(f"the upstream reported an error in its answer: {said}")
+        self.exchange.response.error = UpstreamFailure.label
+        if self.result is not None:
+            self.result.note_failed()
 
     async def settle(self) -> None:
         """End the call's reservation with what it used."""

@@ -235,6 +235,7 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     return {
         ANSWER_ID: response.get("id") if response.get("store") is not False else None,
         "model": response.get("model"),
+        "service_tier": response.get("service_tier"),
         "choices": [choice],
         "usage": response.get("usage"),
     }

@@ -16,7 +16,7 @@ from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amo
 from gateway.budgets.routes import counted_how, form_model
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.texts import with_status
-from gateway.calls.prepared_request import UpstreamReply, readable
+from gateway.calls.prepared_request import readable
 from gateway.calls.recorder import Recorder
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
@@ -34,7 +34,7 @@ from gateway.endpoints.key_rights import require_models, require_own, require_ri
 from gateway.endpoints.relay import Relay
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
-from gateway.exchange import Exchange
+from gateway.exchange import Exchange, UpstreamReply
 from gateway.room import Room, Share
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -301,15 +301,16 @@ class _Answering:
         """Relay an answer as it is."""
         if self.asked is not None and response.status < 300:
             # On record before the client has the last byte, like every call.
-            await self.runtime.stored_answers.pending.settle(*self.asked, None, None)
+            await self.runtime.stored_answers.pending.settle(*self.asked, UpstreamReply())
         await _relay(response, self.send, self.exchange, watch)
 
     async def _complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer to a poll, before the client has its last byte."""
         if self.asked is not None and reply.pending_id is None and not reply.unread:
             self.exchange.upstream.bill(reply.usage)
-            pending = self.runtime.stored_answers.pending
-            await pending.settle(*self.asked, reply.completion, reply.usage)
+            await self.runtime.stored_answers.pending.settle(*self.asked, reply)
+            if reply.failure is not None:
+                self.exchange.response.error = UpstreamFailure.label
 
 
 Asked = tuple[str, str]  # tenant and id of a background answer

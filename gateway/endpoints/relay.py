@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.prepared_request import Unread, UpstreamReply
 from gateway.config import ServerSettings
 from gateway.dialects import Dialect
 from gateway.dialects.base import StreamRead
@@ -25,7 +24,7 @@ from gateway.errors import (
     UpstreamFailure,
     UpstreamMalformed,
 )
-from gateway.exchange import Exchange
+from gateway.exchange import Exchange, Unread, UpstreamReply
 from gateway.room import Share
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
@@ -94,11 +93,11 @@ def _read_events(dialect: Dialect, content: bytes) -> StreamRead:
 def _unread(watch: ResponseWatch, usage: dict[str, Any] | None) -> UpstreamReply:
     """The reply of an answer that cannot be read."""
     if watch.oversized:
-        return UpstreamReply(completion=None, usage=usage, unread="size")
+        return UpstreamReply(usage=usage, unread="size")
     if watch.opaque or watch.cut:
-        return UpstreamReply(completion=None, usage=usage, unread="encoding")
+        return UpstreamReply(usage=usage, unread="encoding")
     why: Unread = "form" if _start_of(watch.content) else "empty"
-    return UpstreamReply(completion=None, usage=usage, unread=why)
+    return UpstreamReply(usage=usage, unread=why)
 
 
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from openai import OpenAI
 
 from gateway.calls.prepared_request import PreparedRequest
+from gateway.errors import UpstreamFailure
 from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.protocols import StoreError
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
@@ -123,6 +125,40 @@ def test_polls_change_no_byte(
     direct = httpx.get(f"{upstream.base_url}/responses/resp_1")
     assert through.content == direct.content
     assert spent(server)[0] == 1
+
+
+FAILED = Reply(
+    extra={"status": "failed", "error": {"code": "server_error", "message": "It broke."}},
+)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "another one"])
+def test_one_that_failed_is_an_error(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, restarted: bool
+) -> None:
+    """Whoever sees first that the answer failed, the call is on record as failed, with its tokens
+    and the reason, and is counted once in the errors."""
+    upstream.default = FAILED
+    stored = {"storage": {"path": str(tmp_path / "shared.db")}}
+    server = gateway_server({**STEERING, **stored})
+    name = httpx.post(f"{server.base_url}/responses", json=ASKED).json()["id"]
+    if restarted:
+        server.stop()
+        server = gateway_server({**STEERING, **stored})
+    url = f"{server.base_url}/responses/{name}"
+    assert httpx.get(url).json()["status"] == "in_progress"
+    assert totals(server)["errors"] == 0
+    for _ in range(2):
+        assert httpx.get(url).json()["error"]["message"] == "It broke."
+        found = totals(server)
+        assert (found["calls"], found["errors"], found["input_tokens"]) == (1, 1, 12)
+    run = httpx.get(f"{server.url}/api/runs").json()["runs"][0]["id"]
+    call = httpx.get(f"{server.url}/api/runs/{run}").json()["steps"][0]["call"]
+    assert call["error"] == UpstreamFailure.label
+    assert "the upstream reported an error in its answer: server_error" in call["reasons"]
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    counted = [line.partition(" ") for line in lines if "errors_total{" in line]
+    assert [(UpstreamFailure.label in name, value) for name, _, value in counted] == [(True, "1.0")]
 
 
 def test_a_stream_that_its_client_left(

@@ -122,7 +122,8 @@ class ResponsesApi:
 
 
 def _unfinished(response: Item, status: str) -> Item:
-    return {**response, "status": status, "output": [], "usage": None, "incomplete_details": None}
+    nothing = {"output": [], "usage": None, "incomplete_details": None, "error": None}
+    return {**response, "status": status, **nothing}
 
 
 def _streamed(pieces: tuple[bytes, ...]) -> Answer:
