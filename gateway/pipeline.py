@@ -368,7 +368,7 @@ def _reason(error: Exception) -> UnsteeredReason:
 
 def _adds_usage(services: Services, result: SteeringResult, request: SteeredRequest) -> bool:
     wanted = services.settings.steering.stream_usage
-    if not request.stream or request.wants_usage or wanted == "never" or not result.applies:
+    if not request.stream or request.wants_usage or wanted == "never" or result.mode != "on":
         return False
     needed = services.settings.experiment.id or services.budgets
     return wanted == "always" or bool(needed)

@@ -9,8 +9,8 @@ import json
 import math
 import mmap
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,9 @@ LIST_NAME = "model_prices_and_context_window_backup.json"
 _ABOVE = re.compile(r"_above_(\d+)k_tokens$")
 _DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d|latest|default|\d{3})$")
 _WORD = re.compile(r"[a-z]{2,}|o(?=\d)")
+# Fields of a `usage` object that name a class of service: the tier, Anthropic's fast mode, and the
+# place where Anthropic computes.
+_SERVICE = ("service_tier", "speed", "inference_geo")
 _RELATIVES = 9  # nearest names among which one has a price
 _OBJECT = re.compile(rb'"\s*:\s*\{')
 _NAME_BYTES = 256
@@ -170,6 +173,8 @@ class ModelInfo:
     listed: Listed | None = None  # None for a model that only the config knows
     tiers: tuple[tuple[int, Rates], ...] = ((-1, {}),)
     """(prompt tokens above which they apply, rates), the highest first; all have the last."""
+    services: Mapping[str, Rates] = field(default_factory=dict)
+    """By the name of a class of service, factors of the usual rates, by kind."""
 
     @property
     def rates(self) -> Rates:
@@ -180,13 +185,19 @@ class ModelInfo:
         """Cost of a call in US dollars; None when the model has no prices per token. `usage` may
         have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens read from
         and written to the provider's cache are charged as such, where the list has the rates; the
-        rates of long prompts apply to the whole call."""
-        return self.cost_of_tokens(tokens_of(usage))
+        rates of long prompts, and of a class of service, apply to the whole call."""
+        return self.cost_of_tokens(tokens_of(usage), [str(usage.get(name)) for name in _SERVICE])
 
-    def cost_of_tokens(self, tokens: Mapping[str, int]) -> float | None:
-        """The same for tokens as `tokens_of` gives them."""
+    def cost_of_tokens(
+        self, tokens: Mapping[str, int], services: Sequence[str] = ()
+    ) -> float | None:
+        """The same for tokens as `tokens_of` gives them, and names of classes of service."""
         prompt = sum(tokens[kind] for kind in _PROMPT)
-        return charge(tokens, next(rates for above, rates in self.tiers if prompt > above))
+        rates = next(rates for above, rates in self.tiers if prompt > above)
+        for name in services:
+            factors = self.services.get(name, {})
+            rates = {kind: rate * factors.get(kind, 1.0) for kind, rate in rates.items()}
+        return charge(tokens, rates)
 
 
 class PriceList:
@@ -219,9 +230,12 @@ class PriceList:
         names = {n.rpartition("/")[2]: n for n in reversed(self._places)} if word else {}
         alike = {short: n for short, n in names.items() if word and short.startswith(word[0])}
         for short in get_close_matches(own, alike, _RELATIVES):
-            info = self.capabilities(alike[short])
+            name = (
+                short if short in self._places else alike[short]
+            )  # another seller's may be dearer
+            info = self.capabilities(name)
             if info is not None and info.rates.get("input"):
-                return alike[short], info
+                return name, info
         return None
 
     def _entry(self, name: str) -> Mapping[str, Any] | None:
@@ -314,7 +328,20 @@ def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
             only_responses=only_responses,
         ),
         tiers=(*sorted(tiers, key=lambda tier: -tier[0]), (-1, base)),
+        services=_services(entry, base),
     )
+
+
+def _services(entry: Mapping[str, Any], base: Rates) -> Mapping[str, Rates]:
+    """The rates of classes of service, each divided by that of `base`."""
+    stated = as_mapping(entry.get("provider_specific_entry"))
+    found = {
+        name: dict.fromkeys(RATE_KEYS, as_number(stated.get(name), 1.0)) for name in ("fast", "us")
+    }
+    for name in ("priority", "flex", "ultrafast"):
+        own = _rates(entry, f"_{name}", base)
+        found[name] = {kind: rate / (base[kind] or 1.0) for kind, rate in own.items()}
+    return found
 
 
 def _vision(entry: Mapping[str, Any]) -> bool | None:

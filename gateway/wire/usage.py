@@ -31,11 +31,11 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
     of_input = {**usage, **input_details}
     return TokenUsage(
         input=_input(usage),
-        output=_count(
-            usage, "completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"
-        ),
+        output=_count(usage, *OUTPUT),
         cached=_count(of_input, "cached_tokens", "cache_read_input_tokens"),
-        cache_write=_count(of_input, "cache_creation_input_tokens", "cache_creation_tokens"),
+        cache_write=_count(
+            of_input, "cache_creation_input_tokens", "cache_creation_tokens", "cache_write_tokens"
+        ),
         reasoning=_count(output_details, "reasoning_tokens"),
     )
 

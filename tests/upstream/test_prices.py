@@ -50,6 +50,20 @@ MODELS: dict[str, dict[str, Any]] = {
         "output_cost_per_token_above_200k_tokens": 1.5e-05,
         "cache_read_input_token_cost": 1e-07,
     },
+    "served": {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "input_cost_per_token": 1e-06,
+        "input_cost_per_token_above_200k_tokens": 2e-06,
+        "input_cost_per_token_priority": 2e-06,
+        "input_cost_per_token_flex": 5e-07,
+        "output_cost_per_token": 5e-06,
+        "output_cost_per_token_priority": 1e-05,
+        "output_cost_per_token_flex": 2.5e-06,
+        "cache_read_input_token_cost": 1e-07,
+        "cache_read_input_token_cost_priority": 2.5e-07,
+        "provider_specific_entry": {"fast": 6.0, "us": 1.1, "other": "text"},
+    },
     "vertex-one": {"litellm_provider": "vertex_ai-language-models", "mode": "chat"},
     "free": {
         "litellm_provider": "openai",
@@ -191,6 +205,31 @@ def test_long_prompts_have_their_own_rates(some: PriceList) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("named", "times"),
+    [
+        ({"service_tier": "priority"}, (2.0, 2.0, 2.5)),
+        ({"service_tier": "flex"}, (0.5, 0.5, 1.0)),
+        ({"service_tier": "default"}, (1.0, 1.0, 1.0)),
+        ({"service_tier": None, "speed": ["fast"]}, (1.0, 1.0, 1.0)),
+        ({"service_tier": "standard", "speed": "fast"}, (6.0, 6.0, 6.0)),
+        ({"speed": "fast", "inference_geo": "us"}, (6.6, 6.6, 6.6)),
+    ],
+)
+@pytest.mark.parametrize("prompt", [1000, 300_000])
+def test_a_class_of_service_has_its_own_rates(
+    some: PriceList, named: dict[str, Any], times: tuple[float, ...], prompt: int
+) -> None:
+    """The one that the answer names, by the list's rates or its factor, also for long prompts; one
+    that the list does not know costs what is usual."""
+    long = 2.0 if prompt > 200_000 else 1.0
+    details = {"prompt_tokens_details": {"cached_tokens": 100}}
+    usage = {"prompt_tokens": prompt, "completion_tokens": 10, **details, **named}
+    plain, output, cached = times
+    dollars = (prompt - 100) * 1e-06 * long * plain + 10 * 5e-06 * output + 100 * 1e-07 * cached
+    assert cost(some, "served", usage) == pytest.approx(dollars)
+
+
 def test_without_a_cache_rate_cached_tokens_cost_the_normal_rate(some: PriceList) -> None:
     """A missing rate never makes tokens free."""
     usage = {"prompt_tokens": 10, "completion_tokens": 0, "cache_read_input_tokens": 5}
@@ -261,6 +300,22 @@ def test_costs_agree_with_litellms_own(model: str) -> None:
         assert ours == pytest.approx(sum(theirs))
 
 
+@pytest.mark.parametrize("tier", ["default", "priority", "flex"])
+@pytest.mark.parametrize("model", ["gpt-5.4", "gpt-5-mini", "o4-mini"])
+def test_classes_of_service_agree_with_litellms_own(model: str, tier: str) -> None:
+    """The tiers of OpenAI, cached tokens included."""
+    sdk.load()
+    import litellm
+    from litellm.types.utils import PromptTokensDetailsWrapper, Usage
+
+    details = PromptTokensDetailsWrapper(cached_tokens=300)
+    counts = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
+    usage = Usage(**counts, prompt_tokens_details=details)
+    theirs = litellm.cost_per_token(model=model, usage_object=usage, service_tier=tier)
+    ours = listed_cost(model, {**usage.model_dump(), "service_tier": tier})
+    assert ours == pytest.approx(sum(theirs))
+
+
 def test_reading_prices_does_not_import_litellm() -> None:
     """Neither the seconds nor the memory of the import are paid for a price."""
     root = Path(__file__).parents[2]
@@ -317,6 +372,20 @@ def test_a_model_in_no_list_has_the_nearest_relative(model: str, kind: str | Non
     if found is not None and kind is not None:
         assert kind in found[0]
         assert found[1].rates["input"] > 0
+
+
+def test_a_relative_has_the_makers_own_price(tmp_path: Path) -> None:
+    """Where several sellers have it, also if another one is listed first."""
+    path = tmp_path / prices.LIST_NAME
+    sold = {"mode": "chat", "input_cost_per_token": 2.0, "output_cost_per_token": 4.0}
+    listed = {
+        "cloud/eu/smart-5.1": {**sold, "litellm_provider": "cloud", "input_cost_per_token": 3.0},
+        "smart-5.1": {**sold, "litellm_provider": "maker"},
+    }
+    path.write_text(json.dumps(listed))
+    found = PriceList(path).relative("smart-5.2")
+    assert found is not None
+    assert (found[0], found[1].rates["input"]) == ("smart-5.1", 2.0)
 
 
 @pytest.mark.parametrize("key", ["content", "reasoning_content", "reasoning", "refusal"])

@@ -60,12 +60,14 @@ def model_of(request: ReceivedRequest) -> str:
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """The `usageMetadata` of a call."""
+    """The `usageMetadata` of a call, which counts thoughts beside the candidates."""
+    thoughts = {"thoughtsTokenCount": usage.reasoning_tokens} if usage.reasoning_tokens else {}
     return {
         "promptTokenCount": usage.prompt_tokens,
-        "candidatesTokenCount": usage.completion_tokens,
+        "candidatesTokenCount": usage.completion_tokens - usage.reasoning_tokens,
         "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
         "cachedContentTokenCount": usage.cached_tokens,
+        **thoughts,
     }
 
 
