@@ -83,7 +83,9 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     elif args.experiment is None:
         found = await store.health_summary(RunFilter(tenant=tenant))
         ledger, _ = await read_savings(stores, 0.0, time.time(), tenant)
-        shown = {**structs.asdict(found), "savings": ledger}
+        sums = stores.attribution
+        paid = await sums.groups(RunFilter(tenant=tenant), "tag:paid") if sums else ()
+        shown = {**structs.asdict(found), "savings": ledger, "paid": paid}
     else:
         runs = await store.experiment_runs(args.experiment, tenant=tenant)
         if not runs:

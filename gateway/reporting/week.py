@@ -24,6 +24,7 @@ _PARTS = {
     "Person": "tag:owner",
     "Client": "agent",
     "Key": "key",
+    "Login": "tag:paid",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from gateway.backends import open_stores
@@ -59,7 +60,7 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
             1,
             started_at=NOW + DAY,
             outcome="failure",
-            tags={"project": "shop", "team": "web", "owner": "ann"},
+            tags={"project": "shop", "team": "web", "owner": "ann", "paid": "subscription"},
             steps=(a_step(1, content=some_content(human=acts)),),
         ),
         one_run(2, started_at=NOW - 7 * DAY, outcome="success"),
@@ -73,11 +74,15 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
     await stores.learning.move(TENANT, "e1-a", Status.ACTIVE, reason="it helps", at=NOW)
     week = await read_week(stores, monday_of("2023-11-15", 0), TENANT)
     assert (week["now"].total_runs, week["before"].total_runs) == (2, 1)
+    paid = {"savings": (), "paid": week["parts"]["Login"][0]}
+    report = _rendered("summary.txt", {**structs.asdict(week["now"]), **paid})
+    assert ", of it $0.25 with subscriptions, which nobody pays" in report
     (run, _, length, _) = week["stretches"][0]
     assert (run.id, length) == ("r0000", 7)
     assert [run.id for run in week["stopped"]] == ["r0000"]
     assert [each.pattern.pattern_id for each in week["lessons"]] == ["e1-a"]
     assert len(week["summary"]) == 6
+    assert ", of it $0.25 with subscriptions, which nobody pays" in week["summary"][0]
     assert "most of the cost: team web $" in week["summary"][2]
     assert "; project shop $" in week["summary"][2]
     assert "; person ann $" in week["summary"][2]
