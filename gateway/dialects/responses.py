@@ -190,8 +190,13 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     if settled and not settled.get("output"):
         settled = {**settled, "output": items}
     read = replace(_read(settled, ended=ended, failure=failure), began=bool(known), odd=odd)
-    background = begun.get("background") is True and not ended
-    return replace(read, pending_id=RESPONSES.pending_id(begun)) if background else read
+    if ended:
+        return read
+    if begun.get("background") is True:
+        return replace(read, pending_id=RESPONSES.pending_id(begun))
+    said = "".join(as_text(data.get("delta"), "") for data in known)
+    broken = known and read.failure is None
+    return replace(read, partial={"choices": [{"message": {"content": said}}]} if broken else None)
 
 
 def _read(response: dict[str, Any], *, ended: bool, failure: Refusal | None = None) -> StreamRead:

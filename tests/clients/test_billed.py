@@ -5,6 +5,7 @@ The forms are those of the newest agents; `test_paid.py` runs the agents themsel
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from tests.api.conftest import until
 from tests.clients.billing import TASK, BillingHost
 from tests.dialects.gateways import STEERING, Start
 from tests.patience import ANSWER_S
@@ -34,6 +36,7 @@ CLAUDE_CODE = {
     "anthropic-version": "2023-06-01",
     "user-agent": "claude-cli/2.1.332 (external, cli)",
 }
+KEYS = {"authorization": "Bearer sk-client", "x-api-key": "sk", "x-goog-api-key": "sk"}
 FORMS: Mapping[str, tuple[Asked, ...]] = {
     "codex": (("/v1/responses", {}, {**CODEX, "model": "gpt-5.4"}),),
     "claude code with its title": (
@@ -121,16 +124,45 @@ def test_a_form_is_billed_as_its_host_bills_it(
     """Titles and classifiers, thoughts, tokens written to the cache for an hour and a dearer class
     of service among them, and a 429 that the gateway tries again."""
     host = upstream.default = BillingHost(plain=form == "aider", fast=fast)
-    seat = {"gemini_api_base": upstream.url}
-    base = {"api_base": upstream.base_url, **seat}
-    server = gateway_server({**STEERING, "default_upstream": base, "router": {"backoff_s": 0}})
-    keys = {"authorization": "Bearer sk-client", "x-api-key": "sk", "x-goog-api-key": "sk"}
+    own = {"default_upstream": _base(upstream), "router": {"backoff_s": 0}}
+    server = gateway_server({**STEERING, **own})
     with httpx.Client(base_url=server.url, timeout=ANSWER_S) as client:
         for path, headers, body in (*FORMS[form], FORMS[form][-1]):
-            answer = client.post(path, headers={**keys, **headers}, json=body)
+            answer = client.post(path, headers={**KEYS, **headers}, json=body)
             assert answer.status_code == 200, answer.text
     owed = host.owed()
     assert (owed["calls"], host.refused) == (len(FORMS[form]) + 1, 1)
     assert owed["cost_usd"] > 0
     for place, sums in told(server).items():
         assert sums == pytest.approx(owed, rel=1e-9), place
+
+
+@pytest.mark.parametrize("form", [name for name in FORMS if name != "mini-swe-agent"])
+def test_an_answer_that_breaks_off_is_in_the_sums_as_an_estimate(
+    gateway_server: Start, upstream: ScriptedUpstream, form: str
+) -> None:
+    """Its host takes money for what it has read and said, and reported nothing, or not all."""
+    upstream.default = Fault(FaultKind.DROP_MID_BODY, after=6, reply=Reply("Let me look at this."))
+    server = gateway_server({**STEERING, "default_upstream": _base(upstream)})
+    path, headers, body = FORMS[form][-1]
+    with (
+        httpx.Client(base_url=server.url, timeout=ANSWER_S) as client,
+        contextlib.suppress(httpx.RemoteProtocolError),
+    ):
+        client.post(path, headers={**KEYS, **headers}, json=body)
+    (totals,) = until(lambda: [found for found in _runs(server) if found["calls"]])
+    assert (totals["errors"], totals["unpriced_calls"]) == (1, 0)
+    guess = totals["estimated"]
+    assert guess["calls"] == 1
+    assert 0 < guess["tokens"] == totals["input_tokens"] + totals["output_tokens"]
+    assert totals["output_tokens"] > 0
+    assert 0 < guess["cost_usd"] == pytest.approx(totals["cost_usd"])
+
+
+def _runs(server: AppServer) -> list[dict[str, Any]]:
+    runs = httpx.get(f"{server.url}/api/runs", timeout=ANSWER_S).json()["runs"]
+    return [run["totals"] for run in runs]
+
+
+def _base(upstream: ScriptedUpstream) -> dict[str, str]:
+    return {"api_base": upstream.base_url, "gemini_api_base": upstream.url}
