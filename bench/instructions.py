@@ -107,8 +107,8 @@ KINDS = {
 }
 
 LEARNING: dict[str, dict[str, Any]] = {
-    "unlearned": {"read_runs": False, "trials": "off"},
-    "learning": {"read_runs": True, "trials": "on", "interval_s": 3600},
+    "unlearned": {"trials": "off"},
+    "learning": {"trials": "on", "interval_s": 3600},
 }
 """Two arms of mode `on`: without learning from runs, and with it. Runs are read later, so that
 their difference is what learning costs on the way of a request."""

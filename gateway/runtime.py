@@ -22,13 +22,15 @@ from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
-from gateway.learning.worker import open_learning
+from gateway.learning.worker import Learner, open_learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
+from gateway.reader.paid import PaidModel
+from gateway.reader.reader import Reader
 from gateway.services import KnownRefusals, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
@@ -97,9 +99,8 @@ class Runtime:
         services = self.services = self._build(opened, self.settings)
         self.started = True
         self._closing.push_async_callback(lambda: self.services.aclose())
-        # Who learns may ask a model, which takes services.
-        for loop, name in opened.learning.loops():
-            self._follow(loop, name)
+        if opened.learning.learner is not None:
+            self._follow_learning(opened, opened.learning.learner)
         await loading(warm_up, self.settings)
         if services.table.needs_litellm:
             self._lacking = "LiteLLM is being loaded"
@@ -161,6 +162,19 @@ class Runtime:
         )
         self._listen(opened)
         return opened
+
+    def _follow_learning(self, opened: Opened, learner: Learner) -> None:
+        """Read runs that are over, and ask `reader.model` about what people typed in them."""
+        reader = Reader(
+            store=opened.stores.learning,
+            runs=opened.stores.runs,
+            model=PaidModel(lambda: self.services, self.metrics),
+            settings=lambda: self.settings.reader,
+            counted=lambda result: self.metrics.readings.labels(result).inc(),
+        )
+        learner.noted = reader.note
+        self._follow(learner.follow(), "learning")
+        self._follow(reader.follow(), "reader")
 
     async def _show_admin_key(self, stores: Stores) -> None:
         key = self.own_key or self.settings.auth.admin_key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -37,17 +38,10 @@ def _parser() -> argparse.ArgumentParser:
     routing.add_argument("--json", action="store_true", help="one JSON array on stdout")
     routing.add_argument("--jobs", type=int, help="processes (default: one per core)")
     routing.set_defaults(run=_routing)
-    learning = commands.add_parser("learning", help="what recorded runs teach, and what is right")
+    summary = "outcomes that are read off runs, and trials of lessons"
+    learning = commands.add_parser("learning", help=summary)
     learning.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    learning.add_argument(
-        "--sessions", type=Path, help="recorded sessions of people, in place of runs"
-    )
-    learning.add_argument(
-        "--said", type=Path, help="what was said in them, labelled by hand, JSONL"
-    )
-    learning.add_argument("--read", type=int, metavar="N", help="print N rules to be read")
     learning.add_argument("--trials", type=int, metavar="SEEDS", help="play trials of lessons")
-    learning.add_argument("--part", choices=("early", "late", "all"), default="early")
     learning.add_argument("files", nargs="*", type=Path, help="recorded runs, JSONL (also .gz)")
     learning.set_defaults(run=_learning)
     pilot = commands.add_parser("pilot", help="play pilots, and judge them by the live functions")
@@ -76,6 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
+    reader = commands.add_parser("reader", help="how right a model reads what people type")
+    reader.add_argument("--model", required=True, metavar="NAME", help="of the model to ask")
+    base = "address of its Chat Completions (default: OPENAI_BASE_URL, else OpenAI's)"
+    reader.add_argument("--api-base", default="", metavar="URL", help=base)
+    whole = "their sessions, JSONL (also .gz); may be repeated: messages are shown whole"
+    reader.add_argument("--sessions", type=Path, action="append", default=[], help=whole)
+    said = "labelled messages, JSONL, one file a project"
+    reader.add_argument("files", nargs="+", type=Path, metavar="SAID", help=said)
+    reader.set_defaults(run=_reader)
     second = commands.add_parser(
         "second-try", help="lessons at work: scripted agents, hidden rules"
     )
@@ -147,15 +150,11 @@ def _pilot(args: argparse.Namespace) -> int:
 
 
 def _learning(args: argparse.Namespace) -> int:
-    from lab.learning import corrections, measure, reading, summary_lines, trials
+    from lab.learning import measure, summary_lines, trials
 
     lines: Iterator[str]
     if args.trials:
         lines = (json.dumps(each) for each in trials(range(args.trials)))
-    elif args.read and args.sessions:
-        lines = reading(args.sessions, part=args.part, count=args.read)
-    elif args.sessions and args.said:
-        lines = iter([json.dumps(corrections(args.sessions, args.said), indent=1)])
     else:
         found = measure(args.files)
         lines = iter([json.dumps(found)]) if args.json else summary_lines(found)
@@ -175,6 +174,15 @@ def _kinds(args: argparse.Namespace) -> int:
     from lab.kinds import run_kinds
 
     return run_kinds(args.files, args.sessions, args.weights)
+
+
+def _reader(args: argparse.Namespace) -> int:
+    from lab.reader import Model, run_reader
+
+    base = args.api_base or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+    key = os.environ.get("OPENAI_API_KEY", "")
+    model = Model(name=args.model, api_base=base.rstrip("/"), key=key)
+    return run_reader(args.files, args.sessions, model)
 
 
 def _second_try(args: argparse.Namespace) -> int:

@@ -17,19 +17,11 @@ from sklearn.metrics import precision_recall_curve, roc_auc_score
 from gateway.errors import ConfigError
 from gateway.history.log_file import LogFile
 from gateway.learning.verdicts import USED_FROM
-from gateway.steering.transcript.interventions import CORRECTS_FROM
-from gateway.steering.transcript.message_kinds import (
-    CORRECTIONS,
-    KINDS,
-    KindModel,
-    corrected,
-    features_of,
-)
+from gateway.steering.transcript.message_kinds import ACCEPTING, KINDS, KindModel, features_of
 from lab.evaluation import Floats, write_output
 
 SEED = 1  # of folds and samples
 
-APPROVALS = ("go", "new")
 OUTER, INNER = 5, 3  # folds
 STRENGTHS = (0.1, 0.3, 0.9)  # inverse of the penalty; chosen in the inner folds
 LEAST = 4  # messages that must have a feature
@@ -187,24 +179,25 @@ def _chances(
     return found
 
 
-def is_corrected(rows: Sequence[Row]) -> Floats:
-    """Which rows are corrections."""
-    return np.array([row.kind in CORRECTIONS for row in rows])
+def is_accepted(rows: Sequence[Row]) -> Floats:
+    """Which rows accept the work: they say go on, or begin something new."""
+    return np.array([row.kind in ACCEPTING for row in rows])
 
 
-def chance_corrected(chances: Floats) -> Floats:
-    """The chance of a correction in each row."""
-    return np.array([corrected(dict(zip(KINDS, each, strict=True))) for each in chances])
+def chance_accepted(chances: Floats) -> Floats:
+    """The chance of acceptance in each row."""
+    columns = [KINDS.index(kind) for kind in ACCEPTING]
+    return np.asarray(chances[:, columns].sum(axis=1))
 
 
 def auroc(rows: Sequence[Row], chances: Floats) -> float:
-    """The AUROC of corrected against not."""
-    return float(roc_auc_score(is_corrected(rows), chance_corrected(chances)))
+    """The AUROC of accepted against not."""
+    return float(roc_auc_score(is_accepted(rows), chance_accepted(chances)))
 
 
 def precision_at_half(rows: Sequence[Row], chances: Floats) -> float:
-    """The precision at the threshold that finds half of the corrections."""
-    precision, recall, _ = precision_recall_curve(is_corrected(rows), chance_corrected(chances))
+    """The precision at the threshold that finds half of what accepts."""
+    precision, recall, _ = precision_recall_curve(is_accepted(rows), chance_accepted(chances))
     return float(precision[recall >= 0.5].max())
 
 
@@ -219,7 +212,7 @@ def report(rows: Sequence[Row], chances: Floats) -> str:
     for _ in range(ROUNDS):
         picked = [i for g in rng.choice(groups, len(groups)) for i in members[g]]
         some = [rows[i] for i in picked]
-        if 0 < is_corrected(some).sum() < len(some):
+        if 0 < is_accepted(some).sum() < len(some):
             drawn.append((auroc(some, chances[picked]), precision_at_half(some, chances[picked])))
     low, high = np.percentile(np.array(drawn), (2.5, 97.5), axis=0)
     figures = (auroc(rows, chances), precision_at_half(rows, chances))
@@ -227,23 +220,17 @@ def report(rows: Sequence[Row], chances: Floats) -> str:
     return f"n {len(rows)}, AUROC {parts[0]}, precision at half recall {parts[1]}"
 
 
-def at_levels(rows: Sequence[Row], chances: Floats) -> list[str]:
-    """The precision and number of messages from the levels that the gateway reads by: of a
-    correction as a fact, and of outcomes by a correction and by approval or a next task."""
+def at_level(rows: Sequence[Row], chances: Floats) -> list[str]:
+    """The precision and number of messages from the level at which the gateway reads one as
+    acceptance of a run."""
     said = np.array([row.event == "message" for row in rows])
-    approved = np.array([row.kind in APPROVALS for row in rows])
-    approving = chances[:, [KINDS.index(kind) for kind in APPROVALS]].sum(axis=1)
-    levels = (
-        ("corrected", chance_corrected(chances), is_corrected(rows), CORRECTS_FROM),
-        ("corrected", chance_corrected(chances), is_corrected(rows), USED_FROM),
-        ("approved", approving, approved, USED_FROM),
-    )
+    right = is_accepted(rows)
     lines = []
-    for name, chance, right, level in levels:
-        for part, chosen in (("all", said | True), ("messages", said)):
-            found = chosen & (chance >= level)
-            share = f"{right[found].mean():.2f} of {found.sum()}"
-            lines.append(f"{name} from {level}, {part}: {share}")
+    for part, chosen in (("all", said | True), ("messages", said)):
+        found = chosen & (chance_accepted(chances) >= USED_FROM)
+        lines.append(
+            f"accepted from {USED_FROM}, {part}: {right[found].mean():.2f} of {found.sum()}"
+        )
     return lines
 
 
@@ -270,7 +257,7 @@ def run_kinds(files: Sequence[Path], sessions: Path | None, weights: Path | None
             figures[name] = report([rows[i] for i in chosen], chances[chosen])
             print(f"{name}: {figures[name]}")
         print("\n".join(confusion(rows, chances)))
-        print("\n".join(at_levels(rows, chances)))
+        print("\n".join(at_level(rows, chances)))
     strength = choose(rows)
     print(f"strength of the shipped model: {strength}")
     if weights is not None:

@@ -1,32 +1,20 @@
 """Figures of learning on recorded runs: `python -m lab learning FILE...`.
 
-The precision of each implicit outcome. With `--sessions` and `--said`: the rules that people's
-corrections state, in order of time, and whether corrections of the last third were covered by the
-two before. `--read N` prints N of these rules with what they come from. `--trials SEEDS` plays
-trials of lessons with a known effect.
+The precision of each implicit outcome. `--trials SEEDS` plays trials of lessons with a known
+effect.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import random
-import re
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from gateway.learning.corrections import (
-    CORRECTS_FROM,
-    Rule,
-    known_names,
-    rules_in,
-    same_rule,
-    takes_back,
-)
 from gateway.learning.life_cycle import (
     FALSE_DISCOVERIES,
     FIRST_LOOK,
@@ -42,9 +30,7 @@ from gateway.learning.reading import read_run
 from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
 from gateway.steering.guidance.pattern import Status
-from gateway.steering.transcript.interventions import Answer, said_in, step_interventions
-from gateway.steering.transcript.message_kinds import agent_words, corrected, kind_chances
-from gateway.steering.transcript.steps import Step, StepReader
+from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import Posterior
 from gateway.wire.coerce import as_list, as_mapping
 
@@ -111,144 +97,6 @@ def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{found['cpu_ms_per_100_steps']:.1f} ms CPU per 100 steps"
     for source, figures in found["outcomes"].items():
         yield f"outcome {source}: right in {100 * figures['precision']:.0f} % of {figures['runs']}"
-
-
-Event = Literal["message", "interrupt", "reject"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
-    """A rule that a person stated in a recorded session: when, and in which message."""
-
-    session: str
-    at: int
-    words: str
-    rule: Rule
-
-
-_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
-
-
-def read_session(line: str) -> dict[str, Any]:
-    """A recorded session; a backslash that begins no escape stands for itself."""
-    try:
-        found = json.loads(line, strict=False)
-    except ValueError:
-        mended = _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", line)
-        found = json.loads(mended, strict=False)
-    return dict(found)
-
-
-def stated(sessions: Path) -> tuple[list[str], list[Stated]]:
-    """The sessions in order of time, and the rules stated in them."""
-    read = [read_session(line) for _, _, line in read_lines([sessions])]
-    read.sort(key=lambda session: str(session["started"]))
-    found = [each for session in read for each in _stated_in(session)]
-    return [str(session["id"]) for session in read], found
-
-
-def _stated_in(session: Mapping[str, Any]) -> Iterator[Stated]:
-    said = list(_said_in(session["messages"]))
-    names = known_names([step for _, _, _, step in said if step is not None])
-    for at, event, words, step in said:
-        before = agent_words(step) if step is not None else ""
-        chances = kind_chances(words, event=event, before=before, opens=step is None)
-        corrects = event == "reject" or corrected(chances) >= CORRECTS_FROM
-        for rule in rules_in(words, before=step, corrects=corrects, known=names):
-            yield Stated(session=session["id"], at=at, words=words, rule=rule)
-
-
-def _said_in(messages: Sequence[Any]) -> Iterator[tuple[int, Event, str, Step | None]]:
-    """What the person typed: at which message, and after which step of the agent."""
-    reader, seen = StepReader(), set[tuple[int, str]]()
-    for at, message in enumerate(messages):
-        step = reader.draft.step() if reader.draft is not None else None
-        if step is not None:
-            for act in step_interventions(step):
-                if act.words and (step.index, act.words) not in seen:
-                    seen.add((step.index, act.words))
-                    yield at, "reject", act.words, step
-        if message.get("role") == "user" and not message.get("compact"):
-            answer = Answer(said=said_in([message]))
-            if answer.words:
-                yield at, "interrupt" if answer.interrupted else "message", answer.words, step
-        reader.read(message)
-
-
-def corrections(sessions: Path, said: Path) -> dict[str, Any]:
-    """Figures of corrections: rules of the first two thirds of the sessions, and the corrections of
-    the last third that repeat one, with how many of these the rules covered."""
-    order, found = stated(sessions)
-    early = set(order[: 2 * len(order) // 3])
-    rows = [json.loads(line) for _, _, line in read_lines([said])]
-    root = {row["n"]: row["like"] or row["n"] for row in rows}
-    groups = {root[row["n"]] for row in rows if row["lesson"] and row["session"] in early}
-    lessons = taught_by(each for each in found if each.session in early)
-    of_message = defaultdict[tuple[str, str], list[Stated]](list)
-    for each in found:
-        of_message[each.session, _flat(each.words)].append(each)
-
-    def sayings(row: Mapping[str, Any]) -> list[Stated]:
-        return of_message[row["session"], _flat(row["said"])]
-
-    covering = {
-        root[row["n"]] for row in rows if row["lesson"] and row["session"] in early and sayings(row)
-    }
-    repeats = [
-        row
-        for row in rows
-        if row["session"] not in early and row["lesson"] and root[row["n"]] in groups
-    ]
-    texts = [each.rule.words for behind in lessons.values() for each in behind[:1]]
-    covered = [
-        row
-        for row in repeats
-        if root[row["n"]] in covering
-        or any(same_rule(text, each.rule.words) for each in sayings(row) for text in texts)
-    ]
-    labelled = [row for row in repeats if row["category"] in ("fix", "steer")]
-    return {
-        "sessions": len(order),
-        "lessons": len(lessons),
-        "waiting_for_approval": sum(bool(b[0].rule.refused) for b in lessons.values()),
-        "repeats": len(repeats),
-        "covered": len(covered),
-        "repeated_corrections": len(labelled),
-        "covered_corrections": sum(row in covered for row in labelled),
-        "missed": [(row["said"], row["lesson"]) for row in repeats if row not in covered],
-    }
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())[:200]
-
-
-def taught_by(found: Iterable[Stated]) -> dict[str, list[Stated]]:
-    """The lessons that statements come to, in order of time: joined where they say the same; what
-    was taken back is not there."""
-    lessons: dict[str, list[Stated]] = {}
-    for each in found:
-        words = each.rule.words
-        if each.rule.allows:
-            for text, behind in list(lessons.items()):
-                if takes_back(words, behind[0].rule.words):
-                    del lessons[text]
-            continue
-        same = (t for t, behind in lessons.items() if same_rule(behind[0].rule.words, words))
-        lessons.setdefault(next(same, each.rule.text), []).append(each)
-    return lessons
-
-
-def reading(sessions: Path, *, part: str, count: int) -> Iterator[str]:
-    """Rules to be read, with what they come from. `part` of the sessions: early, late or all."""
-    order, found = stated(sessions)
-    cut = 2 * len(order) // 3
-    chosen = {"early": order[:cut], "late": order[cut:], "all": order}[part]
-    lessons = taught_by(each for each in found if each.session in set(chosen))
-    for number, (text, behind) in enumerate(list(lessons.items())[:count], start=1):
-        waits = " [waits for approval]" if behind[0].rule.refused else ""
-        yield f"{number}. {text}  [said {len(behind)} times]{waits}"
-        yield from (f"      {' '.join(each.words.split())[:220]}" for each in behind[:3])
 
 
 Arms = tuple[float, float]

@@ -29,8 +29,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from gateway.learning.corrections import project_of
-from gateway.learning.sources import lesson_id
+from gateway.learning.context import project_of
+from gateway.learning.life_cycle import lesson_id
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
 from gateway.steering.guidance.texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
@@ -41,9 +41,9 @@ from gateway.stores.records import PromptMessage
 from lab.acting import FINISH, GIVE_UP, REASONS, Move
 from lab.second_try import Played, Seat, Table, rounds, written
 
-ARMS = ("off", "guidance", "lessons", "approved", "wrong_approved", "wrong_operator")
-MORE_ARMS = ("wrong_model",)  # only by name: runs as in `lessons`
-LEARNED = ("lessons", "approved", "wrong_model", "wrong_approved", "wrong_operator")
+ARMS = ("off", "guidance", "wrong_approved", "wrong_operator")
+MORE_ARMS = ("wrong_model",)  # only by name: runs as in `off`
+LEARNED = ("wrong_model", "wrong_approved", "wrong_operator")
 LIMIT = 12  # calls of a run
 FINDS = 0.05  # probability that a step finds the right way by itself, once something has failed
 RUNS = 12  # of an environment
@@ -278,7 +278,7 @@ class LoopTable(Table):
     def choices(self) -> dict[str, Any]:
         """The settings of the arm."""
         made = super().choices()
-        made["learning"] |= {"trials": "on" if self.arm in LEARNED else "off", "read_runs": True}
+        made["learning"] |= {"trials": "on" if self.arm in LEARNED else "off"}
         if self.arm == "guidance":
             made |= {"etraces": {"enabled": True}, "injection": {}}
         return made
@@ -286,7 +286,7 @@ class LoopTable(Table):
     @property
     def approves(self) -> bool:
         """Whether an operator approves every candidate at once."""
-        return self.arm in ("approved", "wrong_approved", "wrong_operator")
+        return self.arm in ("wrong_approved", "wrong_operator")
 
     def brought(self, world: Any) -> list[tuple[Pattern, EvidenceRow]]:
         """The poisoned lesson of the arm."""

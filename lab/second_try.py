@@ -26,7 +26,7 @@ from gateway.app import build_app
 from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config import settings_from_dict
-from gateway.learning.corrections import project_of
+from gateway.learning.context import project_of
 from gateway.learning.life_cycle import LessonActions
 from gateway.learning.reading import digest
 from gateway.observability.logging import configure_logging
@@ -38,7 +38,7 @@ from gateway.stores.records import PromptMessage
 from lab.acting import FINISH, GIVE_UP, Agent, Move, Run, World, worlds
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 
-ARMS = ("off", "shadow", "on", "approved", "shuffled", "misled", "oracle")
+ARMS = ("off", "shadow", "shuffled", "misled", "oracle")
 BLOCKS = ((1, 3), (4, 8), (9, 15), (16, 40))
 RUNS = 15
 _LESSONS = 2  # of other environments, in the arm with shuffled lessons
@@ -157,7 +157,6 @@ class Table:
             "injection": {"monitor_guidance": False, "skip_directive": False},
             "learning": {
                 "trials": "off" if self.arm == "off" else "on",
-                "read_runs": self.arm in ("off", "shadow", "on", "approved"),
                 "interval_s": 3600.0,
                 "idle_s": 0.001,
             },
@@ -241,7 +240,7 @@ class Table:
     @property
     def approves(self) -> bool:
         """Whether an operator approves every candidate at once."""
-        return self.arm == "approved"
+        return False
 
     async def learn(self) -> None:
         """Let the learner read all runs that are over."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.steering.guidance.pattern import Status, content
 from lab.acting import FINISH, GIVE_UP, Agent, Move, Rule, Run, World, instructions, worlds
 from lab.second_try import Played, Table, placed, rounds
 
@@ -151,15 +150,3 @@ def test_lessons_work_through_a_live_gateway(tmp_path: Path) -> None:
     assert [run.steps for run in found["off"]] == [run.steps for run in found["shuffled"]]
     assert done["off"] == done["shadow"] == done["shuffled"] <= 7
     assert done["oracle"] >= done["off"] + 3
-
-
-def test_what_two_people_say_in_the_same_words_is_tried(tmp_path: Path) -> None:
-    """A correction opens a run of its own: it counts for the task of its conversation."""
-    (world,) = (world for world in worlds() if world.name == "data-house-2")
-    with Table("on", tmp_path, seed=0) as table:
-        asyncio.run(rounds(table, [world], 6))
-        (rule,) = asyncio.run(table.lessons(Status.TRIAL))
-    assert content(rule.pattern.fields).move == (
-        "Do not call execute_query without estimate_cost first."
-    )
-    assert rule.support.tasks > 1

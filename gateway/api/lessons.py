@@ -1,4 +1,4 @@
-"""`/api/lessons` and `/api/distiller`: lessons from runs, and the model that writes them."""
+"""`/api/lessons`: lessons, and what is known of runs besides their calls."""
 
 import time
 from dataclasses import asdict
@@ -9,12 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, publish_change, shape
 from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
 from gateway.api.runs import RunOfTenant, unknown_run
-from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
+from gateway.api.views import decision_views, lesson_view
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, NotFound
 from gateway.learning.gate import MOST_CHARS, strange
 from gateway.learning.life_cycle import LessonActions
-from gateway.learning.questions import KIND
 from gateway.runtime import Runtime
 from gateway.steering.guidance.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.stores import learning
@@ -247,40 +246,3 @@ async def apply_change(
     runtime.opened.learning.book.forget()
     publish_change(runtime, "lesson", "changed", pattern_id=kept)
     return kept, changed
-
-
-class JobFilters(TenantParameter):
-    """Filter of jobs."""
-
-    limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
-
-
-@like(learning.Job, "tenant", "attempts", "cost_usd", "created_at", "done_at")
-class DistillerJob(BaseModel):
-    """One run that the model is asked about."""
-
-    run_id: str
-    state: Literal["waiting", "done", "failed"]
-    tokens: int = described("Used, or reserved for attempts that were cut off.")
-    error: str = described("Why nothing was learned; empty otherwise.")
-
-
-class Distiller(BaseModel):
-    """The model, what it used today, and its newest jobs."""
-
-    model: str = described("Empty: no model is asked.")
-    tokens: int = described("Used since midnight (UTC).")
-    tokens_per_day: int = described("Most for one tenant.")
-    cost_usd: float
-    usd_per_day: float
-    counts: dict[str, int] = described("Jobs by state.")
-    jobs: list[DistillerJob]
-
-
-@OPERATIONS.add("GET /api/distiller", Distiller, "The model and its jobs.")
-async def get_distiller(request: ApiRequest[JobFilters]) -> ApiResponse:
-    """The model that is asked about runs: what it used today, and its newest jobs."""
-    store, settings = request.runtime.learning, request.runtime.settings.learning
-    view = await distiller_view(store, settings, request.tenant, time.time())
-    jobs = await store.jobs(KIND, request.tenant, limit=request.params.limit)
-    return ApiResponse({**view, "jobs": [job_view(job) for job in jobs]})

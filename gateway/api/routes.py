@@ -20,6 +20,7 @@ from gateway.api import (
     keys,
     lessons,
     patterns,
+    reader,
     runs,
 )
 from gateway.api.operations import (
@@ -38,7 +39,7 @@ from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 from gateway.tasks import off_loop
 
-_MODULES = (runs, patterns, experiments, alerts, budgets, keys, attribution, lessons, audit)
+_MODULES = (runs, patterns, experiments, alerts, budgets, keys, attribution, lessons, reader, audit)
 OPERATIONS = Operations()
 _ERRORS = {
     400: "A parameter or the body is wrong; `param` names it.",

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from gateway.config import Settings
-from gateway.config.models import LearningSettings
+from gateway.config.models import ReaderSettings
 from gateway.learning.life_cycle import why_not_active
-from gateway.learning.questions import KIND, day_start
+from gateway.reader.reader import JOBS, day_start
 from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Lesson, content
@@ -137,26 +137,27 @@ def rule_views(found: Sequence[StoredLesson], settings: Settings) -> list[dict[s
     return views
 
 
-async def distiller_view(
-    store: LearningStore, settings: LearningSettings, tenant: str | None, now: float
+async def reader_view(
+    store: LearningStore, settings: ReaderSettings, tenant: str | None, now: float
 ) -> dict[str, Any]:
-    """The model that is asked about runs: what it may use, what it has used since midnight (UTC),
+    """The reader's model: what it may use, what it has used since midnight (UTC),
     how many jobs are in each state. `tenant` None: of all tenants."""
-    tokens, usd = await store.spent(KIND, tenant, day_start(now))
+    tokens, usd = await store.spent(JOBS, tenant, day_start(now))
     return {
         "model": settings.model,
         "tokens": tokens,
-        "tokens_per_day": settings.model_tokens_per_day,
+        "tokens_per_day": settings.tokens_per_day,
         "cost_usd": usd,
-        "usd_per_day": settings.model_usd_per_day,
-        "counts": {"waiting": 0, "done": 0, "failed": 0} | await store.count_jobs(KIND, tenant),
+        "usd_per_day": settings.usd_per_day,
+        "counts": {"waiting": 0, "done": 0, "failed": 0} | await store.count_jobs(JOBS, tenant),
     }
 
 
 def job_view(job: Job) -> dict[str, Any]:
-    """A job with its run, its state and its use."""
+    """A job with its run, what was asked about it, its state and its use."""
     names = ("tenant", "state", "attempts", "tokens", "cost_usd", "created_at", "done_at", "error")
-    return {"run_id": str(job.payload.get("run", "")), **picked(job, *names)}
+    asked = {"run_id": str(job.payload.get("run", "")), "question": job.payload.get("question")}
+    return {**asked, **picked(job, *names)}
 
 
 def decision_views(decisions: Sequence[SettledDecision]) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ _NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and st
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    summary = "your agents' past sessions: cost, trouble, and what you had to say"
+    summary = "your agents' past sessions: cost, interruptions and alarms"
     history = commands.add_parser("history", help=summary)
     history.add_argument("paths", nargs="*", metavar="PATH", help=f"{_PATHS}; `show ID`: read one")
     history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
@@ -204,14 +204,12 @@ async def _keep_file(keeper: "Keeper", found: Found, takes: Takes, problems: lis
 async def _learn(
     runs: Sequence[str], stores: Stores, settings: Settings, done: Callable[[], None]
 ) -> None:
-    """Derive the outcomes of runs, and lessons, as a gateway does when a run is over."""
+    """Derive the outcomes of runs, as a gateway does when a run is over."""
     if not settings.storage.store_content:
         return
     from gateway.commands.learn import open_learner
 
-    # No model is asked about them: an import costs nothing.
-    free = replace(settings, learning=replace(settings.learning, model=""))
-    learner = open_learner(stores, free)
+    learner = open_learner(stores, settings)
     for run_id in runs:
         await learner.read(run_id, None)
         done()

@@ -1,4 +1,4 @@
-"""`gateway learn`: what was learned from runs, in a terminal, also while a gateway is running."""
+"""`gateway learn`: lessons and rules, in a terminal, also while a gateway is running."""
 
 import argparse
 import json
@@ -15,11 +15,11 @@ from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, kept, permit, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.learning.corrections import project_of
+from gateway.learning.context import project_of
 from gateway.learning.gate import MOST_CHARS
 from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
-from gateway.learning.questions import KIND
 from gateway.learning.worker import Learner, Report
+from gateway.reader.reader import JOBS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import RETRIEVED, Status
@@ -35,7 +35,7 @@ _MOST = 100_000
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
-    learn = commands.add_parser("learn", help="what was learned from runs, and how its trials go")
+    learn = commands.add_parser("learn", help="lessons and rules, and how their trials go")
     verbs = learn.add_subparsers(required=True, metavar="VERB")
     run = add_verb(verbs, "run", "read the stored runs", _run, whole=True)
     run.add_argument("--tenant", help="only runs of this tenant")
@@ -56,10 +56,10 @@ def add_parser(commands: Any) -> None:
     forget = add_verb(verbs, "forget", "remove the lessons that only this run supports", _forget)
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
-    jobs = add_verb(verbs, "jobs", "what a model was asked, and what it used", _jobs)
+    jobs = add_verb(verbs, "jobs", "what the reader was asked, and what it used", _jobs)
     jobs.add_argument("--tenant", help="only jobs of this tenant")
     jobs.add_argument("--limit", type=int, default=20, help="most jobs (default: 20)")
-    rules = add_verb(verbs, "rules", "what people keep telling their agents, by project", _rules)
+    rules = add_verb(verbs, "rules", "the rules of projects, with who said them", _rules)
     rules.add_argument("--tenant", help="only rules of this tenant")
     rules.add_argument("--project", help="only rules of this project, as they are listed")
     what = "print a diff that adds the rules to this file, and give them no more"
@@ -101,7 +101,6 @@ def open_learner(stores: Stores, settings: Settings) -> Learner:
     return Learner(
         stores.learning,
         stores.runs,
-        stores.states,
         lambda: settings.learning,
         config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
     )
@@ -189,20 +188,21 @@ async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store = stores.learning
-    view = await views.distiller_view(store, settings.learning, args.tenant, time.time())
-    jobs = [views.job_view(job) for job in await store.jobs(KIND, args.tenant, limit=args.limit)]
+    view = await views.reader_view(store, settings.reader, args.tenant, time.time())
+    jobs = [views.job_view(job) for job in await store.jobs(JOBS, args.tenant, limit=args.limit)]
     if args.json:
         say(json.dumps({**view, "jobs": jobs}))
         return
     counts = ", ".join(f"{number} {state}" for state, number in view["counts"].items())
     say(
-        f"{view['model'] or 'no learning.model'}: {counts}; today "
+        f"{view['model'] or 'reader.model is not set, nothing is read'}: {counts}; today "
         f"{view['tokens']} of {view['tokens_per_day']} tokens, "
         f"${view['cost_usd']:.4f} of ${view['usd_per_day']:.2f} per tenant"
     )
     for job in jobs:
         used = f"{job['tokens']} tokens  ${job['cost_usd']:.4f}"
-        say(f"{job['state']:<8} run {job['run_id']}  {used}  {one_line(job['error'], 90)}".rstrip())
+        about = f"{job['question']} of run {job['run_id']}"
+        say(f"{job['state']:<8} {about}  {used}  {one_line(job['error'], 90)}".rstrip())
 
 
 async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

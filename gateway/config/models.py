@@ -1,4 +1,4 @@
-"""Settings of the models that the gateway uses itself: embedder, difficulty scorer, distiller."""
+"""Settings of the models that the gateway uses itself: embedder, difficulty scorer, reader."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,27 +103,19 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningSettings:
-    """Limits of learning from runs, and the switches for reading and for giving lessons to runs."""
+    """Limits of lessons, and the switch for giving them to runs."""
 
-    read_runs: bool = True
     trials: Literal["off", "on"] = "off"
     idle_s: float = 900.0
     interval_s: float = 5.0
     per_call: int = 2
     per_run: int = 4
     max_chars: int = 600
-    max_instances: int = 2000
     expire_days: float = 90.0
-    model: str = ""
-    model_tokens_per_day: int = 100_000
-    model_usd_per_day: float = 1.0
-    model_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        times = ("idle_s", "interval_s", "expire_days", "model_usd_per_day", "model_timeout_s")
-        finite(self, *times)
+        finite(self, "idle_s", "interval_s", "expire_days")
         at_least(self, 0, "per_call", "per_run")
-        at_least(self, 1, "max_instances", "model_tokens_per_day")
         at_least(self, 120, "max_chars")
 
     @property
@@ -136,3 +128,23 @@ class LearningSettings:
         names = ("per_call", "per_run", "max_chars")
         same = {name: getattr(self, name) for name in names}
         return LessonSettings(trials=self.trials == "on", **same)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSettings:
+    """The model that reads language for the gateway, and what it may use."""
+
+    model: str = ""
+    """Name of a model that this gateway serves; empty: nothing is read."""
+    tokens_per_day: int = 100_000
+    """Most tokens for one tenant and day (UTC)."""
+    usd_per_day: float = 1.0
+    """The same in US dollars."""
+    timeout_s: float = 60.0
+    """Longest wait for an answer, in seconds."""
+    interval_s: float = 5.0
+    """Seconds between two looks for something to read."""
+
+    def __post_init__(self) -> None:
+        finite(self, "usd_per_day", "timeout_s", "interval_s")
+        at_least(self, 1, "tokens_per_day")

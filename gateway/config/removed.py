@@ -49,7 +49,10 @@ def drop_removed(merged: dict[str, Any]) -> list[str]:
             continue
         value = values.pop(key)
         if new := _RENAMED.get(old):
-            values.setdefault(new.partition(".")[2], value)
+            section, _, key = new.partition(".")
+            taken = merged.setdefault(section, {})
+            if isinstance(taken, dict):
+                taken.setdefault(key, value)
         elif old in _LIMITS and value not in _NO_LIMIT:
             refused.append(f"{old}: is gone: {_LIMITS[old]}, and remove this key")
     return refused

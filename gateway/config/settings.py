@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from gateway.config.alerts import AlertSettings, ObservabilitySettings, OtelSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
-from gateway.config.models import EmbeddingSettings, LearningSettings, ScorerSettings
+from gateway.config.models import (
+    EmbeddingSettings,
+    LearningSettings,
+    ReaderSettings,
+    ScorerSettings,
+)
 from gateway.config.storage import StorageSettings
 from gateway.config.values import (
     Secret,
@@ -315,6 +320,7 @@ class Settings:
     experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
+    reader: ReaderSettings = field(default_factory=ReaderSettings)
     budgets: tuple[BudgetSettings, ...] = ()
     control: ControlSettings = field(default_factory=ControlSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
@@ -388,8 +394,8 @@ def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
                 yield f"router.fallbacks[{index}].{requested}", model
     if settings.difficulty.scorer == "judge":
         yield "difficulty.judge.model", settings.difficulty.judge.model
-    if settings.learning.model:
-        yield "learning.model", settings.learning.model
+    if settings.reader.model:
+        yield "reader.model", settings.reader.model
     for index, budget in enumerate(settings.budgets):
         for step, each in enumerate(budget.ladder):
             if each.cheaper:

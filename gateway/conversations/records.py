@@ -299,7 +299,7 @@ def acts_of(
     said = said_in(new)
     if not said:
         return found
-    run, before, answered = fold.current, fold.newest, last
+    run, answered = fold.current, last
     if not cut and len(fold.runs) > 1 and not run.steps:
         answered = fold.runs[-2].snapshot()
     of_reply = cut or dropped is not None or not run.steps
@@ -310,10 +310,7 @@ def acts_of(
             return found  # no answer came before
         answered = run.snapshot()
     place = dropped or (run_id(conversation_id, answered.run), answered.steps)
-    from gateway.steering.transcript.message_kinds import agent_words
-
-    words = agent_words(before) if before is not None else ""
-    answer = Answer(before=words, said=said, cut=cut, dropped=dropped is not None)
+    answer = Answer(said=said, cut=cut, dropped=dropped is not None)
     return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
 
 

@@ -9,7 +9,7 @@ import orjson
 
 from gateway.api import lessons, patterns
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
-from gateway.api.views import distiller_view, rule_views
+from gateway.api.views import reader_view, rule_views
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.gate import MOST_CHARS
@@ -196,20 +196,19 @@ class LessonListParameters(TenantParameter):
 async def show_lessons(visit: Visit) -> Page:
     """Rules that people state, by project; other lessons by status."""
     values, runtime = visit.values, visit.runtime
+    settings = runtime.settings
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
     others = (each for each in found if not is_rule(each.pattern))
     views = [lessons.shown(each, runtime, visit.access) for each in others]
-    rules = rule_views(found, runtime.settings)
+    rules = rule_views(found, settings)
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
-    settings, now = runtime.settings.learning, time.time()
     shown = {
         "title": "Lessons",
         "rules": [rule for rule in rules if rule["status"] != "retired" or values["status"]],
         "groups": [(name, rows) for name, rows in groups if rows],
-        "trials": settings.trials == "on",
-        "read_runs": settings.read_runs,
-        "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
+        "trials": settings.learning.trials == "on",
+        "reader": await reader_view(runtime.learning, settings.reader, visit.tenant, time.time()),
         "chosen": values,
         "statuses": lessons.STATUSES,
         "tiers": lessons.TIERS,

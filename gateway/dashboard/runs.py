@@ -26,10 +26,12 @@ from gateway.dashboard.charts import RunChart, peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
 from gateway.errors import BadRequest, NotFound
 from gateway.observability.metrics import UNSTEERED_WORDS
+from gateway.reader.questions import KINDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action, Control
+from gateway.stores.learning import READER
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import (
     FILTERS,
@@ -339,6 +341,7 @@ async def show(visit: Visit) -> Page:
     verdicts = await visit.runtime.learning.outcomes(visit.tenant, run.id)
     source = "" if run.outcome_source == DERIVED else f"told_{run.outcome_source}"
     fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
+    values["reads"] = bool(settings.reader.model)
     values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
     root = await _root(visit, run)
     subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
@@ -390,8 +393,11 @@ async def _acts(visit: Visit, subjects: list[str]) -> list[dict[str, Any]]:
 async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
     last = trace.steps[-1].step_index if trace.steps else after
+    rows = await visit.runtime.learning.outcomes(visit.tenant, trace.run.id)
+    read = {row.evidence: KINDS.get(row.comment, "") for row in rows if row.source == READER}
     return {
         "run": trace.run,
+        "read_kinds": read,
         "cards": await _cards(visit, trace),
         "fire": visit.runtime.settings.monitors.fire_threshold,
         "earlier": after if after >= 0 else None,

@@ -1,10 +1,10 @@
-"""Session logs through the steering core: readings of steps, cost at the day's prices, trouble.
+"""Session logs through the steering core: alarms, and cost at the day's prices.
 
 Many are read in parallel, one file at a time, and only the readings are kept."""
 
 import multiprocessing
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta
@@ -15,11 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.errors import ConfigError
-from gateway.history.describe import what_happened
 from gateway.history.find import Found
-from gateway.history.sayings import Saying, sayings_of
 from gateway.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
-from gateway.history.trouble import ReadStep, Stretch, stretches_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
 from gateway.steering.fold import StepOutcome
@@ -127,6 +124,15 @@ class Alarm(Struct, frozen=True, kw_only=True):
     evidence: str
 
 
+class Place(Struct, frozen=True, kw_only=True):
+    """A step at which an alarm began, or after which the person stopped the agent or rejected a
+    call, and said why."""
+
+    step: int
+    what: str
+    alarmed: bool = False
+
+
 class SessionReading(FileFacts, kw_only=True):
     """The result of reading one session; it holds no transcript, only what the person said.
     `calls`: one for each step. `human`: with secrets masked. `compactions`: their number."""
@@ -134,10 +140,9 @@ class SessionReading(FileFacts, kw_only=True):
     path: str
     calls: tuple[CallCost, ...]
     human: tuple[HumanTurn, ...]
-    sayings: tuple[Saying, ...]
     compactions: int
-    stretches: tuple[Stretch, ...]
     alarms: tuple[Alarm, ...]
+    places: tuple[Place, ...]
 
     @property
     def steps(self) -> int:
@@ -197,26 +202,17 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
     """Read a session with the policy of the live gateway. Never raises for a malformed one."""
     outcomes, starts = outcomes_of(session, policy)
     calls = tuple(_priced(call, starts, session.messages) for call in session.calls)
-    sayings = tuple(sayings_of(session))
-    human = tuple(_read_turns(session.human, sayings))
-    steps = [_read_step(outcome, starts) for outcome in outcomes]
-    costs: dict[int, tuple[int, float]] = {}
-    for call in calls:
-        tokens, usd = costs.get(call.step, (0, 0.0))
-        costs[call.step] = tokens + call.tokens.total, usd + (call.usd or 0.0)
-    stretches = stretches_of(steps, human, starts, costs)
+    human = tuple(replace(t, text=mask_repeated(t.text[:MOST_SAID])) for t in session.human)
+    alarms = tuple(_alarms(outcomes))
     facts = {name: getattr(session, name) for name in FileFacts.__struct_fields__}
     return SessionReading(
         **facts | {"title": mask_repeated(session.title) or _title(session, human)},
         path=path,
         calls=calls,
         human=human,
-        sayings=sayings,
         compactions=len(session.compactions),
-        stretches=tuple(
-            replace(each, happened=what_happened(each, each.of(steps))) for each in stretches
-        ),
-        alarms=tuple(_alarms(outcomes)),
+        alarms=alarms,
+        places=tuple(_places(alarms, human, starts)),
     )
 
 
@@ -256,28 +252,29 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
     return found
 
 
-def _read_step(outcome: StepOutcome, starts: Sequence[int]) -> ReadStep:
-    return ReadStep(
-        index=outcome.step.index,
-        position=starts[outcome.step.index],
-        is_alarm=is_alarm(outcome),
-        trouble=outcome.observed.trouble,
-        fired=tuple(outcome.readings.fired),
-        evidence=dict(outcome.readings.evidence),
-        observed=outcome.observed,
-    )
+_ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
 
 
-def _read_turns(turns: Sequence[HumanTurn], sayings: Sequence[Saying]) -> Iterator[HumanTurn]:
-    """The turns with their secrets masked, and whether each corrects the agent."""
-    wrong = {saying.turn for saying in sayings if saying.corrects}
-    for at, turn in enumerate(turns):
-        text = mask_repeated(turn.text[:MOST_SAID])
+def _places(
+    alarms: Sequence[Alarm], human: Sequence[HumanTurn], starts: Sequence[int]
+) -> Iterator[Place]:
+    """The alarms, then the acts of the person; words typed right after an act are its reason."""
+    for alarm in alarms:
+        what = alarm.evidence or f"state {alarm.state}"
+        yield Place(step=alarm.step, what=what, alarmed=True)
+    for at, turn in enumerate(human):
+        step = bisect_left(starts, turn.position) - 1
+        later = human[at + 1 : at + 3]
         # A plan that is accepted for a fresh start is recorded as a call that was rejected, and an
         # interruption.
-        accepted = any(after.text.startswith(_ACCEPTED_PLAN) for after in turns[at + 1 : at + 3])
-        corrects = at in wrong if turn.kind == "message" else not accepted
-        yield replace(turn, text=text, corrects=corrects)
+        accepted = any(after.text.startswith(_ACCEPTED_PLAN) for after in later)
+        if turn.kind == "message" or step < 0 or accepted:
+            continue
+        said = turn.text
+        if not said and later and later[0].kind == "message":
+            said = later[0].text if bisect_left(starts, later[0].position) - 1 == step else ""
+        if said:
+            yield Place(step=step, what=f'{_ACTS[turn.kind]}: "{said}"')
 
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:

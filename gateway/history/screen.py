@@ -3,16 +3,12 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import PurePath
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.history.describe import what_the_person_did
-from gateway.history.sayings import Group
-from gateway.history.summary import Summary, Sums, WorstStretch, largest
-from gateway.history.trouble import Stretch
+from gateway.history.summary import PlaceToLook, Summary, Sums, largest
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent
 from gateway.text.sanitize import one_line
 
@@ -21,6 +17,7 @@ _ID_CHARACTERS = 8
 _NAME = 44
 _SAID = 200
 _LEAST = 30  # characters of a text that is cut to fit into its line
+_BEFORE = 5  # steps before a place that its command shows
 
 
 def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
@@ -38,30 +35,12 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     for line in notes(summary):
         console.print(line, style="dim", markup=False)
     console.print()
-    for line in trouble(summary):
+    for line in (acts(summary), alarmed(summary)):
         console.print(Text(line, style="bold"))
-    for number, worst in enumerate(summary.trouble.worst, 1):
-        _print_worst(console, number, worst, command)
-    if summary.repeated:
-        console.print(Text("\nYou had to say it again:", style="bold"))
-    for group in summary.repeated:
-        head = f" {repeats(group)}: "
-        said = one_line(said_again(group), max(_LEAST, console.width - len(head)))
-        console.print(Text.assemble((head, "yellow"), said))
-    console.print()
-    console.print(alarmed(summary), markup=False)
-
-
-def repeats(group: Group) -> str:
-    """Number of times that something was said, in how many sessions, and the project."""
-    project = one_line(PurePath(group.project).name, _NAME)
-    times = f"{group.times} times in {counted(group.sessions, 'session')}"
-    return f"{times}, {project}" if project else times
-
-
-def said_again(group: Group) -> str:
-    """The rule that a group of sayings asks for, if it is known, and one of them."""
-    return f'{group.rule} "{group.text}"'.strip()
+    if summary.places:
+        console.print("Where that was, alarms first, each the newest first:")
+    for number, place in enumerate(summary.places, 1):
+        _print_place(console, number, place, command)
 
 
 def days(summary: Summary) -> str:
@@ -119,57 +98,33 @@ def notes(summary: Summary) -> Iterator[str]:
         yield f"{unread} of {counted(read.lines, 'line')} not read: {one_line(reasons, _SAID)}"
 
 
-def trouble(summary: Summary) -> Iterator[str]:
-    """Lines about the person's acts and the amount of trouble; the last one heads the list of the
-    worst stretches, if there are any."""
-    acts = summary.acts
-    yield (
-        f"You interrupted {counted(acts.interrupts, 'time')}, rejected "
-        f"{counted(acts.rejects, 'call')} and corrected {counted(acts.corrected, 'time')} "
-        f"in {counted(acts.said, 'message')}."
+def acts(summary: Summary) -> str:
+    """A line about what the person did."""
+    found = summary.acts
+    return (
+        f"You interrupted {counted(found.interrupts, 'time')} and rejected "
+        f"{counted(found.rejects, 'call')} in {counted(found.said, 'message')}."
     )
-    if not summary.trouble.stretches:
-        yield "No stretch of trouble was found."
-        return
-    low, high = summary.trouble.cost
-    share = f", {percent(high / summary.total.usd)} of all" if summary.total.usd else ""
-    cost = f": {money(low)} to {money(high)}{share} at most" if high else ""
-    yield (f"{counted(summary.trouble.steps, 'step')} in trouble or corrected{cost}. The worst:")
 
 
-def _print_worst(console: Console, number: int, worst: WorstStretch, command: str) -> None:
-    session, stretch = worst.session, worst.stretch
-    parts = stretch_cost(stretch), counted(stretch.steps, "step"), one_line(session.place, _NAME)
-    head = f"{number:2}. {', '.join(filter(None, parts))}, {day_of(session.started)}: "
-    room = max(_LEAST, console.width - len(head))
-    did, happened = what_the_person_did(stretch, room), stretch.happened
-    console.print(Text.assemble((head, "yellow"), one_line(did or happened, room)))
-    read = f"    {read_command(worst, command)}"
-    after = one_line(happened, max(_LEAST, console.width - len(read) - 4)) if did else ""
-    line = Text.assemble((read, "dim"), (f"  # {after}" if after else "", "dim"))
-    console.print(line, soft_wrap=True)
-
-
-def stretch_cost(stretch: Stretch) -> str:
-    """US dollars, else the tokens; "" if neither is known."""
-    tokens = f"{count(stretch.tokens)} tokens" if stretch.tokens else ""
-    return money(stretch.usd) if stretch.usd else tokens
-
-
-def read_command(worst: WorstStretch, command: str) -> str:
-    """The command that shows the steps of a stretch; `command` reads the same sessions."""
-    steps = f"{worst.stretch.first}-{worst.stretch.last}"
-    return f"{command} show {short_id(worst.session.id)} --steps {steps}"
+def _print_place(console: Console, number: int, each: PlaceToLook, command: str) -> None:
+    session, step = each.session, each.place.step
+    head = f"{number:2}. {one_line(session.place, _NAME)}, {day_of(session.started)}: "
+    what = one_line(each.place.what, max(_LEAST, console.width - len(head)))
+    console.print(Text.assemble((head, "yellow"), what))
+    steps = f"{max(0, step - _BEFORE)}-{step}"
+    read = f"    {command} show {short_id(session.id)} --steps {steps}"
+    console.print(Text(read, style="dim"), soft_wrap=True)
 
 
 def alarmed(summary: Summary) -> str:
     """The alarms that the gateway would have raised."""
-    if not summary.trouble.alarms:
+    if not summary.alarms:
         return "The gateway would have raised no alarm."
-    monitors = ", ".join(f"{n} {name}" for name, n in summary.trouble.alarms.most_common())
+    monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
     return (
-        f"The gateway would have raised {counted(summary.trouble.alarms.total(), 'alarm')} in "
-        f"{counted(summary.trouble.alarmed, 'session')}: {monitors}."
+        f"The gateway would have raised {counted(summary.alarms.total(), 'alarm')} in "
+        f"{counted(summary.alarmed, 'session')}: {monitors}."
     )
 
 

@@ -31,14 +31,12 @@ class ModelCall(Struct, frozen=True, kw_only=True):
 class HumanTurn(Struct, frozen=True, kw_only=True):
     """One act of the person: a message, an interruption, or the rejection of a call. `position`:
     the index of the message that has it, or before which it happened. `text`: the person's words,
-    "" without any. `at`: seconds of the epoch. `corrects`: it says that the agent's work or its way
-    is wrong; of a message, that is what its words most probably mean."""
+    "" without any. `at`: seconds of the epoch."""
 
     kind: HumanKind
     position: int
     text: str = ""
     at: float | None = None
-    corrects: bool = False
 
 
 class SessionFacts(Struct, kw_only=True):

@@ -134,7 +134,7 @@ def session_line(reading: SessionReading) -> str:
 
 
 def session_view(reading: SessionReading) -> dict[str, Any]:
-    """The reading in JSON types: counts, tokens, cost, trouble, and what was not read."""
+    """The reading in JSON types: counts, tokens, cost, alarms, and what was not read."""
     tokens = reading.tokens
     return {
         "id": reading.id,
@@ -157,14 +157,6 @@ def session_view(reading: SessionReading) -> dict[str, Any]:
         "usd": None if reading.usd is None else round(reading.usd, 6),
         "unpriced": sorted({c.model for c in reading.calls if c.usd is None and c.tokens.total}),
         "alarms": [asdict(alarm) for alarm in reading.alarms],
-        "stretches": [
-            {
-                **{name: value for name, value in asdict(stretch).items() if name != "cost"},
-                "human": stretch.human or None,
-                "usd": [round(each, 6) for each in stretch.cost],
-            }
-            for stretch in reading.stretches
-        ],
         "success": reading.outcome,
         "lines": reading.lines,
         "unread": [unread._asdict() for unread in reading.unread],

@@ -1,4 +1,4 @@
-"""Many sessions as sums: by project, model and week, the worst stretches, what alarmed."""
+"""Many sessions as sums: by project, model and week, what people stopped, what alarmed."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec import Struct
 
-from gateway.history.reading import SessionReading, Tokens
-from gateway.history.sayings import Group, Saying, repeated
-from gateway.history.trouble import Stretch
+from gateway.history.reading import Place, SessionReading, Tokens
 
-WORST = 10
-MOST_REPEATED = 5
+MOST_PLACES = 10
 
 
 class Sums(Struct, kw_only=True):
@@ -25,11 +22,11 @@ class Sums(Struct, kw_only=True):
     unpriced: int = 0
 
 
-class WorstStretch(Struct, frozen=True, kw_only=True):
-    """A stretch of trouble and the session that it is in."""
+class PlaceToLook(Struct, frozen=True, kw_only=True):
+    """A place and the session that it is in."""
 
     session: SessionReading
-    stretch: Stretch
+    place: Place
 
 
 class ReadSessions(Struct, kw_only=True):
@@ -47,38 +44,26 @@ class ReadSessions(Struct, kw_only=True):
 
 
 class Acts(Struct, kw_only=True):
-    """Number of each act of the person; `corrected`: of the messages, those that correct."""
+    """Number of each act of the person."""
 
     interrupts: int = 0
     rejects: int = 0
     said: int = 0
-    corrected: int = 0
-
-
-class Trouble(Struct, kw_only=True):
-    """All stretches of trouble, no step counted twice. `cost`: US dollars of the steps with a sign
-    of trouble, and of whole stretches. `alarmed`: sessions with an alarm; `alarms`: their number by
-    monitor."""
-
-    stretches: int = 0
-    steps: int = 0
-    cost: tuple[float, float] = (0.0, 0.0)
-    worst: list[WorstStretch] = []
-    alarmed: int = 0
-    alarms: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 class Summary(Struct, kw_only=True):
     """The contents of the first screen. `parts`: sums by `project`, `model` and `week`.
-    `unpriced`: models without a known price."""
+    `unpriced`: models without a known price. `alarmed`: sessions with an alarm; `alarms`: their
+    number by monitor; `places`: alarms, then acts, the newest first."""
 
     total: Sums = msgspec.field(default_factory=Sums)
     parts: dict[str, dict[str, Sums]] = {}
     unpriced: set[str] = set()
     read: ReadSessions = msgspec.field(default_factory=ReadSessions)
     acts: Acts = msgspec.field(default_factory=Acts)
-    trouble: Trouble = msgspec.field(default_factory=Trouble)
-    repeated: list[Group] = []
+    alarmed: int = 0
+    alarms: Counter[str] = msgspec.field(default_factory=Counter)
+    places: list[PlaceToLook] = []
 
 
 def summarise(readings: Iterable[SessionReading]) -> Summary:
@@ -86,35 +71,21 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
     that began first."""
     summary = Summary(parts={"project": {}, "model": {}, "week": {}})
     seen: set[str] = set()
-    sayings: list[Saying] = []
     for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
         fresh = _add_calls(summary, reading, seen)
         if reading.calls and not fresh:
             summary.read.copies += 1
             continue
         _add_session(summary, reading)
-        _add_trouble(summary.trouble, reading, min(fresh, default=0))
-        sayings += reading.sayings
-    worst = summary.trouble.worst
-    worst.sort(key=lambda w: (w.stretch.usd, w.stretch.tokens, w.stretch.steps), reverse=True)
-    del worst[WORST:]
-    summary.repeated = repeated(sayings)[:MOST_REPEATED]
+        summary.alarmed += bool(reading.alarms)
+        summary.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
+        first = min(fresh, default=0)  # the steps before it are another session's
+        own = sorted((p for p in reading.places if p.step >= first), key=lambda p: p.step)
+        summary.places += [PlaceToLook(session=reading, place=place) for place in own]
+    summary.places.reverse()
+    summary.places.sort(key=lambda each: not each.place.alarmed)
+    del summary.places[MOST_PLACES:]
     return summary
-
-
-def _add_trouble(trouble: Trouble, reading: SessionReading, first: int) -> None:
-    """Add the stretches from step `first` on; those before it are another session's."""
-    own = [stretch for stretch in reading.stretches if stretch.last >= first]
-    trouble.worst += [WorstStretch(session=reading, stretch=stretch) for stretch in own]
-    trouble.stretches += len(own)
-    trouble.steps += sum(stretch.steps for stretch in own)
-    least, most = trouble.cost
-    trouble.cost = (
-        least + sum(stretch.cost[0] for stretch in own),
-        most + sum(stretch.cost[1] for stretch in own),
-    )
-    trouble.alarmed += bool(reading.alarms)
-    trouble.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
 
 
 def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set[int]:
@@ -162,7 +133,6 @@ def _add_session(summary: Summary, reading: SessionReading) -> None:
     acts.interrupts += reading.acts("interrupt")
     acts.rejects += reading.acts("reject")
     acts.said += reading.acts("message")
-    acts.corrected += sum(t.kind == "message" and t.corrects for t in reading.human)
 
 
 def week_of(moment: float | None) -> str:

@@ -1,5 +1,4 @@
-"""Learning from runs: verdicts, what people say, and the trial that each lesson has to pass.
+"""Learning from runs: verdicts on them, and the lessons and rules that later runs are given.
 
-A pure core (`reading`, `sources`, `corrections`, `gate`, `questions`, most of `life_cycle`) inside
-thin edges (`worker`, `book`, `verdicts`, `distiller`), off
-the path of requests."""
+A pure core (`reading`, `sources`, `context`, `gate`, most of `life_cycle`) inside thin edges
+(`worker`, `book`, `verdicts`), off the path of requests."""

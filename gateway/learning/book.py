@@ -8,10 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import replace
 
-from gateway.learning.corrections import instructed, project_of, situation_of
+from gateway.learning.context import instructed, project_of, scope_of, situation_of
 from gateway.learning.gate import does_harm, strange
 from gateway.learning.life_cycle import BY_OPERATOR, approved, is_guess
-from gateway.learning.sources import scope_of
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
 from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
 from gateway.stores.learning import LearnedPolicy, LessonFilter, StoredLesson
@@ -114,7 +113,7 @@ class LessonBook:
             every = [each.applies for each in (*policy.lessons, *policy.rules)]
             own = [e for e in every if e.tenant in ("", tenant) and e.pattern_id not in forgotten]
             stored = [_published(each, known) for each in own]
-        shelf = await off_loop(_shelved, stored)
+        shelf = await off_loop(_shelved, stored, policy is not None)
         shelf.policy = policy
         return shelf
 
@@ -128,12 +127,13 @@ def _published(pattern: Pattern, known: Collection[str]) -> StoredLesson:
     return StoredLesson(pattern=pattern, reason=reason)
 
 
-def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
-    """The lessons as they are looked up. The gate reads each text, so this is for a thread."""
+def _shelved(stored: Sequence[StoredLesson], published: bool) -> _Shelf:
+    """The lessons as they are looked up; whoever published a policy has approved its rules. The
+    gate reads each text, so this is for a thread."""
     shelf = _Shelf(time.monotonic())
     for each in stored:
         pattern, lesson = each.pattern, each.pattern.lesson
-        if lesson is None or is_guess(each):
+        if lesson is None or (is_guess(each) and not (published and is_rule(pattern))):
             continue
         texts = content(pattern.fields)
         harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
@@ -167,7 +167,7 @@ def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> lis
 def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[LessonMatch]:
     """The rules to begin a run with, or to remind of after the calls before their mistakes. One
     that is neither proved nor approved, and that one person alone has said, is for that person."""
-    doing = {situation_of(action).doing for action in query.actions} if rules else set()
+    doing = {situation_of(action) for action in query.actions} if rules else set()
     fitting: list[tuple[Pattern, str]] = []
     for stored in rules:
         known = stored.pattern.lesson or Lesson(key="")

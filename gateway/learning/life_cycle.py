@@ -7,18 +7,18 @@ are weighted by the inverse of the probability with which they were drawn."""
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import structs
 
 from gateway.learning.gate import does_harm, refusal, strange
-from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
-from gateway.learning.sources import lesson_id
+from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.learning.verdicts import best
-from gateway.steering.guidance.lessons import is_rule
+from gateway.steering.guidance.lessons import SAID, is_rule
 from gateway.steering.guidance.pattern import (
     MINED,
     RETRIEVED,
@@ -55,6 +55,19 @@ keys also keys, that support a lesson in trial: nobody opens a trial for the oth
 MAY_BE_PRIVATE = "may be of one task"
 ANOTHER_DAY_S = 16 * 3600.0  # between the first and the last time that one person says a rule
 BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
+GUESSES: Mapping[str, str] = MappingProxyType(
+    {
+        MINED: "read off the order of calls, which shows no cause",
+        SAID: "made of a person's words by expressions, which misread them",
+    }
+)
+"""Origins of lessons that earlier versions made without a reader, and why none is given until an
+operator approves it."""
+
+
+def lesson_id(tier: Tier, *parts: str) -> str:
+    """The id of a lesson: equal for equal parts, on every gateway."""
+    return f"{tier.value}-{digest(chr(31).join(parts))}"
 
 
 class Move(NamedTuple):
@@ -78,7 +91,7 @@ def next_move(
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
     if is_guess(lesson):
-        return Move(Status.RETIRED, "read off the order of calls, which shows no cause")
+        return Move(Status.RETIRED, GUESSES[known.origin])
     if rule_stays(lesson):
         return None
     if known.expires_at is not None and now >= known.expires_at:
@@ -97,10 +110,9 @@ def next_move(
 
 
 def is_guess(lesson: StoredLesson) -> bool:
-    """Whether an earlier version read it off the order of calls, and no operator approved it."""
+    """Whether an earlier version made it up, see GUESSES, and no operator approved it."""
     known = lesson.pattern.lesson
-    mined = known is not None and known.origin == MINED and not is_rule(lesson.pattern)
-    return mined and not approved(lesson)
+    return known is not None and known.origin in GUESSES and not approved(lesson)
 
 
 def approved(lesson: StoredLesson) -> bool:
@@ -177,8 +189,7 @@ def why_not_active(
         move = judged(lesson.posterior, active=True) if rule_stays(lesson) else None
         return f"an operator approved it, but {move.reason}" if move else ""
     if known.status in (Status.QUARANTINED, Status.RETIRED):
-        again = is_rule(lesson.pattern) and known.last_confirmed_at > lesson.updated_at
-        return f"{lesson.reason or known.status.value}{', and said again since' * again}"
+        return lesson.reason or known.status.value
     if known.status is Status.CANDIDATE:
         missing = missing_support(lesson, config_tenants)
         return missing or ("waits for the next look" if trials else "learning.trials is off")

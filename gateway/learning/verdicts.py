@@ -6,7 +6,7 @@ The best of the derived ones becomes its outcome, unless one was reported."""
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.steering.evidence.results import EMPTY
 from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import Answer, Intervention, said_in
-from gateway.steering.transcript.message_kinds import corrected, kind_chances
+from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
@@ -39,8 +39,8 @@ PRECISION: Mapping[str, float] = MappingProxyType({"result": 0.83, "abandoned": 
 """Share of right verdicts by source. Source: `gateway learn measure` on the development runs, 58
 and 29 verdicts. What the person says next has the probability of its kind."""
 STOPPED = 0.74
-"""Confidence that work which the person stopped or went back from was wrong: of 50 messages after
-an interruption 37 asked for something else. Source: docs/evidence.md, kind of a message."""
+"""Confidence that work which the person stopped or rejected with words was wrong: of 50 messages
+after an interruption 37 asked for something else. Source: docs/evidence.md, kind of a message."""
 _MOST = 0.99  # a derived verdict is never as sure as a reported one
 
 
@@ -84,7 +84,7 @@ def implicit(
         verdict = "failure" if last.reading.failure else "success"
         found.append(("result", verdict, f"step {last.step}", PRECISION["result"]))
     if next_task and (answered or stops):
-        found.append(_by_person(next_task, stops, before))
+        found += _by_person(next_task, stops, before)
     failure = calls[-1].reading.failure if calls else None
     last_failed = failure is not None and failure.kind != EMPTY
     if not answered and calls and (last_failed or failing_state):
@@ -92,17 +92,16 @@ def implicit(
     return found
 
 
-def _by_person(said: str, acts: Collection[str], before: str) -> Derived:
-    stopped = "interrupt" in acts or "rewind" in acts
+def _by_person(said: str, acts: Collection[str], before: str) -> Iterator[Derived]:
+    """The verdict of what the person did and said next: accepted if they go on or turn to something
+    new, wrong if they stopped the agent or rejected its call with words; else none."""
     event: Literal["message", "interrupt"] = "interrupt" if "interrupt" in acts else "message"
-    chances = kind_chances(said, event=event, before=before)
-    wrong, right = corrected(chances), chances["go"] + chances["new"]
-    source, verdict, sure = "moved_on", "success", right
-    if stopped and max(wrong, STOPPED) > right:
-        source, verdict, sure = "interruption", "failure", max(wrong, STOPPED)
-    elif wrong > right:
-        source, verdict, sure = "correction", "failure", wrong
-    return source, verdict, "the next message", round(min(sure, _MOST), 2)
+    goes_on = min(accepted(kind_chances(said, event=event, before=before)), _MOST)
+    place = "the next message"
+    if not {"interrupt", "reject"}.isdisjoint(acts) and goes_on < STOPPED:
+        yield "interruption", "failure", place, STOPPED
+    elif "rewind" not in acts and goes_on >= USED_FROM:
+        yield "moved_on", "success", place, round(goes_on, 2)
 
 
 def unproven(checked: Sequence[tuple[str, str, str, int]]) -> set[tuple[str, str]]:
@@ -159,7 +158,7 @@ class Verdicts:
         the number of new verdicts."""
         new, run = 0, trace.run
         if run.outcome and run.outcome_source in _TOLD:
-            new += await self._add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
+            new += await self.add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
         new += await self._read_off(trace, calls, "")
         if run.sequence:
             earlier = await self.runs.get_run(
@@ -174,7 +173,8 @@ class Verdicts:
         self, trace: RunTrace, calls: Sequence[ReadCallOfRun], next_task: str
     ) -> int:
         run, last = trace.run, trace.steps[-1].content if trace.steps else None
-        acts = [act for act in (last.human if last else ()) if act.of_reply]
+        human = last.human if last else ()
+        acts = [act for act in human if act.of_reply or (act.kind == "reject" and act.words)]
         said = next((act.words for act in acts if act.words), next_task)
         found = implicit(
             calls,
@@ -186,20 +186,23 @@ class Verdicts:
         )
         new = 0
         for source, verdict, where, weight in found:
-            new += await self._add(run, source, verdict, weight, where)
-        # The best derived verdict becomes the run's outcome, unless one was reported.
-        if run.outcome is None or run.outcome_source == DERIVED:
-            unused = unproven(await self.store.checked(run.tenant, run.id))
-            chosen = best(await self.store.outcomes(run.tenant, run.id), unused)
-            if chosen and chosen.source not in _REPORTED and chosen.verdict != run.outcome:
-                await self.runs.set_outcome(
-                    run.id, chosen.verdict, source=DERIVED, tenant=run.tenant
-                )
+            new += await self.add(run, source, verdict, weight, where)
+        await self.choose(run)
         return new
 
-    async def _add(
+    async def choose(self, run: RunRecord) -> None:
+        """Make the best derived verdict the run's outcome, unless one was reported."""
+        if run.outcome is not None and run.outcome_source != DERIVED:
+            return
+        unused = unproven(await self.store.checked(run.tenant, run.id))
+        chosen = best(await self.store.outcomes(run.tenant, run.id), unused)
+        if chosen and chosen.source not in _REPORTED and chosen.verdict != run.outcome:
+            await self.runs.set_outcome(run.id, chosen.verdict, source=DERIVED, tenant=run.tenant)
+
+    async def add(
         self, run: RunRecord, source: str, verdict: str, weight: float, where: str = ""
     ) -> bool:
+        """Keep a verdict; False when it is known."""
         row = OutcomeRow(
             run_id=run.id,
             tenant=run.tenant,

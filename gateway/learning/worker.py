@@ -1,4 +1,4 @@
-"""Reads runs that are over, off the path of requests: outcomes, lessons, and how trials go.
+"""Reads runs that are over, off the path of requests: outcomes, and how trials of lessons go.
 
 Everything can be done again without effect, by this gateway or another one."""
 
@@ -7,40 +7,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.config.models import LearningSettings
-from gateway.conversations.conversation import run_id as id_of_run
-from gateway.learning import corrections, life_cycle
+from gateway.learning import life_cycle
 from gateway.learning.book import LessonBook
-from gateway.learning.distiller import (
-    Distiller,
-    Entry,
-    ModelServices,
-    PaidModel,
-    job_about,
-    job_to_word,
-)
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
-from gateway.learning.sources import SourceRun, task_digest
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
-from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier
+from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status
 from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import LessonFilter, NearOutcome, Posterior, StoredLesson
-from gateway.stores.protocols import RunStore, StateStore, StoreError
+from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.sql.learning import LearningStore
-from gateway.stores.totals import RunRecord
 from gateway.tasks import off_loop
 
-MOST_PARENTS = 16
 MOST_PER_LOOK = 8  # runs read at one look: requests share the interpreter with this
 MOST_WAITING = 10_000  # runs that wait to be read; those without a call for longest are given up
 MOST_FIRST = 500  # newest runs that a gateway looks at when it starts
@@ -51,16 +38,12 @@ REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
 
 @dataclass(slots=True)
 class Report:
-    """Counts of what was read and learned."""
+    """Counts of what was read."""
 
     runs: int = 0
-    said: int = 0
-    lessons: int = 0
-    evidence: int = 0
     outcomes: int = 0
     settled: int = 0
     moves: int = 0
-    jobs: int = 0
 
     def add(self, other: Report) -> None:
         """Add the counts of another report."""
@@ -81,17 +64,18 @@ class _Touched:
 
 @dataclass(eq=False)
 class Learner:
-    """Learns from the runs of one store. `config_tenants`: those with a key in the config;
-    `behind`: whether calls wait to be stored, so that the last ones of a run may be missing."""
+    """Reads the runs of one store. `config_tenants`: those with a key in the config;
+    `behind`: whether calls wait to be stored, so that the last ones of a run may be missing;
+    `noted`: takes each run that is over."""
 
     store: LearningStore
     runs: RunStore
-    states: StateStore
     settings: Callable[[], LearningSettings]
     changed: Callable[[], None] = lambda: None
     failed: Callable[[StoreError], None] = lambda error: None
     config_tenants: Callable[[], Collection[str]] = tuple
     behind: Callable[[], bool] = lambda: False
+    noted: Callable[[RunTrace], Awaitable[None]] | None = None
     now: Callable[[], float] = time.time
     _touched: dict[str, _Touched] = field(default_factory=dict, init=False)
     _reviewed: float = field(default=0.0, init=False)
@@ -147,7 +131,7 @@ class Learner:
                 else:
                     run.decided = None
         late = now - self._reviewed >= REVIEW_S
-        if report.evidence + report.settled or late:
+        if report.settled or late:
             try:
                 report.moves += await self.review(late=late)
             except StoreError as error:
@@ -155,7 +139,7 @@ class Learner:
         return report
 
     async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
-        """Learn from one run. `over`: no call is expected; otherwise, and while another gateway
+        """Read one run. `over`: no call is expected; otherwise, and while another gateway
         serves the run, only decisions are settled."""
         trace = await self._unforgotten(run_id, tenant)
         if trace is None:
@@ -171,8 +155,8 @@ class Learner:
         report = Report(runs=1)
         if over:
             report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
-            if self.settings().read_runs:
-                await self._learn(trace, calls, report)
+            if self.noted is not None:
+                await self.noted(trace)
         report.settled = await self._settle(trace, calls, over)
         return report
 
@@ -188,10 +172,9 @@ class Learner:
         known: list[NearOutcome] = []
         for each in waiting:
             near = life_cycle.near_outcome(each, calls, ended=over, last_step=last)
-            if near and each.key.startswith(f"{SAID}|"):  # it recurs when a person says it again
-                rows, run = await self.store.evidence(each.owner, each.pattern_id), each.run_id
-                again = any(r.run_id == run and r.step_index > each.step_index for r in rows)
-                near = replace(near, recurred=again) if over else None
+            if near and each.key.startswith(f"{SAID}|"):
+                # What may come again is a correction, which is in the verdicts on the run.
+                near = replace(near, recurred=False) if over else None
             known += [near] if near is not None else []
         if not known or not await self.store.settle(known):
             return 0
@@ -233,83 +216,6 @@ class Learner:
                 await self.recompute(*lesson)
         return gone
 
-    async def _source(self, trace: RunTrace) -> SourceRun:
-        run, begun = trace.run, id_of_run(trace.run.conversation_id, 0)
-        # Many clients name the folder, and the task, in the first messages of the conversation.
-        first = await self.runs.get_run(begun, tenant=run.tenant) if run.sequence else trace
-        opening = first.steps[0].content if first and first.steps else None
-        return SourceRun(
-            id=run.id,
-            tenant=run.tenant,
-            conversation=await self._root(run),
-            task=task_digest((first or trace).run.task_preview),
-            steps=steps_of(trace),
-            at=run.last_at,
-            key_name=run.key_name,
-            project=corrections.project_of(opening.messages if opening else ()),
-        )
-
-    async def _learn(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], report: Report) -> None:
-        run = await self._source(trace)
-        said, unsaid = await self._said(trace, run)
-        if self.settings().model:
-            about = await off_loop(job_about, run, calls)
-            jobs = [about, *(job_to_word(run, each) for each in unsaid)]
-            for job in filter(None, jobs):
-                report.jobs += await self.store.enqueue(job)
-        learned = await self.store.learn(said)
-        if learned.evidence:
-            await self.store.trim(run.tenant, Tier.E1, self.settings().max_instances)
-            self.changed()
-        report.said += len(said)
-        report.lessons += learned.lessons
-        report.evidence += learned.evidence
-
-    async def _said(
-        self, trace: RunTrace, run: SourceRun
-    ) -> tuple[list[Entry], list[corrections.Said]]:
-        """Rules that the person stated in the run, each joined with what says the same, and clear
-        corrections that no rule was made of. What was taken back is retired until it is said."""
-        names, found = corrections.known_names(run.steps), list[Entry]()
-        times = {step.step_index: step.at for step in trace.steps}
-        until = max(run.at, self.now()) + self.settings().expire_s
-        wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{run.project[0]}|")
-        rows = await self.store.lessons(wanted)
-        stored = [each.pattern for each in rows]
-        may_return = (each for each in rows if each.reason.startswith(("taken back", "expired")))
-        gone = {each.pattern.pattern_id: each.updated_at for each in may_return}
-        repeated, unsaid = await self._repeated(trace, run), list[corrections.Said]()
-        every = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
-        fresh = (each for each in every if each.words not in repeated)
-        teaches = corrections.may_teach(run.project, run.steps)
-        for said, rules in await off_loop(lambda: [(s, s.rules(names)) for s in fresh]):
-            at = times[said.step]
-            unsaid += [said] if teaches and said.clear and not rules else []
-            for rule in (r for r in rules if teaches or corrections.names_tool(r, run.steps)):
-                if rule.allows:
-                    for each in corrections.taken_back(rule, stored, run.at):
-                        await self._move(each, Status.RETIRED, f"taken back in run {run.id}", at)
-                    continue
-                pattern = corrections.joined(rule.words, stored)
-                pattern = pattern or corrections.correction(run, said, rule, until)
-                if pattern.lesson and pattern.lesson.last_confirmed_at < run.at:
-                    await self.store.prolong(run.tenant, pattern.pattern_id, until)
-                if at > gone.get(pattern.pattern_id, at):
-                    await self._move(pattern, Status.CANDIDATE, f"said again in run {run.id}", at)
-                stored.append(pattern)
-                found.append((pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]))
-        return found, unsaid
-
-    async def _repeated(self, trace: RunTrace, run: SourceRun) -> set[str]:
-        """Words of the person in forgotten runs of the conversation, which may be in this one."""
-        own, found = (run.conversation, trace.run.conversation_id), set[str]()
-        for name in await self.store.forgotten(run.tenant):
-            if name.rpartition(".")[0] in own:
-                earlier = await self.runs.get_run(name, tenant=run.tenant)
-                steps = earlier.steps if earlier else ()
-                found |= {said.words for said in corrections.said_in_run(steps, opens=False)}
-        return found
-
     async def _move(self, pattern: Pattern, to: Status, reason: str, at: float) -> bool:
         return await self.store.move(pattern.tenant, pattern.pattern_id, to, reason=reason, at=at)
 
@@ -347,41 +253,20 @@ class Learner:
         wanted = LessonFilter(tenant=tenant, statuses=statuses)
         return await self.store.lessons(wanted, limit=MOST_REVIEWED)
 
-    async def _root(self, run: RunRecord) -> str:
-        found = run.conversation_id
-        for _ in range(MOST_PARENTS):
-            record = await self.states.load(run.tenant, found)
-            if record is None or not record.parent_id:
-                break
-            found = record.parent_id
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """The lessons that runs may be given, what learns them, and what asks a model about runs; all
-    but the first are None where no content is stored, so that there is nothing to read."""
+    """The lessons that runs may be given, and what reads runs: None where no content is stored, so
+    that there is nothing to read."""
 
     book: LessonBook
     learner: Learner | None
-    distiller: Distiller | None
-
-    def loops(self) -> Iterator[tuple[Coroutine[Any, Any, None], str]]:
-        """Coroutines to run in the background, with their names."""
-        names = ("learning", "distilling")
-        for each, name in zip((self.learner, self.distiller), names, strict=True):
-            if each is not None:
-                yield each.follow(), name
 
 
 class Host(Protocol):
-    """The parts of a gateway that learning needs: settings and services change with a reload."""
+    """The parts of a gateway that learning needs: settings change with a reload."""
 
     settings: Settings
-    metrics: Metrics
-
-    @property
-    def services(self) -> ModelServices: ...
 
     def degraded(self) -> object | None: ...
 
@@ -398,22 +283,14 @@ def open_learning(
     if not host.settings.storage.store_content:
         if host.settings.learning.trials == "on":
             log.warning("nothing is learned: learning.trials needs storage.store_content")
-        return Learning(book=book, learner=None, distiller=None)
+        return Learning(book=book, learner=None)
     learner = Learner(
         stores.learning,
         stores.runs,
-        states,
         lambda: host.settings.learning,
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
         behind=lambda: host.degraded() is not None,
         config_tenants=lambda: frozenset(host.settings.auth.gateway_keys.values()),
     )
-    distiller = Distiller(
-        stores.learning,
-        stores.runs,
-        PaidModel(lambda: host.services, host.metrics),
-        lambda: host.settings.learning,
-        counted=lambda result: host.metrics.distillations.labels(result).inc(),
-    )
-    return Learning(book=book, learner=learner, distiller=distiller)
+    return Learning(book=book, learner=learner)

@@ -87,7 +87,7 @@ class Metrics:
         self.unsteered = self._counter("unsteered_calls_total", "reason recorded")
         self.unread = self._counter("unread_answers_total", "reason")
         self.judgements = self._counter("judged_steps_total", "result")
-        self.distillations = self._counter("distillations_total", "result")
+        self.readings = self._counter("reader_jobs_total", "result")
         self.lookup_failures = self._counter("pattern_lookup_failures_total", "tier")
         self.store_failures = self._counter("store_failures_total", "kind")
         self.store_dropped = self._counter("store_dropped_total")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway.config.load import read_config_file
 from gateway.errors import ConfigError
 from gateway.learning.book import APPROVED
-from gateway.learning.life_cycle import approved
+from gateway.learning.life_cycle import approved, is_guess
 from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Status
@@ -50,7 +50,7 @@ def compiled(
         found["routes"].append(_entry(f"route {'/'.join(key)}", route, shown))
     for stored in sorted(lessons, key=lambda e: (-e.support.conversations, e.pattern.pattern_id)):
         known, rule = stored.pattern.lesson, is_rule(stored.pattern)
-        if known and (known.status is Status.ACTIVE or approved(stored)):
+        if known and (known.status is Status.ACTIVE or approved(stored)) and not is_guess(stored):
             name = f"{'rule' if rule else 'lesson'} {stored.pattern.pattern_id}"
             found["rules" if rule else "lessons"].append(_lesson(name, stored, known))
     return summed(rows.LearnedPolicy(**found))

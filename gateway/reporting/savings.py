@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gateway.backends import Stores
-from gateway.learning.questions import KIND
+from gateway.reader.reader import JOBS
 from gateway.reporting.amounts import student
 from gateway.stores.totals import ExperimentRun
 from gateway.text.formatting import count, counted, money, percent
@@ -42,12 +42,12 @@ async def read_savings(
     runs. Raises: StoreError."""
     begun = await stores.runs.experiment_runs(None, tenant=tenant, since=since)
     runs = [run for run in begun if run.started_at < until]
-    paid, later = [await stores.learning.spent(KIND, tenant, at) for at in (since, until)]
+    paid, later = [await stores.learning.spent(JOBS, tenant, at) for at in (since, until)]
     return savings(runs, paid[0] - later[0], max(0.0, paid[1] - later[1])), runs
 
 
-def savings(runs: Runs, learning_tokens: int = 0, learning_usd: float = 0.0) -> list[Saving]:
-    """The ledger of these runs. `learning_...`: used by the model that words lessons."""
+def savings(runs: Runs, reader_tokens: int = 0, reader_usd: float = 0.0) -> list[Saving]:
+    """The ledger of these runs. `reader_...`: used by `reader.model`."""
     arms: dict[str, dict[str, list[ExperimentRun]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         arms[run.experiment or ""][run.arm or ""].append(run)
@@ -62,10 +62,10 @@ def savings(runs: Runs, learning_tokens: int = 0, learning_usd: float = 0.0) -> 
         about = "guidance, lessons, hand-over", "the same runs without them: unknown"
         compared[""] = Saving(*about, len(alone), "no comparison: run `gateway pilot start`")
     found = [_routing(runs), *compared.values(), *_stopped(runs), *_texts(guided)]
-    if learning_tokens or learning_usd:
-        about = "the model that words lessons", "none of its calls"
-        note = f"{count(learning_tokens)} tokens" + ("" if learning_usd else " of unknown price")
-        found.append(Saving(*about, 0, note, learning_usd or None, -learning_usd or None))
+    if reader_tokens or reader_usd:
+        about = "the reader's model", "none of its calls"
+        note = f"{count(reader_tokens)} tokens" + ("" if reader_usd else " of unknown price")
+        found.append(Saving(*about, 0, note, reader_usd or None, -reader_usd or None))
     return found
 
 

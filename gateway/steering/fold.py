@@ -231,12 +231,6 @@ class ConversationFold:
         return self.runs[-1]
 
     @property
-    def newest(self) -> Step | None:
-        """The newest answer with the results so far, scored or not; None before the first one."""
-        draft = self._reader.draft
-        return None if draft is None else draft.step()
-
-    @property
     def open_calls(self) -> int:
         """Calls and results of the newest step, as far as they are known."""
         draft = self._reader.draft

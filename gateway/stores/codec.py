@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from gateway.stores import records
-from gateway.stores.learning import DecisionRow
+from gateway.stores.learning import READER, TITLE, DecisionRow
 from gateway.stores.totals import (
     HAND_OVER,
     ExperimentRun,
@@ -42,7 +42,7 @@ _ASKED_STORED = "at_risk"  # the name of `asked` in the column, which earlier ve
 CONVERSATION_COLUMNS = names(records.ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
 UPDATE_COLUMNS = (*names(records.RunUpdate, "id", "tags"), "tags")
-RUN_COLUMNS = (*names(RunRecord, "totals", "tags", "stopped"), "tags")
+RUN_COLUMNS = (*names(RunRecord, "totals", "tags", "stopped", "read_title"), "tags")
 # The newest call, which a budget may have refused, and the hold on the run or on what is above it:
 # a conversation's is not for runs that had ended before.
 STOP_COLUMNS = (
@@ -52,10 +52,18 @@ STOP_COLUMNS = (
     "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
     "ORDER BY h.action DESC, h.at LIMIT 1)",
 )
+_READ_TITLE = (
+    "coalesce((SELECT o.comment FROM outcomes AS o WHERE o.run_id = r.id AND o.source = "
+    f"'{READER}' AND o.metric = '{TITLE}' ORDER BY o.pk DESC LIMIT 1), '')"
+)
 _COLUMNS = (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
 # The columns that `run_of` reads, from RUNS.
 RUN = ", ".join(
-    [*STOP_COLUMNS, *["c.id" if n == "conversation_id" else f"r.{n}" for n in _COLUMNS]]
+    [
+        *STOP_COLUMNS,
+        _READ_TITLE,
+        *["c.id" if n == "conversation_id" else f"r.{n}" for n in _COLUMNS],
+    ]
 )
 RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
 _STEP_VALUES = ("step_index", "at", "state", "difficulty", "composite", "failure_type")
@@ -119,13 +127,14 @@ def _counts_of(text: str) -> dict[str, Any]:
 
 
 def run_of(row: Sequence[Any]) -> RunRecord:
-    """From STOP_COLUMNS, RUN_COLUMNS, then SUM_COLUMNS and `counts`."""
-    newest, hold, *row = row
+    """From STOP_COLUMNS, the title, RUN_COLUMNS, then SUM_COLUMNS and `counts`."""
+    newest, hold, title, *row = row
     width = len(RUN_COLUMNS)
     values = dict(zip(RUN_COLUMNS, row[:width], strict=True))
     values["tags"] = orjson.loads(values["tags"]) if values["tags"] != "{}" else {}
     stopped = _stopped(newest, hold, values["updated_at"])
-    return RunRecord(**values, totals=totals_of(row[width:]), stopped=stopped)
+    totals = totals_of(row[width:])
+    return RunRecord(**values, totals=totals, stopped=stopped, read_title=title)
 
 
 def _stopped(newest: str | None, hold: str | None, at: float = 0.0) -> Stop | None:

@@ -18,7 +18,8 @@ class OutcomeRow:
     """One verdict on a run. `source`: told_header, told_api, told_cli, interruption, correction,
     result, moved_on or abandoned. `verdict`: success, failure, other, or "" for a score without
     one. `weight`: the confidence in it, in [0, 1]. `evidence`: where it was read, such as `step
-    12`."""
+    12`. Rows of the source `reader` hold what a model read, in `comment`: a title, or the kind of
+    the message at a step."""
 
     run_id: str
     tenant: str
@@ -41,12 +42,14 @@ class OfLesson:
     pattern_id: str
 
 
+READER = "reader"  # source of the answers of `gateway/reader`, which are no verdicts
+TITLE = "title"  # metric of the title that it gave a run
 NO_SUPPORT = ("unsure", "failed_again")  # kinds of evidence, of earlier versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRow(OfLesson):
-    """One run's support of a lesson. `kind`: said, distilled or, of earlier versions, fix, fact,
+    """One run's support of a lesson. `kind`: said or, of earlier versions, distilled, fix, fact,
     unsure, practice, repair, dead_end and failed_again. `task`: digest of the run's task.
     `conversation`: root of its tree."""
 
@@ -165,8 +168,8 @@ class Learned(Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One piece of work; `key` is unique within its kind. `state`: waiting, done or failed.
-    `tokens`, `cost_usd`: used, or reserved for attempts whose use is unknown. `payload`: ids only,
-    no content of a run."""
+    `tokens`, `cost_usd`: used, or reserved for attempts whose use is unknown. `payload`: ids, and
+    of an answer its text."""
 
     kind: str
     key: str

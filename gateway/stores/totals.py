@@ -295,6 +295,8 @@ class RunRecord(RunUpdate, frozen=True, kw_only=True):
     tenant: str
     totals: RunTotals
     stopped: Stop | None = None
+    read_title: str = ""
+    """Title that the reader gave it (`reader.model`)."""
 
     @property
     def handed_over(self) -> int | None:
@@ -303,8 +305,9 @@ class RunRecord(RunUpdate, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The task as lists show it, also where another version has stored it."""
-        return title_of(self.task_preview)
+        """The reader's title, else the task as lists show it, also where another version has stored
+        it."""
+        return self.read_title or title_of(self.task_preview)
 
     @property
     def imported(self) -> bool:

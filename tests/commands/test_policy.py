@@ -24,7 +24,7 @@ from gateway.config.values import Secret
 from gateway.conversations.workloads import Workloads
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
-from gateway.learning.corrections import project_of
+from gateway.learning.context import project_of
 from gateway.offline import policy_file
 from gateway.steering.guidance.lessons import LessonQuery
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
@@ -33,8 +33,7 @@ from gateway.stores.records import PromptMessage
 from gateway.stores.sql.changes import Change
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.workloads import a_workload_run
-from tests.learning.distilling import stored
-from tests.learning.runs import shell
+from tests.learning.runs import shell, stored
 from tests.postgres import empty_database
 
 Run = Callable[..., str]

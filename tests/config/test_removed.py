@@ -12,25 +12,32 @@ from gateway.cli import main
 from gateway.config import Settings, load_settings, removed_keys, settings_from_dict
 from gateway.errors import ConfigError
 
-OLD = {"learning": {"mining": False, "max_general": 7, "trials": "on"}}
-VARIABLES = {"GATEWAY_LEARNING__MINING": "false", "GATEWAY_LEARNING__MAX_GENERAL": "7"}
+OLD = {"learning": {"model": "small", "max_general": 7, "trials": "on"}}
+VARIABLES = {"GATEWAY_LEARNING__MODEL": "small", "GATEWAY_LEARNING__MAX_GENERAL": "7"}
 
 
 def test_a_renamed_setting_keeps_its_value() -> None:
     """From a file and from the environment, unless the new name is set, too."""
     for settings in (settings_from_dict(OLD), settings_from_dict({}, VARIABLES)):
-        assert settings.learning.read_runs is False
+        assert settings.reader.model == "small"
     assert settings_from_dict(OLD).learning.trials == "on"
-    both = {"learning": {"mining": False, "read_runs": True}}
-    assert settings_from_dict(both).learning.read_runs is True
+    both = {"learning": {"model": "small"}, "reader": {"model": "large"}}
+    assert settings_from_dict(both).reader.model == "large"
+
+
+def test_the_budget_of_an_earlier_version_holds() -> None:
+    """What the model may use is kept under the new names."""
+    limits = {"model_tokens_per_day": 5, "model_usd_per_day": 0.5, "model_timeout_s": 7}
+    reader = settings_from_dict({"learning": limits}).reader
+    assert (reader.tokens_per_day, reader.usd_per_day, reader.timeout_s) == (5, 0.5, 7)
 
 
 def test_each_is_named_as_it_is_written() -> None:
     """With what takes its place; a config without one says nothing."""
     found = removed_keys(OLD, VARIABLES)
-    assert set(found) == {"learning.mining", "learning.max_general", *VARIABLES}
-    assert "learning.read_runs" in found["learning.mining"]
-    assert "learning.max_instances" in found["GATEWAY_LEARNING__MAX_GENERAL"]
+    assert set(found) == {"learning.model", "learning.max_general", *VARIABLES}
+    assert "reader.model" in found["learning.model"]
+    assert "no lessons are made" in found["GATEWAY_LEARNING__MAX_GENERAL"]
     assert removed_keys({"learning": {"trials": "on"}, "storage": None}, {}) == {}
 
 
@@ -67,8 +74,8 @@ def test_check_config_says_the_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     """The file is no fault, and the warning names the place."""
     path = tmp_path / "config.yaml"
     path.write_text("learning:\n  trials: 'on'\n  mining: false\n")
-    assert load_settings(path, {}).learning.read_runs is False
+    assert load_settings(path, {}).learning.trials == "on"
     assert main(["check-config", "--config", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    said = "line 3: learning.mining: has another name: learning.read_runs"
+    said = "line 3: learning.mining: has no effect: no rule is made"
     assert [each for each in report["warnings"] if said in each]

@@ -27,7 +27,7 @@ def lines(capsys: Capture) -> list[dict[str, Any]]:
 
 
 def test_the_screen_says_what_it_cost_and_where_it_went_wrong(home: Path, capsys: Capture) -> None:
-    """Sums by project, model and week, and the worst stretch with the command that shows it."""
+    """Sums by project, model and week, and each place with the command that shows it."""
     write_all([looping(), smooth()], home)
     assert main(["history"]) == 0
     out = capsys.readouterr().out
@@ -35,9 +35,10 @@ def test_the_screen_says_what_it_cost_and_where_it_went_wrong(home: Path, capsys
     assert "16 steps, 17.6k tokens" in out
     for name in ("shop", "blog", "claude-sonnet-4-5-20250929", "2026-02-02"):
         assert name in out
-    assert "You interrupted 1 time" in out
-    assert "stop, the fixture is wrong" in out
-    assert "gateway history show 00000000 --steps 0-11" in out
+    assert "You interrupted 1 time and rejected 0 calls in 3 messages." in out
+    assert "1. shop, Feb 2: $pytest fails as before" in out
+    assert '2. shop, Feb 2: you interrupted: "stop, the fixture is wrong' in out
+    assert "gateway history show 00000000 --steps 6-11" in out
     assert len(out.split()) < 250
 
 
@@ -50,7 +51,7 @@ def test_nothing_at_home_is_said_with_the_places_looked_in(home: Path, capsys: C
 
 
 def test_json_counts_each_session(home: Path, capsys: Capture) -> None:
-    """One object per session, oldest first, with counts, tokens and trouble."""
+    """One object per session, oldest first, with counts, tokens and alarms."""
     write_all([looping(), smooth()], home)
     assert main(["history", "--json"]) == 0
     first, second = lines(capsys)
@@ -61,9 +62,8 @@ def test_json_counts_each_session(home: Path, capsys: Capture) -> None:
     assert first["tokens"]["total"] == 13_200
     assert first["usd"] == pytest.approx(12 * (1000 * 3e-6 + 100 * 15e-6))
     assert first["alarms"]
-    assert first["stretches"][0]["human"] == "interrupt"
     assert second["project"] == "/home/me/blog"
-    assert second["stretches"] == []
+    assert second["alarms"] == []
 
 
 @pytest.mark.parametrize(

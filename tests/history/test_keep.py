@@ -28,8 +28,8 @@ from gateway.history.keep import Keeper, imported_id
 from gateway.history.readers import formats
 from gateway.history.session import ModelCall, Session
 from gateway.learning.worker import Learner
+from gateway.reader.reader import JOBS
 from gateway.steering.identity import conversation_id
-from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import IMPORTED
 from gateway.stores.usage import UsageQuery
@@ -151,7 +151,7 @@ async def test_a_session_is_runs_of_its_own_times(stores: Stores) -> None:
 def test_the_rows_are_those_of_the_live_gateway(start: Start, upstream: ScriptedUpstream) -> None:
     """The same messages, sent through the gateway and kept from a log: the same steps and runs."""
     session = Session(id=ONE, agent="claude-code")
-    server = start(learning={"read_runs": False})
+    server = start()
     tasks = (("Mend the fence", [*[FAILS] * 9, LS]), ("Now paint it", [LS, FAILS]))
     with client_of(server) as client:
         for task, calls in tasks:
@@ -303,7 +303,7 @@ async def test_a_gateway_does_not_read_it_again(stores: Stores) -> None:
     def settings() -> LearningSettings:
         raise LookupError  # it has caught up, and would wait now
 
-    learner = Learner(stores.learning, stores.runs, stores.states, settings)
+    learner = Learner(stores.learning, stores.runs, settings)
     with pytest.raises(LookupError):
         await learner.follow()
     assert learner.waiting == 1
@@ -431,34 +431,27 @@ BUILD = [
 ]
 
 
-def test_lessons_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
-    """What the person's own past teaches is there when the gateway starts; it costs nothing."""
-    task = "Build it. Never force push to main."
+def test_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
+    """What the person's own past says of models is there when the gateway starts, at no cost."""
     for number in range(3):
         id = f"{number}{ONE[1:]}"
-        log_of(a_session(id, (task, BUILD), began=BEGAN + 1000 * number), tmp_path)
+        log_of(a_session(id, ("Build it.", BUILD), began=BEGAN + 1000 * number), tmp_path)
     database = tmp_path / "gateway.db"
     settings = _settings(database)
-    settings = changed(settings, learning=changed(settings.learning, model="gpt-4o"))
+    settings = changed(settings, reader=changed(settings.reader, model="gpt-4o"))
     out = io.StringIO()
     run_keep(named([tmp_path]), settings, out, io.StringIO())
     assert out.getvalue().startswith("kept 3 sessions")
 
     async def learned() -> None:
         opened = await open_stores(settings.storage)
-        lessons = await opened.learning.lessons(LessonFilter(tenant="default"))
-        assert any("force push" in str(each.pattern.fields) for each in lessons)
-        newest = max(
-            each.pattern.lesson.last_confirmed_at for each in lessons if each.pattern.lesson
-        )
-        assert BEGAN < newest < BEGAN + 3000
         runs = await opened.runs.list_runs(RunFilter(), PageRequest())
         assert {(r.outcome, r.outcome_source) for r in runs.runs} == {("success", "derived")}
         assert opened.workloads is not None
         await opened.workloads.settle()
         (rate,) = await opened.workloads.rates()
         assert (rate.model, rate.solved, rate.failed) == (MODEL, 3, 0)
-        assert await opened.learning.jobs("distil") == []
+        assert await opened.learning.jobs(JOBS) == []
         await opened.close()
 
     asyncio.run(learned())

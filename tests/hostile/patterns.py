@@ -16,7 +16,6 @@ from typing import Any
 
 import gateway
 from gateway.learning import gate
-from gateway.learning.corrections import _table
 
 ROOT = Path(gateway.__file__).parent
 # The scripted agent and provider read only what the demonstration sends.
@@ -60,15 +59,10 @@ def found_patterns() -> list[Found]:
 
 
 def _of_language(module: ModuleType) -> Iterator[Found]:
-    """The forms of sentences and the rows of tables in `language.toml`."""
+    """The forms in `language.toml`."""
     if module is gate:
         for name in gate.language()["forms"]:
             yield Found(f"language.toml: {name}", gate.form(name), True)
-        for table in ("same", "form", "wish"):
-            for says, row in _table(table):
-                place = f"language.toml: {row.get('rule', row.get('as'))}"
-                yield Found(place, says, table != "form")
-                yield Found(f"{place}, after", re.compile(row.get("after", ""), re.DOTALL), True)
 
 
 def made_at_run_time() -> set[str]:

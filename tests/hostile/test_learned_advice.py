@@ -12,12 +12,14 @@ import httpx
 import orjson
 import pytest
 
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.lessons import QUOTED, STATED
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.hostile.runs import Call, Hostile, hostile_runs, private_runs
+from tests.learning.runs import state
 from tests.learning.test_rules import pusher, sent, taught
 from tests.live.client import PLAIN
-from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 ADMIN, ACME, OTHER = "the-admin-key", "acme-key", "other-key"
@@ -28,9 +30,8 @@ HELPFUL = Hostile(
     (NOT_THERE, ("bash", {"command": "gradle test"}, "ok")),
     (),
     False,
-    said="use gradle not maven",
 )
-"""What may be learned, so that a gate which refuses everything is noticed."""
+"""A run of the project with a rule, so that a gate which refuses everything is noticed."""
 TASKS = ("Repair the parser", "Write the manual", "Answer the letter")
 MOST_AT_ONCE = 6
 
@@ -137,7 +138,8 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def teach(stage: Stage, api: str, http: httpx.AsyncClient, cases: Sequence[Hostile]) -> None:
-    """Two or three conversations of one customer for each case; all are read afterwards."""
+    """Two or three conversations of one customer for each case, which are read as they end, and
+    one rule that a person stated, which an operator approves."""
     for place, case in enumerate(cases):
         customer, runs = CUSTOMERS[place % 2], range(2 + place % 2)
         await asyncio.gather(
@@ -145,14 +147,9 @@ async def teach(stage: Stage, api: str, http: httpx.AsyncClient, cases: Sequence
         )
     for _ in range(3):
         await stage.play(HELPFUL, HELPFUL.calls, ACME, CUSTOMERS[0], "success")
-    helpful: list[Any] = []
-    async with asyncio.timeout(ANSWER_S):
-        while not helpful:
-            await asyncio.sleep(0.05)
-            candidates = await lessons(http, api, "candidate")
-            helpful = [each for each in candidates if "gradle" in told(each)]
+    (helpful,) = await lessons(http, api, "candidate")
     approved = await http.patch(
-        f"{api}/api/lessons/{helpful[0]['pattern_id']}",
+        f"{api}/api/lessons/{helpful['pattern_id']}",
         json={"status": "trial"},
         headers={"x-gateway-key": ADMIN},
     )
@@ -164,6 +161,9 @@ async def attack(
 ) -> list[str]:
     """What is wrong after so many hostile and private cases."""
     learning = {"trials": "on", "interval_s": 0.02, "per_run": 50}
+    stores = await open_stores(StorageSettings(path=str(folder / "runs.db")))
+    await state(stores, 0, "Use gradle, not maven.", tenant="acme", project=CUSTOMERS[0])
+    await stores.close()
     server = start(
         {
             **PLAIN,
@@ -223,7 +223,7 @@ async def test_an_approved_act_is_a_quotation(
     """What deletes, and an operator approved, is given between quotation marks, in one frame."""
     path, said = (
         tmp_path / "runs.db",
-        ("always delete the branch after a merge", "use pnpm not npm"),
+        ("Always delete the branch after a merge.", "Use pnpm, not npm."),
     )
     await taught(path, said)
     learning, upstream.default = {"trials": "on", "interval_s": 3600}, pusher

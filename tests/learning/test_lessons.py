@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.book import LessonBook
-from gateway.learning.corrections import project_of
+from gateway.learning.context import project_of
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.lessons import (

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.learning.corrections import project_of
+from gateway.learning.context import project_of
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.queries import PageRequest, RunFilter
@@ -91,7 +91,7 @@ async def teach(database: Path, folder: str = "", tier: Tier = Tier.E1) -> Patte
     (lesson,) = lessons_of(source)
     lesson = structs.replace(lesson, tier=tier)
     stores = await open_stores(StorageSettings(path=str(database)))
-    await stores.learning.learn([(lesson, [source.evidence(lesson.pattern_id, 1, "distilled")])])
+    await stores.learning.learn([(lesson, [source.evidence(lesson.pattern_id, 1)])])
     await stores.close()
     return lesson
 

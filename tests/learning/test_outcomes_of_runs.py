@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gateway.learning.life_cycle import near_outcome
-from gateway.learning.sources import task_digest
 from gateway.learning.verdicts import best, implicit, unproven
 from gateway.stores.learning import DecisionRow, OutcomeRow
 from lab.learning import measure
@@ -99,12 +98,6 @@ def test_a_verdict_needs_a_lift_over_the_base_rate(
     told = replace(row, source="told_api", weight=1.0)
     assert (best([row], unused) == row) is used
     assert best([row, told], unused) == told
-
-
-def test_numbers_make_no_other_task() -> None:
-    """Tasks that differ in numbers, ids and letter case alone have one digest."""
-    assert task_digest("Fix issue 12 in app.") == task_digest("fix issue 99 in  app.")
-    assert task_digest("Fix the app") != task_digest("Fix the lib")
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.learning.questions import KIND
+from gateway.reader.reader import JOBS
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier
 from gateway.stores.learning import EvidenceRow, Job, Posterior
 from steering_gateway_testing import AppServer
@@ -60,7 +60,9 @@ async def fill(path: str) -> None:
         share=0.8,
     )
     await stores.learning.put_posterior("acme", "e1-one", 1, found, 1.0)
-    await stores.learning.enqueue(Job(kind=KIND, key="j", tenant="acme", payload={"run": "run-1"}))
+    await stores.learning.enqueue(
+        Job(kind=JOBS, key="j", tenant="acme", payload={"run": "run-1", "question": "kind"})
+    )
     await stores.close()
 
 
@@ -91,13 +93,13 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
         for path in ("/api/lessons/e1-one", "/dashboard/lessons/e1-one"):
             assert other.get(path).status_code == 404
         assert other.get("/api/lessons").json() == {"lessons": []}
-        asked, theirs = acme.get("/api/distiller").json(), other.get("/api/distiller").json()
+        asked, theirs = acme.get("/api/reader").json(), other.get("/api/reader").json()
         assert ([job["run_id"] for job in asked["jobs"]], asked["counts"]["waiting"]) == (
             ["run-1"],
             1,
         )
         assert (theirs["jobs"], theirs["counts"]["waiting"]) == ([], 0)
-        assert other.get("/api/distiller?tenant=acme").status_code == 403
+        assert other.get("/api/reader?tenant=acme").status_code == 403
         # The key that an agent has changes none, its own tenant's neither.
         for client in (acme, other):
             for body in ({"status": "active"}, {"advice": "curl it | sh"}, {"share": True}):

@@ -9,8 +9,7 @@ from gateway.backends import open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.learning.worker import MOST_WAITING, Learner
-from tests.learning.distilling import stored
-from tests.learning.runs import shell
+from tests.learning.runs import shell, stored
 
 MISSING = "bash: mvn: command not found"
 
@@ -18,7 +17,7 @@ MISSING = "bash: mvn: command not found"
 def test_the_runs_without_a_call_for_longest_are_given_up() -> None:
     """At most MOST_WAITING runs wait; a run that goes on keeps its place among the newest."""
     nowhere = cast(Any, None)  # nothing is read from a store until a look
-    learner = Learner(nowhere, nowhere, nowhere, LearningSettings)
+    learner = Learner(nowhere, nowhere, LearningSettings)
     for number in range(MOST_WAITING + 50):
         learner.touch(f"r{number}", "t", step=0, ended=True, decided=False)
         learner.touch("r0", "t", step=number, ended=False, decided=False)
@@ -38,7 +37,6 @@ async def test_a_run_is_read_when_its_last_calls_are_stored() -> None:
         learner = Learner(
             stores.learning,
             stores.runs,
-            stores.states,
             LearningSettings,
             behind=lambda: bool(waits),
         )

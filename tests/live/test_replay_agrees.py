@@ -14,8 +14,7 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.conversations.records import opening_prompts
-from gateway.learning.corrections import project_of
-from gateway.learning.sources import SourceRun
+from gateway.learning.context import project_of
 from gateway.library import starter_patterns
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of
@@ -31,7 +30,7 @@ from steering_gateway_testing import (
     ToolCall,
     Usage,
 )
-from tests.learning.runs import lessons_of
+from tests.learning.runs import SourceRun, lessons_of
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS
 

@@ -115,7 +115,7 @@ def test_an_operation_is_a_module_and_its_name_in_the_list(scratch: ScratchCopy)
     """It answers, names a wrong parameter, and the OpenAPI document describes it."""
     scratch.write("gateway/api/versions.py", OPERATION)
     scratch.replace("gateway/api/routes.py", "    runs,\n)", "    runs,\n    versions,\n)")
-    scratch.replace("gateway/api/routes.py", "lessons, audit)", "lessons, audit, versions)")
+    scratch.replace("gateway/api/routes.py", "reader, audit)", "reader, audit, versions)")
     found, wrong, document = ask(
         scratch,
         ("GET", "/api/versions/core?short=true"),

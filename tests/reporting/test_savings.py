@@ -126,7 +126,7 @@ def test_rows_in_words() -> None:
         for n in range(6)
     ]
     runs.append(a_run(9, cost_usd=None, calls=4, text_chars=400))
-    rows = {row.act: row for row in savings(runs, learning_tokens=1000)}
+    rows = {row.act: row for row in savings(runs, reader_tokens=1000)}
     routing = rows["routing"]
     assert routing.saved_usd == pytest.approx(-0.6)
     assert routing.reach_usd == pytest.approx(0.0)
@@ -141,7 +141,7 @@ def test_rows_in_words() -> None:
     # 100 of the 1,000 tokens of each of six runs at $0.50.
     assert texts.saved_usd == pytest.approx(-0.3)
     assert "1 run of unknown price or text left out" in texts.note
-    model = rows["the model that words lessons"]
+    model = rows["the reader's model"]
     assert (model.saved_usd, model.spent_usd) == (None, None)
     assert model.note.endswith("of unknown price")
 

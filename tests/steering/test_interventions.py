@@ -40,10 +40,10 @@ MESSAGES = st.lists(
 ACTIONS = st.builds(Action, name=TEXTS, arguments=TEXTS, observation=TEXTS)
 
 
-@given(MESSAGES, st.booleans(), st.booleans(), st.text(max_size=40))
-def test_any_messages_are_read(messages: list[Any], cut: bool, dropped: bool, before: str) -> None:
+@given(MESSAGES, st.booleans(), st.booleans())
+def test_any_messages_are_read(messages: list[Any], cut: bool, dropped: bool) -> None:
     """Whatever a client sends, its acts have a known kind, and no read raises."""
-    answer = Answer(before=before, said=said_in(messages), cut=cut, dropped=dropped)
+    answer = Answer(said=said_in(messages), cut=cut, dropped=dropped)
     found = answer_interventions(answer, of_reply=True)
     assert {act.kind for act in found} <= {kind.name for kind in KINDS}
     assert all(act.of_reply for act in found)

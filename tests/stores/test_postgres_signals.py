@@ -13,7 +13,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.steering.guidance.pattern import Status, Tier
+from gateway.steering.guidance.pattern import Status
 from gateway.stores.budgets import Control
 from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.postgres import database as signals
@@ -76,7 +76,6 @@ CHANGES: Mapping[str, tuple[str, Change]] = {
     ),
     "lesson shared": (PATTERNS, lambda s: s.learning.share(*OWN, START)),
     "lesson rated": (PATTERNS, lambda s: s.learning.put_posterior(*OWN, 1, Posterior(), START)),
-    "lessons trimmed": (PATTERNS, lambda s: s.learning.trim(TENANT, Tier.E2, 1)),
     "run forgotten": (PATTERNS, lambda s: s.learning.forget(TENANT, "r1", START)),
 }
 

@@ -20,9 +20,6 @@ from gateway.wire.messages import content_text
 
 WordedKind = Literal["interrupt", "reject"]
 
-CORRECTS_FROM = 0.6
-"""Probability from which a message counts as a correction: in unseen sessions 4 in 5 of these are
-one. Source: docs/evidence.md, kind of a message."""
 WORDS_CHARACTERS = 400  # of the person's words that are kept
 _READ_CHARACTERS = 8192  # of a text: enough for the words, and for the secrets that are in them
 _MOST_PARTS = 64  # of a message
@@ -93,12 +90,10 @@ class Intervention(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The newest answer of an agent, and what came after it. `before`: the end of what the agent
-    said and did, as `agent_words` gives it; `said`: the texts of the user messages after it,
-    without what the client added. `cut`: the client broke off its stream; `dropped`: the client
-    took it out of the history, with the user message before it."""
+    """Texts of the user messages after an agent's newest answer, as `said`, without what the client
+    added. `cut`: the client broke off its stream; `dropped`: the client took it out of the history,
+    with the user message before it."""
 
-    before: str = ""
     said: tuple[str, ...] = ()
     cut: bool = False
     dropped: bool = False
@@ -166,18 +161,6 @@ def _rejected(step: Step) -> Iterator[str]:
             yield words
 
 
-def _corrected(answer: Answer) -> str | None:
-    # Loaded with the first message of a person: calls without one need no model.
-    from gateway.steering.transcript.message_kinds import corrected, kind_chances
-
-    words = answer.words
-    if answer.dropped or not words:
-        return None
-    event: Literal["message", "interrupt"] = "interrupt" if answer.interrupted else "message"
-    chances = kind_chances(words, event=event, before=answer.before, opens=not answer.before)
-    return words if corrected(chances) >= CORRECTS_FROM else None
-
-
 def _undone(step: Step) -> Iterator[str]:
     for action in step.actions:
         result = action.observation[:_READ_CHARACTERS]
@@ -194,7 +177,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind("reject", "call rejected", _rejected),
     Kind("rewind", "history rewound", in_answer=lambda a: a.words if a.dropped else None),
-    Kind("correct", "answer corrected", in_answer=_corrected),
+    Kind("correct", "answer corrected"),  # not read off messages: `gateway/reader` says it
     Kind("undo", "edit undone", _undone),
 )
 KIND_LABELS: Final = {kind.name: kind.label for kind in KINDS}

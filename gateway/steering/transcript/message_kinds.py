@@ -1,9 +1,10 @@
-"""Kind of a message that a person typed to an agent: a task, a question, a correction and others.
+"""Kind of a message that a person typed to an agent, read to know whether they accept its work.
 
 A linear model over signs of general English (`message_signs.toml`) and single words, fitted on
 messages that were labelled by reading: `python -m lab kinds` writes `message_kinds.json`,
-docs/evidence.md has its figures. In other languages it knows little more than the shape of a
-message."""
+docs/evidence.md has its figures. Of the kinds only the sum of ACCEPTING is used: it was right in
+155 of 163 unseen messages, "corrected" in .62 of 701. In other languages the model knows little
+more than the shape of a message."""
 
 import json
 import math
@@ -23,7 +24,7 @@ KINDS: Final[tuple[MessageKind, ...]] = ("new", "go", "ask", "fix", "steer", "de
 """new: a task, or the next step that was foreseen. go: go on, approval, thanks. ask: a question
 without criticism. fix: what was delivered is wrong or incomplete. steer: corrects how the agent
 works. design: a decision about the product. info: an answer, context, output that was asked for."""
-CORRECTIONS: Final[tuple[MessageKind, ...]] = ("fix", "steer")
+ACCEPTING: Final[tuple[MessageKind, ...]] = ("go", "new")
 
 READ_CHARACTERS = 420  # of a message, and the end of what the agent said. Source: the labelled data
 _CALL_CHARACTERS = 130  # of the arguments of the agent's call
@@ -81,24 +82,18 @@ def kind_chances(
     *,
     event: Literal["message", "interrupt", "reject"] = "message",
     before: str = "",
-    opens: bool = False,
 ) -> dict[MessageKind, float]:
     """The probability of each kind of a message; they sum to 1. Any text is read, none raises.
     `event`: `interrupt` for a message after the person stopped the agent, `reject` for the words of
-    a rejected call. `before`: the end of what the agent said or did, as `agent_words` writes it.
-    `opens`: the first message of a session: a task or a question."""
+    a rejected call. `before`: the end of what the agent said or did, as `agent_words` writes it."""
     if is_plan(text):
         return {kind: float(kind == "new") for kind in KINDS}
-    chances = shipped_kinds().chances(features_of(text, event=event, before=before))
-    if opens and event == "message":
-        ask = chances["ask"]
-        chances = dict.fromkeys(KINDS, 0.0) | {"new": 1.0 - ask, "ask": ask}
-    return chances
+    return shipped_kinds().chances(features_of(text, event=event, before=before))
 
 
-def corrected(chances: Mapping[MessageKind, float]) -> float:
-    """The probability that a message is a correction: `fix` or `steer`."""
-    return sum(chances[kind] for kind in CORRECTIONS)
+def accepted(chances: Mapping[MessageKind, float]) -> float:
+    """The probability that a message accepts the agent's work: it goes on, or begins a new task."""
+    return sum(chances[kind] for kind in ACCEPTING)
 
 
 def is_plan(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gateway.steering.guidance.pattern import Pattern, Status, Tier, content
+from gateway.steering.guidance.pattern import Pattern, Status, content
 from gateway.stores import codec
 from gateway.stores.learning import (
     NO_SUPPORT,
@@ -60,13 +60,6 @@ _IS_SHARED = "SELECT TRUE FROM patterns WHERE tenant = '' AND pattern_id = :patt
 _SHARE = f"""
 UPDATE patterns SET tenant = '', reason = 'shared by the operator', updated_at = :at {_OWN}
 AND tier = 'e2' AND origin <> '' RETURNING TRUE
-"""
-_COUNT = "SELECT count(*) FROM patterns WHERE tenant = :tenant AND tier = :tier AND origin <> ''"
-_TRIM = """
-DELETE FROM patterns WHERE pk IN (
-    SELECT pk FROM patterns WHERE tenant = :tenant AND tier = :tier AND origin <> ''
-    AND status = 'candidate' ORDER BY last_confirmed_at, pk LIMIT :extra
-) RETURNING pattern_id
 """
 _SUPPORT = f"""
 SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
@@ -199,6 +192,7 @@ SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(cost_usd), 0.0) FR
 WHERE {_OF_TENANT} AND claimed_at >= :since
 """
 _JOBS = f"SELECT {db.columns(_JOB)} FROM jobs WHERE {_OF_TENANT} ORDER BY pk DESC LIMIT :limit"
+_ONE_JOB = f"SELECT {db.columns(_JOB)} FROM jobs WHERE kind = :kind AND key = :key"
 _COUNT_JOBS = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
 
 
@@ -287,25 +281,6 @@ class LearningStore:
         shared = await self._engine.transact(work)
         await self._report(shared)
         return shared
-
-    async def trim(self, tenant: str, tier: Tier, most: int) -> int:
-        """Remove candidates, the longest unconfirmed first, until at most `most` lessons of the
-        tier or no candidate is left; returns the number removed."""
-        which = {"tenant": tenant, "tier": tier.value}
-
-        async def work(connection: db.Connection) -> int:
-            await connection.take_turn(_TABLE)
-            extra = await connection.value(_COUNT, **which) - most
-            if extra <= 0:
-                return 0
-            rows = await connection.fetch(_TRIM, **which, extra=extra)
-            removed = [{"tenant": tenant, "pattern_id": pattern_id} for (pattern_id,) in rows]
-            await connection.execute_many(f"DELETE FROM pattern_evidence {_OWN}", removed)
-            return len(removed)
-
-        removed = await self._engine.transact(work)
-        await self._report(removed)
-        return removed
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         """The evidence for the lesson of exactly this owner, newest first."""
@@ -497,6 +472,11 @@ class LearningStore:
         """The newest jobs."""
         rows = await self._engine.fetch(_JOBS, kind=kind, tenant=tenant, limit=limit)
         return [_job(row) for row in rows]
+
+    async def job(self, kind: str, key: str) -> Job | None:
+        """The job of this kind and key."""
+        rows = await self._engine.fetch(_ONE_JOB, kind=kind, key=key)
+        return _job(rows[0]) if rows else None
 
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
         """Number of jobs in each state."""

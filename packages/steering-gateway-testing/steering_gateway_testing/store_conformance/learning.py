@@ -215,20 +215,6 @@ async def moves_and_shares_a_lesson(stores: Stores) -> None:
     assert later.pattern.lesson.expires_at == START + 50
 
 
-async def removes_the_oldest_candidates(stores: Stores) -> None:
-    """Over the limit the longest unconfirmed candidates go; a lesson in trial stays."""
-    store = stores.learning
-    for number in range(4):
-        lesson = a_lesson(f"e1-{number}", last_confirmed_at=START + number)
-        await store.learn([(lesson, [some_evidence(f"e1-{number}")])])
-    await store.move(TENANT, "e1-0", Status.TRIAL, reason="", at=START)
-    assert await store.trim(TENANT, Tier.E1, 4) == 0
-    assert await store.trim(TENANT, Tier.E1, 2) == 2
-    left = await store.lessons(LessonFilter(tenant=TENANT))
-    assert sorted(each.pattern.pattern_id for each in left) == ["e1-0", "e1-3"]
-    assert await store.evidence(TENANT, "e1-1") == []
-
-
 async def settles_a_decision_once(stores: Stores) -> None:
     """Decisions come with their call, once; what came after each is filled in once."""
     store = stores.learning
@@ -270,7 +256,7 @@ async def replaces_a_posterior(stores: Stores) -> None:
 async def gives_each_job_to_one(stores: Stores) -> None:
     """A job is added once, held by one, claimed again when its holder is gone, then given up."""
     store = stores.learning
-    job = Job(kind="distil", key="a", tenant=TENANT, payload={"run": "r1"}, created_at=START)
+    job = Job(kind="read", key="a", tenant=TENANT, payload={"run": "r1"}, created_at=START)
     assert await store.enqueue(job)
     assert not await store.enqueue(job)
 
@@ -283,21 +269,21 @@ async def gives_each_job_to_one(stores: Stores) -> None:
     assert again is not None
     assert again.attempts == 2
     assert await claim(START + 20) is None
-    assert [each.state for each in await store.jobs("distil")] == ["failed"]
+    assert [each.state for each in await store.jobs("read")] == ["failed"]
     await store.enqueue(dataclasses.replace(job, key="b"))
     second = await claim(START + 30)
     assert second is not None
     assert await store.finish(dataclasses.replace(second, tokens=40, cost_usd=0.5), now=START + 31)
     assert not await store.finish(second, now=START + 32)
     assert await claim(START + 60) is None
-    assert await store.spent("distil", TENANT, START + 30) == (40, 0.5)
-    assert await store.spent("distil", None, START + 30) == (40, 0.5)
-    assert await store.spent("distil", OTHER, START) == (0, 0.0)
-    assert await store.spent("distil", TENANT, START + 31) == (0, 0.0)
-    assert await store.count_jobs("distil") == {"failed": 1, "done": 1}
-    assert await store.count_jobs("distil", OTHER) == {}
-    assert [each.key for each in await store.jobs("distil", TENANT)] == ["b", "a"]
-    assert await store.jobs("distil", OTHER) == []
+    assert await store.spent("read", TENANT, START + 30) == (40, 0.5)
+    assert await store.spent("read", None, START + 30) == (40, 0.5)
+    assert await store.spent("read", OTHER, START) == (0, 0.0)
+    assert await store.spent("read", TENANT, START + 31) == (0, 0.0)
+    assert await store.count_jobs("read") == {"failed": 1, "done": 1}
+    assert await store.count_jobs("read", OTHER) == {}
+    assert [each.key for each in await store.jobs("read", TENANT)] == ["b", "a"]
+    assert await store.jobs("read", OTHER) == []
 
 
 async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
@@ -305,7 +291,7 @@ async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
     until the job ends, and for good when it is abandoned. Who lost the lease ends nothing."""
     store = stores.learning
     for key, tenant in (("a", TENANT), ("b", TENANT), ("c", OTHER)):
-        await store.enqueue(Job(kind="distil", key=key, tenant=tenant, created_at=START))
+        await store.enqueue(Job(kind="read", key=key, tenant=tenant, created_at=START))
     claim = partial(_claim, stores, reserve_tokens=30, reserve_usd=0.25)
     first, second = await claim(START), await claim(START)
     assert first is not None
@@ -325,7 +311,7 @@ async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
     assert third is not None
     assert (third.key, third.attempts, third.tokens) == ("a", 2, 75)
     assert await store.finish(dataclasses.replace(third, tokens=100), now=START + 14)
-    assert await store.spent("distil", TENANT, START) == (100, 0.75)
+    assert await store.spent("read", TENANT, START) == (100, 0.75)
     assert await claim(START + 20) is None
     assert await claim(START + 20, cost_usd=0.5, tokens=900) is None
     last = await claim(START + 20, tokens=101)
@@ -337,7 +323,7 @@ async def _claim(stores: Stores, now: float, most_attempts: int = 2, **allowed: 
     values: dict[str, Any] = {"since": START, "tokens": 100, "cost_usd": 5.0}
     allowance = Allowance(**(values | allowed))
     return await stores.learning.claim(
-        "distil", now=now, lease_s=10, most_attempts=most_attempts, allowance=allowance
+        "read", now=now, lease_s=10, most_attempts=most_attempts, allowance=allowance
     )
 
 
@@ -352,8 +338,8 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     )
     told = OutcomeRow(run_id="r1", tenant=TENANT, source="told_api", verdict="success", at=START)
     await store.add_outcome(told)
-    await store.enqueue(Job(kind="distil", key="a", tenant=TENANT, payload={"run": "r1"}))
-    await store.enqueue(Job(kind="distil", key="b", tenant=TENANT, payload={"run": "r2"}))
+    await store.enqueue(Job(kind="read", key="a", tenant=TENANT, payload={"run": "r1"}))
+    await store.enqueue(Job(kind="read", key="b", tenant=TENANT, payload={"run": "r2"}))
     await stores.states.commit(a_call(decisions=(a_decision(),)))
     assert await store.forget(OTHER, "r1", START) is None
     assert await store.forget(TENANT, "unknown", START) is None
@@ -366,7 +352,10 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     assert [(each.pattern.pattern_id, each.support.conversations) for each in left] == [("e1-b", 1)]
     assert await store.outcomes(TENANT, "r1") == []
     assert await store.decisions(TENANT, "e1-a") == []
-    assert [job.key for job in await store.jobs("distil")] == ["b"]
+    assert [job.key for job in await store.jobs("read")] == ["b"]
+    known = await store.job("read", "b")
+    assert known is not None
+    assert (known.key, await store.job("read", "a"), await store.job("x", "b")) == ("b", None, None)
 
 
 LEARNING_CHECKS: tuple[Check, ...] = (
@@ -378,7 +367,6 @@ LEARNING_CHECKS: tuple[Check, ...] = (
     keeps_lessons_that_say_the_same,
     keeps_lessons_apart_from_patterns_and_tenants,
     moves_and_shares_a_lesson,
-    removes_the_oldest_candidates,
     settles_a_decision_once,
     replaces_a_posterior,
     gives_each_job_to_one,

@@ -1,4 +1,4 @@
-"""Credentials that agents meet: none is in what is learned, asked, logged or stored."""
+"""Credentials that agents meet: none is in what is read, asked, logged or stored."""
 
 from __future__ import annotations
 
@@ -10,15 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.backends import Stores, open_stores
-from gateway.config.storage import StorageSettings
-from gateway.learning.questions import KIND
-from gateway.stores.learning import LessonFilter
-from gateway.stores.queries import PageRequest, RunFilter
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
-from tests.learning.distilling import MODEL, asked, proposing, read_again
-from tests.learning.test_distiller import finished, settings
 from tests.live.client import TOOLS, opening
+from tests.reader.reading import MODEL, USED, asked, finished, opened, settings, typed_in
 from tests.relay.processes import GatewayProcess
 
 LETTERS = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zC5"
@@ -40,14 +34,10 @@ def planted(number: int) -> tuple[str, str]:
 
 
 def deploying(request: ReceivedRequest) -> Reply:
-    """A model whose calls fail, then work, with the credential in both; or the one that is asked
-    about runs, which repeats what it sees."""
+    """A model whose calls fail, then work, with the credential in both; or the reader's, which
+    repeats what it sees."""
     if request.json["model"] == MODEL:
-        shown = json.loads(request.messages[-1]["content"])["excerpts"]
-        step = shown[0]["step"]
-        if step % 2 and "other.py" in shown[-1]["called"]:
-            return proposing(steps=[step])
-        return proposing(steps=[step], move=f"It went on with {shown[-1]['called'][:120]}")
+        return Reply(typed_in(request)[-75:], usage=USED)
     turn = sum(m.get("role") == "assistant" for m in request.messages)
     task = request.messages[1]["content"]
     secret = task.partition("using ")[2]
@@ -87,18 +77,9 @@ def places(
         yield file.name, file.read_bytes()
 
 
-async def read_all(stores: Stores) -> int:
-    """Read every run, as the gateway does in its own time; how many jobs there are then."""
-    page = await stores.runs.list_runs(RunFilter(), PageRequest(limit=200))
-    await read_again(stores, [run.id for run in page.runs])
-    return sum((await stores.learning.count_jobs(KIND)).values())
-
-
 async def plant(folder: Path, count: int) -> None:
     with ScriptedUpstream(default=deploying) as upstream:
-        config = settings(
-            upstream, str(folder / "runs.db"), trials="on", model_tokens_per_day=10**7
-        )
+        config = settings(upstream, str(folder / "runs.db"), tokens_per_day=10**7)
         config["default_upstream"] = {"api_base": upstream.base_url, "api_key": "sk-any"}
         config["logging"] = {"level": "debug"}
         with GatewayProcess(
@@ -107,15 +88,10 @@ async def plant(folder: Path, count: int) -> None:
             async with httpx.AsyncClient(timeout=60) as http:
                 for number in range(count):
                     await play(http, gateway.base_url, number)
-            stores = await open_stores(StorageSettings(path=str(folder / "runs.db")))
-            jobs = await read_all(stores)
-            assert jobs
-            over = await finished(stores, jobs)
-            lessons = await stores.learning.lessons(LessonFilter(), limit=10_000)
-            await stores.close()
+            async with opened(path=str(folder / "runs.db")) as stores:
+                over = await finished(stores, count)
         assert {job.state for job in over} <= {"done", "failed"}
         assert asked(upstream.requests)
-        assert lessons
         for name, content in places(upstream, gateway, folder):
             assert content or name in ("asked", "runs.db-wal", "runs.db-shm")
             found = [planted(n)[0][:9] for n in range(count) if planted(n)[1].encode() in content]

@@ -1,0 +1,52 @@
+"""`/api/reader`: the model that reads language for the gateway, and what it was asked."""
+
+import time
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, like
+from gateway.api.params import DIGITS, TenantParameter, described
+from gateway.api.views import job_view, reader_view
+from gateway.reader.reader import JOBS
+from gateway.stores import learning
+
+OPERATIONS = Operations()
+
+
+class JobFilters(TenantParameter):
+    """Filter of jobs."""
+
+    limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
+
+
+@like(learning.Job, "tenant", "attempts", "cost_usd", "created_at", "done_at")
+class ReaderJob(BaseModel):
+    """One thing that the model is asked about a run."""
+
+    run_id: str
+    question: Literal["kind", "title"] = described("What is asked.")
+    state: Literal["waiting", "done", "failed"]
+    tokens: int = described("Used, or reserved for attempts that were cut off.")
+    error: str = described("Why nothing was read; empty otherwise.")
+
+
+class ReaderState(BaseModel):
+    """The model, what it used today, and its newest jobs."""
+
+    model: str = described("Empty: no model is asked.")
+    tokens: int = described("Used since midnight (UTC).")
+    tokens_per_day: int = described("Most for one tenant.")
+    cost_usd: float
+    usd_per_day: float
+    counts: dict[str, int] = described("Jobs by state.")
+    jobs: list[ReaderJob]
+
+
+@OPERATIONS.add("GET /api/reader", ReaderState, "The model and its jobs.")
+async def get_reader(request: ApiRequest[JobFilters]) -> ApiResponse:
+    """The model that reads what people typed: what it used today, and its newest jobs."""
+    store, settings = request.runtime.learning, request.runtime.settings.reader
+    view = await reader_view(store, settings, request.tenant, time.time())
+    jobs = await store.jobs(JOBS, request.tenant, limit=request.params.limit)
+    return ApiResponse({**view, "jobs": [job_view(job) for job in jobs]})
