@@ -191,7 +191,6 @@ class RunStopped(RunRefused):
 CAN_RAISE = " The person who runs the gateway can raise the limit."
 CAN_GO_ON = " The person who runs the gateway can let it go on."
 STOPPED = "Stopped: "  # how the message of a stop begins
-BY_OPERATOR = "by the operator"  # in the message of a stop that a person has ordered
 ON_TROUBLE = "control.on_trouble: "  # how the reason of a stop begins that this setting has ordered
 UNANSWERED = "control.ask_wait_s: "  # the same of a question that nobody answered in time
 

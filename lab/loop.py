@@ -41,7 +41,7 @@ from gateway.stores.records import PromptMessage
 from lab.acting import FINISH, GIVE_UP, REASONS, Move
 from lab.second_try import Played, Seat, Table, rounds, written
 
-ARMS = ("off", "guidance", "wrong_approved", "wrong_operator")
+ARMS = ("off", "guidance", "hand_over", "wrong_approved", "wrong_operator")
 MORE_ARMS = ("wrong_model",)  # only by name: runs as in `off`
 LEARNED = ("wrong_model", "wrong_approved", "wrong_operator")
 LIMIT = 12  # calls of a run
@@ -279,8 +279,10 @@ class LoopTable(Table):
         """The settings of the arm."""
         made = super().choices()
         made["learning"] |= {"trials": "on" if self.arm in LEARNED else "off"}
-        if self.arm == "guidance":
+        if self.arm in ("guidance", "hand_over"):
             made |= {"etraces": {"enabled": True}, "injection": {}}
+        if self.arm == "hand_over":
+            made["control"] = {"on_trouble": "hand_over"}
         return made
 
     @property

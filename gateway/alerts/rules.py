@@ -97,6 +97,7 @@ def _samples(counter: Counter) -> list[tuple[Mapping[str, str], int]]:
     ]
 
 
+GOES_ON_AFTER = 5  # steps after a hand-over: one to answer, and some to leave the work in order
 _ROUNDING = 1e-9  # of a share: sums of prices are not exact
 _LEAST_USUAL_SHARE = 0.2  # a cached share below this was no cache to speak of; its drop is none
 
@@ -105,12 +106,10 @@ class Signals(Struct, frozen=True, kw_only=True):
     """Input of the rules at one moment. `window`: the calls of this process in the last `window_s`.
     `usual_cached_share`: of the last 24 hours. `rested`: times that each deployment began to rest
     since the last look. `store`: set while it is degraded. `accounts`: lately used ones. `newest`:
-    the runs with the newest calls, where runs are handed over, and those stopped lately;
-    `goes_on_after`: steps after which one is said to go on."""
+    the runs with the newest calls, where runs are handed over, and those stopped lately."""
 
     live: Sequence[LiveRun] = ()
     newest: Sequence[RunRecord] = ()
-    goes_on_after: int = 1
     window: CallWindow = CallWindow()
     usual_cached_share: float | None = None
     rested: Mapping[str, int] = {}
@@ -195,7 +194,7 @@ def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Find
         titles = {}
         if step is not None:
             titles[run.id] = f"A run is handed over at step {step}: it was asked to stop and report"
-        if step is not None and not run.stopped and steps >= step + signals.goes_on_after:
+        if step is not None and not run.stopped and steps >= step + GOES_ON_AFTER:
             later = counted(steps - step, "step")
             titles[f"{run.id}:goes_on"] = f"A run goes on {later} after it was handed over"
         for subject, title in titles.items():

@@ -146,6 +146,9 @@ class AlertWatch:
                 since = time.time() - queries.LIVE_S
                 accounts = await used_accounts(self.accounting, since)
                 await self._read_usual()
+                if self.settings().control.on_trouble == "hand_over":
+                    found = await self._newest()
+                    newest += [r for r in found if r.updated_at >= since and not r.stopped]
                 found = await self._newest(stopped=queries.ANY)
                 newest += [r for r in found if r.stopped and r.stopped.at >= since]
             except StoreError as error:

@@ -12,6 +12,7 @@ Unlike steering this does not fail open: a budget holds in every mode but `steer
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -27,18 +28,24 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import Call, SteeringResult, without_guidance
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
-from gateway.errors import CAN_RAISE, STOPPED, UNANSWERED, RunRefused
+from gateway.errors import CAN_RAISE, ON_TROUBLE, STOPPED, UNANSWERED, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.steer import NO_ADVICE, Advice
+from gateway.steering.trouble import Act
 from gateway.stores.budgets import NOTHING, Control, Question
 from gateway.stores.protocols import StoreError
+from gateway.stores.sql.changes import GATEWAY
+from gateway.tasks import spawn
+from gateway.text.secrets import mask_secrets
 from gateway.wire.echo import OWN_ANSWER
 
 _IGNORED_ANSWERS = 2
 """After so many of the gateway's own final answers in a request's history its agent gets an error:
 an agent that takes no answer for the end would call for ever."""
+
+_MOST_WORDS = 500  # of an alarm in the reason of a stop
 
 _log = get_logger("gateway.budgets")
 
@@ -66,6 +73,8 @@ class Admissions:
         try:
             if result is not None and self._runtime.holds:
                 await self._check_holds(services, call, result)
+            if result is not None and result.decision is not None:
+                await self._on_trouble(services, call, result, result.decision.proposal.act)
             if services.budgets is not None:
                 await self._reserve(services.budgets, services, call, request)
         except Refused as refused:
@@ -191,6 +200,33 @@ class Admissions:
             _log.warning("a person is asked", subject=control.subject, reason=why)
         call.note_reason(f"ask: {why}")
         await self._check_holds(services, call, result)
+
+    async def _on_trouble(
+        self, services: Services, call: Call, result: SteeringResult, act: Act
+    ) -> None:
+        """Stop a run that repeats a failure in spite of advice until a person lets it go on, or ask
+        one first. Raises: RunStopped."""
+        if not act.name:
+            return
+        if not result.applies:
+            call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
+            return
+        why, run = ON_TROUBLE + mask_secrets(act.sentence)[:_MOST_WORDS], result.run_id
+        tenant = result.conversation.tenant
+        _log.warning("trouble goes on in spite of advice", run=run, act=act.name, reason=why)
+        if act.name == "ask":
+            until = time.time() + services.settings.control.ask_wait_s
+            question = Question(secret=secrets.token_hex(16), until=until)
+            await self._ask(services, call, result, (why, question))
+        if act.name != "end":
+            return
+        control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
+        await self._runtime.holds.hold(control)
+        if (changes := self._runtime.opened.stores.changes) is not None:
+            spawn(changes.note("run", "stop", run, {"reason": why}, author=GATEWAY))
+        self._publish(control, control.action)
+        self._runtime.metrics.held_calls.labels("on_trouble").inc()
+        raise texts.stop_error(control)
 
     async def _reserve(
         self, guard: BudgetGuard, services: Services, call: Call, request: SteeredRequest

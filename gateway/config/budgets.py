@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from gateway.config.values import above_zero, at_least, duration
+from gateway.steering.trouble import DEFAULT_ACT, ActName
 
 SCOPES = ("run", "tree", "key", "tenant", "day", "team", "owner", "model", "client")
 """What may be counted together, besides `tag:NAME`; `gateway.budgets.rules.SUBJECTS` reads them."""
@@ -149,10 +150,11 @@ class BudgetSettings(BudgetSpan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
-    """Settings of stopping and pausing runs, of asking a person about them, and of
-    keeping budgets. `ask_wait_s`: for so long a call waits for an answer, less than clients do;
-    `ask_default`: what happens without one."""
+    """Settings of acting on trouble, of stopping and pausing runs, of asking a person about them,
+    and of keeping budgets. `ask_wait_s`: for so long a call waits for an answer, less than clients
+    do; `ask_default`: what happens without one."""
 
+    on_trouble: ActName = DEFAULT_ACT
     stop_with: Ending = "error"
     stop_status: Literal[429, 401] = 429
     pause_wait_s: float = 60

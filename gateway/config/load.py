@@ -152,7 +152,7 @@ def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
     listed = out.get("model_list")
     if not isinstance(aliases, dict) or not isinstance(listed, list):
         return
-    known = {d.get("model_name") for d in listed if isinstance(d, dict)}
+    known = [d.get("model_name") for d in listed if isinstance(d, dict)]
     out["model_list"] = listed + [
         {**deployment, "model_name": alias}
         for alias, of in aliases.items()

@@ -345,6 +345,7 @@ class Settings:
             routes=self.routes(),
             routing=self.routing,
             acting=self.steering,
+            on_trouble=self.control.on_trouble,
             etraces=self.etraces,
             # Guidance is stored, to be sent again: it must not hold what may not be stored.
             injection=self.injection if kept else replace(self.injection, quotes=False),

@@ -31,6 +31,7 @@ from gateway.steering.identity.branch import split_line_hashes
 from gateway.steering.routing import ModelPin
 from gateway.steering.routing_policy import RunChoice
 from gateway.steering.steer import RunMemory
+from gateway.steering.trouble import Trouble
 from gateway.stores.records import ConversationRecord
 from gateway.text.secrets import find_secrets, mask_repeated
 from gateway.wire.prefix_hash import ChainState
@@ -117,6 +118,8 @@ def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
         "decided": routed and (routed.prefix_hash.hex(), routed.requested, routed.model),
     }
     state: dict[str, Any] = {key: value for key, value in optional.items() if value}
+    if memory.trouble != Trouble():
+        state["trouble"] = asdict(memory.trouble)
     return state | {
         "v": STATE_VERSION,
         "run": run.index,
@@ -230,6 +233,7 @@ def _run(state: Mapping[str, Any]) -> CurrentRun:
             pinned_model=msgspec.convert(pin, ModelPin) if pin else None,
             tokens=int(state.get("run_tokens", 0)),
             choice=RunChoice(**choice) if choice else None,
+            trouble=msgspec.convert(state.get("trouble", {}), Trouble),
         ),
         judged=msgspec.convert(state.get("judged", {}), dict[str, float]),
         answers=msgspec.convert(state.get("answers", ()), list[int]),

@@ -31,6 +31,7 @@ from gateway.steering.transcript.interventions import (
 )
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.user_words import title_of
+from gateway.steering.trouble import HELD
 from gateway.stores.commit_plan import merged_content
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
@@ -431,14 +432,14 @@ def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
     decision = result.decision
     if call.control.mode or decision is None or result.unsteered:
         return (OWN_MODE,) if call.control.mode else ()
-    decided, found = decision.decided, set[str]()
+    decided, proposal, found = decision.decided, decision.proposal, set[str]()
     lessons = [each.pattern for each in decided.lessons if each.given]
     sent = "refused" not in call.exchange.notes
     for item in decided.items if sent else ():
         learned = item.source == STANDING or (item.match and item.match.pattern in lessons)
         other = HAND_OVER if item.source == HAND_OVER else "guidance"
         found.add("lessons" if learned else "rules" if item.tier is Tier.E3 else other)
-    if decided.directive and sent:
+    if (decided.directive and sent) or proposal.act.name in HELD:
         found.add(HAND_OVER)
     if sent and decision.model != call.exchange.request.model:
         found.add("routing")

@@ -54,6 +54,7 @@ from gateway.steering.steer import (
 )
 from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
+from gateway.steering.trouble import HELD
 from gateway.tasks import OwnTime, off_loop
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
@@ -384,8 +385,10 @@ class RequestSteerer:
         return frozenset(map(_place_of, placed.edits))
 
     def not_sent(self, result: SteeringResult) -> None:
-        """Note that the call was refused: nothing that was decided for it was given."""
-        if result.placed is not None:
+        """Note that the call was refused: nothing that was decided for it was given. That it ended
+        the run, or asked about it, stays remembered."""
+        held = result.decision is not None and result.decision.proposal.act.name in HELD
+        if result.placed is not None and not held:
             self._take_back(result, result.placed)
         result.placed, result.applies = None, False
 

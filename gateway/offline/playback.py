@@ -272,6 +272,8 @@ def play(
             last = entry["difficulty"]
             entry = {"index": index, "scored": False, "difficulty": last, **_UNSCORED}
         entry["model"] = decision.model
+        if act := decision.proposal.act.name:
+            entry["act"] = act
         if guidance := given(decision):
             entry["guidance"] = guidance
         steps.append(entry)

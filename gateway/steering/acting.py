@@ -27,22 +27,26 @@ class ActSettings:
 class ActionSignal(Struct, frozen=True, kw_only=True):
     """The state and readings that decide about the actions on a call: the run's, or drawn ones.
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
-    `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something."""
+    `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
+    `strikes`: a failure was repeated in spite of advice, and the run has not recovered."""
 
     state: FSMState
     readings: Readings | None = None
     at_risk: bool | None = None
     severity: int = 0
     waits: bool = False
+    strikes: bool = False
 
 
 def routing_state(signal: ActionSignal, least_severity: int) -> tuple[FSMState, str]:
     """The state that selects the model, and a reason where it is not the run's own, else "". An
-    alarm of `least_severity` or more (0 = never) is routed like SLOW at once; a run in FAST that
-    waits for a job like NORMAL, because what the job brings is not known."""
+    alarm of `least_severity` or more (0 = never) is routed like SLOW at once, and so is a failure
+    that was repeated in spite of advice; a run in FAST that waits for a job like NORMAL, because
+    what the job brings is not known."""
     persists = 0 < least_severity <= signal.severity
-    if persists and signal.state not in HARD_STATES:
-        return FSMState.SLOW, "routing: the alarm persists"
+    if (persists or signal.strikes) and signal.state not in HARD_STATES:
+        why = "a failure is repeated in spite of advice" if signal.strikes else "the alarm persists"
+        return FSMState.SLOW, f"routing: {why}"
     if signal.waits and signal.state is FSMState.FAST:
         return FSMState.NORMAL, "routing: a job is waited for"
     return signal.state, ""

@@ -36,7 +36,8 @@ from gateway.steering.guidance.plan import Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
+from gateway.steering.guidance.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
+from gateway.steering.monitors import FAILURE_TYPES
 from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.routing_policy import (
@@ -46,17 +47,20 @@ from gateway.steering.routing_policy import (
     candidates,
 )
 from gateway.steering.transcript.steps import Step
+from gateway.steering.trouble import DEFAULT_ACT, Act, ActName, Trouble, act_on
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
 
 
 class SteeringRules(Struct, frozen=True, kw_only=True):
-    """The settings that decide about a call."""
+    """The settings that decide about a call. `on_trouble`: the strongest act on a failure that is
+    repeated in spite of advice."""
 
     policy: Policy = field(default_factory=Policy)
     routes: Routes = field(default_factory=Routes)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     acting: ActSettings = field(default_factory=ActSettings)
+    on_trouble: ActName = DEFAULT_ACT
     etraces: EtraceSettings = field(default_factory=EtraceSettings)
     injection: InjectionSettings = field(default_factory=InjectionSettings)
     lessons: LessonSettings = field(default_factory=LessonSettings)
@@ -65,12 +69,13 @@ class SteeringRules(Struct, frozen=True, kw_only=True):
 class RunMemory(Struct, frozen=True, kw_only=True):
     """The part of a run's state that cannot be derived from its transcript. `tokens`: input and
     output of the run's calls so far, as upstreams reported them. `choice`: of the learned
-    policy, made when the run began."""
+    policy, made when the run began. `trouble`: what was said and done about its alarms."""
 
     guidance: GuidanceState = field(default_factory=GuidanceState)
     pinned_model: ModelPin | None = None
     tokens: int = 0
     choice: RunChoice | None = None
+    trouble: Trouble = Trouble()
 
     def next_run(self) -> RunMemory:
         """The memory with which the conversation's next run begins."""
@@ -84,6 +89,7 @@ class RunMemory(Struct, frozen=True, kw_only=True):
             pinned_model=further.pinned_model,
             tokens=max(self.tokens, stored.tokens + tokens),
             choice=stored.choice or self.choice,  # the first one decided the run
+            trouble=self.trouble.merged(stored.trouble),
         )
 
 
@@ -152,12 +158,15 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 
 class Proposal(Struct, frozen=True, kw_only=True):
     """The model to request, and the look-ups that the decision on guidance needs. `lessons`: what
-    to look up among the lessons, None for nothing."""
+    to look up among the lessons, None for nothing. `act`: on trouble that goes on in spite of
+    advice; `trouble`: the memory after it."""
 
     signals: ActionSignals
     routed: RoutedModel
     plan: Plan
     lessons: LessonQuery | None = None
+    act: Act = Act()
+    trouble: Trouble = Trouble()
     choice: RunChoice | None = None
     reasons: tuple[str, ...] = ()
 
@@ -200,11 +209,15 @@ def propose(
     else:
         weights = rules.policy.monitors.resolved_weights()
         signals = call.arm.signals(position.step, signal, weights)
-    routed, choice = _routed(rules, memory, position, signals.routing, call)
+    act, trouble = _on_trouble(rules, memory, position, call)
+    signal = replace(signals.routing, strikes=trouble.routed is not None)
+    routed, choice = _routed(rules, memory, position, signal, call)
     guidance = signals.guidance
     planned, reasons = _plan(rules, memory, position, guidance, routed.model, call)
+    planned = _planned_with(act, planned)
     lessons = None
-    if rules.lessons.trials and guidance.at_risk is not False:
+    hands_over = bool(planned.hand_over)
+    if rules.lessons.trials and guidance.at_risk is not False and not hands_over:
         newest = latest.step if latest else None
         lessons = lesson_query(rules.lessons, memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
@@ -213,8 +226,10 @@ def propose(
         routed=routed,
         plan=planned,
         lessons=lessons,
+        act=act,
+        trouble=trouble,
         choice=choice,
-        reasons=(*signals.reasons, *routed.reasons, *reasons),
+        reasons=(*act.reasons, *signals.reasons, *routed.reasons, *reasons),
     )
 
 
@@ -245,6 +260,7 @@ def conclude(
         guidance=decided.state,
         pinned_model=proposal.routed.pin,
         choice=proposal.choice,
+        trouble=_after_texts(proposal, decided),
     )
     return Decision(proposal=proposal, decided=decided, memory=after)
 
@@ -282,6 +298,41 @@ def thrifty(
     why = f"instead of {routed.model}" if problem is None else f"not used: {problem}"
     model, reasons = cheaper if problem is None else routed.model, routed.reasons
     return replace(routed, model=model, reasons=(*reasons, f"budget: {cheaper} {why}"))
+
+
+def _on_trouble(
+    rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts
+) -> tuple[Act, Trouble]:
+    """The act on the newest step, and what the run remembers of its trouble then. In the control
+    arm chance decides about single steps, so that nothing follows from two of them."""
+    before, step, latest = memory.trouble, position.step, position.latest
+    if call.arm is not None:
+        return Act(), before
+    strikes = before.strikes(latest.readings.alarms if latest is not None else (), step)
+    routes = "SLOW" in rules.routes.models(call.requested)
+    given = [each.text for each in memory.guidance.injections]
+    asked = any(HAND_OVER_TEXT in text for text in given)
+    act = act_on(strikes, rules.on_trouble, routes=routes, hands_over=not asked)
+    return act, before.after(act, step, memory.guidance.fired_step)
+
+
+def _planned_with(act: Act, planned: Plan) -> Plan:
+    """The plan of a call, given the act on it: a hand-over takes the place of all other guidance,
+    and after `tell` the agent hears no more of it."""
+    if act.name == "hand_over":
+        return replace(planned, hand_over=HAND_OVER_TEXT, queries=(), directive="")
+    if act.name == "tell":
+        return replace(planned, monitor=None)
+    return planned
+
+
+def _after_texts(proposal: Proposal, decided: Decided) -> Trouble:
+    """The memory of a run's trouble after the texts of a call: which alarms one was about."""
+    readings = proposal.signals.guidance.readings
+    failures = {item.failure_type for item in decided.items if item.source == "monitor"}
+    alarms = readings.alarms if readings is not None else ()
+    said = [each for each in alarms if FAILURE_TYPES[each.monitor] in failures]
+    return proposal.trouble.after_text(said, decided.step) if said else proposal.trouble
 
 
 def _routed(

@@ -29,8 +29,6 @@ _HOSTS = {name: tuple(ends) for name, ends in TABLE["hosts"].items()}
 _KEYED_HOSTS: Mapping[str, str] = TABLE["keyed_hosts"]
 # Headers that authenticate a client, and the provider that they belong to.
 _HEADERS = {name.encode(): owner for name, owner in TABLE["key_headers"].items()}
-CREDENTIAL_HEADERS = frozenset(_HEADERS)
-"""Names of headers that may authenticate a client to a provider, in lower case."""
 
 # Headers of other services (`helicone-auth`, `ocp-apim-subscription-key`, `x-auth-token`).
 _OTHER_CREDENTIAL = re.compile(

@@ -58,13 +58,13 @@ CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
     (Signals(live=(a_live_run(4),)), []),
     (Signals(live=(a_live_run(5),)), [("run_stuck:r1", "danger")]),
     (Signals(newest=(a_live_run(0).run,)), []),
-    (Signals(newest=(a_handed_over_run(14),), goes_on_after=3), [("hand_over:r1", "warn")]),
+    (Signals(newest=(a_handed_over_run(16),)), [("hand_over:r1", "warn")]),
     (
-        Signals(newest=(a_handed_over_run(15),), goes_on_after=3),
+        Signals(newest=(a_handed_over_run(17),)),
         [("hand_over:r1", "warn"), ("hand_over:r1:goes_on", "danger")],
     ),
     (
-        Signals(newest=(a_handed_over_run(15, ended=True),), goes_on_after=3),
+        Signals(newest=(a_handed_over_run(17, ended=True),)),
         [("hand_over:r1", "warn"), ("run_stopped:r1:0.000", "danger")],
     ),
     (Signals(newest=(a_stopped_run("on_trouble", 7.5),)), [("run_stopped:r1:7.500", "danger")]),

@@ -50,7 +50,11 @@ REFERENCE = {"difficulty": {"scorer": "heuristic"}, "monitors": {"suite": "refer
 # What each policy changes in the shipped settings.
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "as shipped": {"model_routing": ROUTES},
-    "every action": {"steering": STEERING, "model_routing": ROUTES},
+    "every action": {
+        "steering": STEERING,
+        "control": {"on_trouble": "hand_over"},
+        "model_routing": ROUTES,
+    },
     "dwell on FAST": {
         "steering": STEERING,
         "routing": {"min_dwell_steps": 6},

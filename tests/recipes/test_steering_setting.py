@@ -10,7 +10,7 @@ CHECK = Path("tests/config/test_documented.py")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-plugin-autoload")
 SETTINGS, DECISION = "gateway/steering/acting.py", "gateway/steering/steer.py"
 FIELD = "    token_budget: int | None = None\n"
-REASONS = "        reasons=(*signals.reasons, "
+REASONS = "        reasons=(*act.reasons, "
 LINE = "  deadline_ms: "
 
 DECIDE = """

@@ -9,6 +9,7 @@ from gateway.steering.guidance.state import GuidanceState, Injection
 from gateway.steering.routing import ModelPin
 from gateway.steering.routing_policy import RunChoice
 from gateway.steering.steer import RunMemory
+from gateway.steering.trouble import Trouble
 
 GIVEN = GuidanceState(
     fired_step=3,
@@ -29,6 +30,7 @@ KEPT = RunMemory(
     pinned_model=ModelPin(model="m", state=FSMState.SLOW, since_step=2),
     tokens=9,
     choice=RunChoice(model="m", default="d"),
+    trouble=Trouble(advised={"e": 2}, acted={"e": 5}, routed=5),
 )
 
 

@@ -137,11 +137,6 @@ def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None
     return None
 
 
-def cause_names() -> tuple[str, ...]:
-    """The names of all causes."""
-    return tuple(cause.name for cause in _causes().causes)
-
-
 QUOTE_CHARS = 160  # longest quote of a result or a thought
 COMPARED_STEPS = 8  # newest steps that are read, as many as the gateway keeps of a run
 FAILED_AGAIN = 2  # equal failures that are trouble; a first failure is ordinary work
