@@ -35,11 +35,19 @@ class Authority:
 
     def server(self, *names: str, expired: bool = False) -> ssl.SSLContext:
         """The context of a server with a certificate for these hosts."""
-        until = datetime.datetime.now(datetime.UTC) + (-_DAY if expired else _DAY)
-        made = self._signer.issue_cert(*names, not_before=until - 10 * _DAY, not_after=until)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.configure_cert(context)
+        self._issued(names, -_DAY if expired else _DAY).configure_cert(context)
         return context
+
+    def server_file(self, name: str) -> Path:
+        """A file with the key and the certificate of a server with this host."""
+        path = self.file.with_name(f"{name}.pem")
+        self._issued((name,), _DAY).private_key_and_cert_chain_pem.write_to_path(str(path))
+        return path
+
+    def _issued(self, names: Sequence[str], lasts: datetime.timedelta) -> trustme.LeafCert:
+        until = datetime.datetime.now(datetime.UTC) + lasts
+        return self._signer.issue_cert(*names, not_before=until - 10 * _DAY, not_after=until)
 
     def server_without_key_identifier(self, name: str) -> ssl.SSLContext:
         """The context of a server whose certificate has no Authority Key Identifier, as many that
