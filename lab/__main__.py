@@ -76,8 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     reader.add_argument("--api-base", default="", metavar="URL", help=base)
     whole = "their sessions, JSONL (also .gz); may be repeated: messages are shown whole"
     reader.add_argument("--sessions", type=Path, action="append", default=[], help=whole)
+    loops = "planted loops and innocent repetitions, JSONL (also .gz); may be repeated"
+    reader.add_argument("--planted", type=Path, action="append", default=[], help=loops)
     said = "labelled messages, JSONL, one file a project"
-    reader.add_argument("files", nargs="+", type=Path, metavar="SAID", help=said)
+    reader.add_argument("files", nargs="*", type=Path, metavar="SAID", help=said)
     reader.set_defaults(run=_reader)
     second = commands.add_parser(
         "second-try", help="lessons at work: scripted agents, hidden rules"
@@ -182,7 +184,7 @@ def _reader(args: argparse.Namespace) -> int:
     base = args.api_base or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
     key = os.environ.get("OPENAI_API_KEY", "")
     model = Model(name=args.model, api_base=base.rstrip("/"), key=key)
-    return run_reader(args.files, args.sessions, model)
+    return run_reader(args.files, args.sessions, args.planted, model)
 
 
 def _second_try(args: argparse.Namespace) -> int:

@@ -1,4 +1,5 @@
-"""How right a model reads: the reader's questions about labelled messages, project by project.
+"""How right a model reads: the reader's questions about labelled messages, project by project, and
+about planted loops.
 
 `python -m lab reader --model NAME SAID.jsonl ...` sends the gateway's own questions to any endpoint
 of Chat Completions. Each file of labels is a project, and is judged by itself: what people write
@@ -7,7 +8,7 @@ differs more between projects than what models read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,20 @@ import httpx
 from gateway.errors import ConfigError
 from gateway.history.log_file import LogFile
 from gateway.learning.verdicts import USED_FROM
-from gateway.reader.questions import KIND, KINDS, RULES, WRONG, Question, shown
+from gateway.reader.questions import (
+    KIND,
+    KINDS,
+    RULES,
+    TROUBLE,
+    WRONG,
+    Question,
+    shown,
+    shown_calls,
+)
 from gateway.reporting.rates import wilson
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, accepted, kind_chances
+from gateway.steering.transcript.steps import extract
 from gateway.wire.coerce import as_mapping, as_text
 
 AT_ONCE = 4  # calls on their way
@@ -48,9 +59,10 @@ class Model:
     api_base: str
     key: str
 
-    def ask(self, http: httpx.Client, question: Question, said: Said) -> str | None:
+    def ask(
+        self, http: httpx.Client, question: Question, data: Mapping[str, str], typed: str = ""
+    ) -> str | None:
         """What is kept of its answer, None for none. Raises: ConfigError, no answer."""
-        data = shown(said.typed, said.before, "answer" if said.event == "message" else said.event)
         body = {"model": self.name, "messages": question.messages(data)}
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         try:
@@ -59,7 +71,7 @@ class Model:
             text = as_text(answer.json()["choices"][0]["message"]["content"], "")
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"--api-base {self.api_base}: {self.name}: {error!r}") from error
-        return question.read(text, said.typed)
+        return question.read(text, typed)
 
 
 def read_said(file: Path, sessions: Sequence[Path] = ()) -> list[Said]:
@@ -96,15 +108,21 @@ def _whole(row: dict[str, Any], messages: Sequence[Any]) -> str:
     return typed if same else ""
 
 
-def answers(model: Model, question: Question, every: Sequence[Said]) -> list[str | None]:
-    """The model's answers, in order."""
+def answers(
+    model: Model, question: Question, every: Sequence[tuple[Mapping[str, str], str]]
+) -> list[str | None]:
+    """The model's answers, in order, to data and what was typed of it."""
     with httpx.Client(timeout=_TIMEOUT_S) as http, ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda said: model.ask(http, question, said), every))
+        return list(pool.map(lambda each: model.ask(http, question, *each), every))
 
 
 def report(model: Model, project: str, every: Sequence[Said]) -> Iterator[str]:
     """The lines about one project, each share with its 95 % interval."""
-    kinds = answers(model, KIND, every)
+    asked = []
+    for said in every:
+        after = "answer" if said.event == "message" else said.event
+        asked.append((shown(said.typed, said.before, after), said.typed))
+    kinds = answers(model, KIND, asked)
     known = [(said, kind) for said, kind in zip(every, kinds, strict=True) if kind is not None]
     yield f"{project}: {len(every)} messages, {len(every) - len(known)} answers in no form"
     yield f"  kind: right in {_share(sum(s.kind == kind for s, kind in known), len(known))}"
@@ -112,7 +130,7 @@ def report(model: Model, project: str, every: Sequence[Said]) -> Iterator[str]:
         yield _found(name, [(said.kind in meant, kind in meant) for said, kind in known])
     by_list = [(said.kind in ACCEPTING, _by_list(said)) for said in every]
     yield _found("accepts, by the list that ships", by_list)
-    rules = answers(model, RULES, every)
+    rules = answers(model, RULES, asked)
     yield f"  rules: {rules.count(None)} answers in no form, or not typed so"
     labels = [bool(said.lesson) for said in every]
     yield _found("rules", list(zip(labels, map(bool, rules), strict=True)))
@@ -137,9 +155,30 @@ def _share(hits: int, trials: int) -> str:
     return f"{hits / trials:.2f} [{low:.2f}, {high:.2f}] of {trials}"
 
 
-def run_reader(files: Sequence[Path], sessions: Sequence[Path], model: Model) -> int:
-    """Print the figures of each project. Raises ConfigError."""
+def planted(model: Model, file: Path) -> Iterator[str]:
+    """The line about planted loops and innocent repetitions, each read at its end."""
+    rows = [row for row in LogFile(file).records() if row.get("kind") in ("loop", "innocent")]
+    asked = []
+    for row in rows:
+        actions = [action for step in extract(row["messages"]) for action in step.actions]
+        asked.append((shown_calls("the same was done again", actions), ""))
+    found = answers(model, TROUBLE, asked)
+    pairs = [
+        (row["kind"] == "loop", answer == "yes")
+        for row, answer in zip(rows, found, strict=True)
+        if answer is not None
+    ]
+    yield f"{file.name.partition('.')[0]}: {len(rows)} transcripts, {found.count(None)} in no form"
+    yield _found("trouble", pairs)
+
+
+def run_reader(
+    files: Sequence[Path], sessions: Sequence[Path], loops: Sequence[Path], model: Model
+) -> int:
+    """Print the figures of each project, and of planted loops. Raises ConfigError."""
     for file in files:
         for line in report(model, file.name.partition(".")[0], read_said(file, sessions)):
             print(line)
+    for line in (each for file in loops for each in planted(model, file)):
+        print(line)
     return 0

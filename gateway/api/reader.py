@@ -25,7 +25,7 @@ class ReaderJob(BaseModel):
     """One thing that the model is asked about a run."""
 
     run_id: str
-    question: Literal["kind", "title"] = described("What is asked.")
+    question: Literal["kind", "title", "trouble"] = described("What is asked.")
     state: Literal["waiting", "done", "failed"]
     tokens: int = described("Used, or reserved for attempts that were cut off.")
     error: str = described("Why nothing was read; empty otherwise.")

@@ -394,10 +394,11 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
     last = trace.steps[-1].step_index if trace.steps else after
     rows = await visit.runtime.learning.outcomes(visit.tenant, trace.run.id)
-    read = {row.evidence: KINDS.get(row.comment, "") for row in rows if row.source == READER}
+    read = {row.metric: row.comment for row in rows if row.source == READER}
     return {
         "run": trace.run,
-        "read_kinds": read,
+        "read": read,
+        "kinds": KINDS,
         "cards": await _cards(visit, trace),
         "fire": visit.runtime.settings.monitors.fire_threshold,
         "earlier": after if after >= 0 else None,

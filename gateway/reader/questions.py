@@ -2,8 +2,8 @@
 
 Neither side is trusted: a message may quote what a tool wrote, and an answer may say anything. An
 answer in another form than its question asks for is none, and the thing stays unknown. No answer
-reaches an agent: kinds are one of a few words, titles are shown to people, and what people said is
-kept as they typed it."""
+reaches an agent: kinds and verdicts are one of a few words, titles are shown to people, and what
+people said is kept as they typed it."""
 
 import json
 import re
@@ -15,11 +15,14 @@ from msgspec import Struct
 
 from gateway.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
+from gateway.steering.transcript.steps import Action
 from gateway.text.secrets import mask_secrets
 
 MOST_TYPED = 2000  # characters of a message that are shown
 MOST_BEFORE = 600  # of the end of what the agent said and called
 MOST_TITLE = 80  # characters of a title
+MOST_CALLS = 12  # of an alarm's stretch that are shown, the newest
+_CALL_CHARACTERS = 200  # of a call's arguments, and of its result
 MOST_RULES = 5  # sentences that one message gives
 _SHORTEST_RULE = 10  # characters: "yes" and "do it" hold for nothing else
 
@@ -71,6 +74,11 @@ def _title(answer: str, typed: str) -> str | None:
     title = _one_line(answer).strip("`\"'*").rstrip(".")
     fits = 2 < len(title) <= MOST_TITLE and title.isprintable() and not form("frames").search(title)
     return mask_secrets(title) if fits else None
+
+
+def _trouble(answer: str, typed: str) -> str | None:
+    word = _one_line(answer).strip(".`\"'*").lower()
+    return word if word in ("yes", "no") else None
 
 
 def _rules(answer: str, typed: str) -> str | None:
@@ -130,6 +138,16 @@ TITLE = Question(
     "of tasks would show it. Name what is to be done and to what. Answer with the title alone.",
     read=_title,
 )
+TROUBLE = Question(
+    name="trouble",
+    version=1,
+    instruction=f"{_DATA} `alarm` says why a monitor takes an agent to be stuck, `calls` are the "
+    "agent's newest calls with the beginning of each result, the oldest first. Is the agent in "
+    "trouble: does it do again what can neither succeed nor bring anything new? Polling a job that "
+    "is on its way, reading different things, and calls that get on step by step are no trouble. "
+    "Answer with yes or no and nothing else.",
+    read=_trouble,
+)
 RULES = Question(
     name="rules",
     version=1,
@@ -140,7 +158,7 @@ RULES = Question(
     "one sentence copied from `typed` letter by letter; [] if there is none.",
     read=_rules,
 )
-QUESTIONS: Final[Sequence[Question]] = (KIND, TITLE, RULES)
+QUESTIONS: Final[Sequence[Question]] = (KIND, TITLE, TROUBLE, RULES)
 
 
 def shown(typed: str, before: str = "", after: str = "answer") -> dict[str, str]:
@@ -152,3 +170,15 @@ def shown(typed: str, before: str = "", after: str = "answer") -> dict[str, str]
         "before": mask_secrets(before[-2 * MOST_BEFORE :])[-MOST_BEFORE:],
         "after": after,
     }
+
+
+def shown_calls(alarm: str, actions: Sequence[Action]) -> dict[str, str]:
+    """The data of the question about an alarm's stretch, cut and with secrets masked."""
+    lines = []
+    for action in actions[-MOST_CALLS:]:
+        called, result = (
+            mask_secrets(text[: 2 * _CALL_CHARACTERS])[:_CALL_CHARACTERS]
+            for text in (action.arguments, action.observation)
+        )
+        lines.append(f"{action.name} {called} -> {result}")
+    return {"alarm": mask_secrets(alarm), "calls": "\n".join(lines)}

@@ -1,4 +1,4 @@
-"""Asks a model what people typed means, once for each text, in the background.
+"""Asks a model what people typed, and what alarms are about, once for each text, in the background.
 
 What there is to ask of a run that is over becomes jobs of its store. A job is claimed by one
 gateway at a time, and again when that one died; an attempt is counted when it is claimed, and its
@@ -7,7 +7,7 @@ call is on the budgets of the tenant. Equal texts are asked about once."""
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
 from msgspec import Struct
@@ -16,10 +16,19 @@ from gateway.config.models import DAY_S, ReaderSettings
 from gateway.learning.verdicts import Verdicts, opening_words
 from gateway.observability.logging import get_logger
 from gateway.reader.paid import NoAnswer, OverBudget, PaidModel
-from gateway.reader.questions import KIND, TITLE, WRONG, Question, is_typed, shown
+from gateway.reader.questions import (
+    KIND,
+    TITLE,
+    TROUBLE,
+    WRONG,
+    Question,
+    is_typed,
+    shown,
+    shown_calls,
+)
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
-from gateway.steering.transcript.steps import Step
+from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.budgets import Amounts
 from gateway.stores.learning import READER, Allowance, Job, OutcomeRow
 from gateway.stores.protocols import RunStore, StoreError
@@ -31,7 +40,7 @@ JOBS, ANSWERS = "read", "answer"
 """Kinds of the stored jobs: one thing to ask about a run, and an answer by the digest of what was
 asked."""
 MOST_ATTEMPTS = 3
-MOST_MESSAGES = 20  # of a run that are asked about, the newest
+MOST_THINGS = 20  # of a run that are asked about besides its title, the newest
 RESERVED_INPUT, RESERVED_OUTPUT = 3000, 300
 """Tokens that an attempt counts with until it has ended: what is shown at most, and the
 instruction, in a script that takes a token for a character."""
@@ -46,22 +55,24 @@ _log = get_logger("gateway.reader")
 
 
 class Thing(Struct, frozen=True, kw_only=True):
-    """One thing to ask about a run. `step`: the one at which it was typed; `after_run`: it answers
-    the run before in its conversation, and not a step of this one."""
+    """One thing to ask about a run, with the data that the model is shown. `step`: the one that it
+    is about; `after_run`: what was typed there answers the run before in its conversation."""
 
     question: Question
     step: int
-    typed: str
-    before: str = ""
+    shown: Mapping[str, str]
+    typed: str = ""
     after_run: bool = False
 
 
 def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
-    """Gives the things to ask of a run: its title, and the kinds of messages that its person typed
-    to an agent which had done something. `earlier`: the run before it in its conversation."""
+    """Gives the things to ask of a run: its title, the kinds of messages that its person typed to
+    an agent which had done something, and whether the stretch before each alarm is trouble.
+    `earlier`: the run before it in its conversation."""
     opening = opening_words(trace)
     if opening and is_typed(opening):
-        yield Thing(question=TITLE, step=0, typed=opening)
+        yield Thing(question=TITLE, step=0, shown=shown(opening), typed=opening)
+    yield from _alarms(trace)
     last = _newest_of(earlier.steps[-1]) if earlier and earlier.steps else None
     for row in trace.steps:
         prompts = row.content.messages if row.content else ()
@@ -70,11 +81,23 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
             yield Thing(
                 question=KIND,
                 step=row.step_index,
+                shown=shown(typed, agent_words(last)),
                 typed=typed,
-                before=agent_words(last),
                 after_run=row.step_index == 0,
             )
         last = _newest_of(row) or last
+
+
+def _alarms(trace: RunTrace) -> Iterator[Thing]:
+    """The first steps of consecutive ones with an alarm."""
+    actions, fired = list[Action](), False
+    for row in trace.steps:
+        actions += row.content.actions if row.content else ()
+        if row.fired and not fired and actions:
+            reasons = "; ".join(filter(None, map(row.evidence.get, row.fired)))
+            data = shown_calls(reasons or ", ".join(row.fired), actions)
+            yield Thing(question=TROUBLE, step=row.step_index, shown=data)
+        fired = bool(row.fired)
 
 
 def _newest_of(row: StepRow) -> Step | None:
@@ -107,7 +130,7 @@ class Reader:
         if not self.settings().model:
             return
         things = list(things_in(trace, await self._earlier(trace)))
-        for thing in [*things[:1], *things[1:][-MOST_MESSAGES:]]:
+        for thing in [*things[:1], *things[1:][-MOST_THINGS:]]:
             await self.store.enqueue(_job(trace, thing, self.now()))
 
     async def follow(self) -> None:
@@ -163,7 +186,7 @@ class Reader:
         trace, thing = await self._thing(job)
         if trace is None or thing is None:
             return await self._end(unused, "unread", "nothing to show")
-        messages = thing.question.messages(shown(thing.typed, thing.before))
+        messages = thing.question.messages(thing.shown)
         key = _digest(job.tenant, settings.model, str(thing.question.version), str(messages))
         known = await self.store.job(ANSWERS, key)
         if known is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from typing import Any
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.reader.questions import KIND, TITLE
+from gateway.reader.questions import QUESTIONS
 from gateway.reader.reader import JOBS
 from gateway.stores.learning import Job
 from gateway.stores.records import PromptMessage
@@ -54,17 +53,12 @@ def settings(upstream: ScriptedUpstream, path: str, **reader: Any) -> dict[str, 
 def question_of(request: ReceivedRequest) -> str:
     """The name of the question that a request asks."""
     instruction = request.messages[0]["content"]
-    return next(each.name for each in (KIND, TITLE) if each.instruction == instruction)
-
-
-def typed_in(request: ReceivedRequest) -> str:
-    """What is shown of the person's words."""
-    return str(json.loads(request.messages[1]["content"])["typed"])
+    return next(each.name for each in QUESTIONS if each.instruction == instruction)
 
 
 def answering(request: ReceivedRequest) -> Reply:
-    """A model that knows one kind, and gives every task the same title."""
-    answers = {"kind": "fix", "title": "Right cart totals with vouchers"}
+    """A model that knows one kind, gives every task the same title, and sees trouble."""
+    answers = {"kind": "fix", "title": "Right cart totals with vouchers", "trouble": "Yes."}
     return Reply(answers[question_of(request)], usage=USED)
 
 

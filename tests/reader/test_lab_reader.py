@@ -72,6 +72,26 @@ def test_each_project_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "rules: right - of 0, found - of 0" in out[-1]
 
 
+def test_planted_loops_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against innocent repetitions; a model that sees trouble everywhere is right in half."""
+
+    def transcript(kind: str) -> dict[str, Any]:
+        function = {"name": "bash", "arguments": '{"command": "make"}'}
+        calls = [{"id": "call_1", "type": "function", "function": function}]
+        done = {"role": "tool", "tool_call_id": "call_1", "content": f"{kind}: it failed"}
+        return {"kind": kind, "messages": [{"role": "assistant", "tool_calls": calls}, done]}
+
+    loops = project(tmp_path, "sets", [transcript("loop"), transcript("innocent")])
+    with ScriptedUpstream(default=Reply("yes")) as upstream:
+        words = ["--model", "small", "--api-base", upstream.base_url, "--planted", loops]
+        assert main(["reader", *words]) == 0
+        texts = [request.messages[1]["content"] for request in upstream.requests]
+    assert all("it failed" in text and "make" in text for text in texts)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "sets: 2 transcripts, 0 in no form"
+    assert out[1].startswith("  trouble: right 0.50 [")
+
+
 def test_a_model_that_is_not_there_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import TOOLS, opening
-from tests.reader.reading import MODEL, USED, asked, finished, opened, settings, typed_in
+from tests.reader.reading import MODEL, USED, asked, finished, opened, settings
 from tests.relay.processes import GatewayProcess
 
 LETTERS = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zC5"
@@ -37,7 +37,8 @@ def deploying(request: ReceivedRequest) -> Reply:
     """A model whose calls fail, then work, with the credential in both; or the reader's, which
     repeats what it sees."""
     if request.json["model"] == MODEL:
-        return Reply(typed_in(request)[-75:], usage=USED)
+        shown = json.loads(request.messages[1]["content"]).values()
+        return Reply(" ".join(shown).strip()[-75:], usage=USED)
     turn = sum(m.get("role") == "assistant" for m in request.messages)
     task = request.messages[1]["content"]
     secret = task.partition("using ")[2]
@@ -89,8 +90,7 @@ async def plant(folder: Path, count: int) -> None:
                 for number in range(count):
                     await play(http, gateway.base_url, number)
             async with opened(path=str(folder / "runs.db")) as stores:
-                over = await finished(stores, count)
-        assert {job.state for job in over} <= {"done", "failed"}
+                await finished(stores, count)
         assert asked(upstream.requests)
         for name, content in places(upstream, gateway, folder):
             assert content or name in ("asked", "runs.db-wal", "runs.db-shm")

@@ -16,9 +16,12 @@ from gateway.reader.questions import (
     QUESTIONS,
     RULES,
     TITLE,
+    TROUBLE,
     is_typed,
     shown,
+    shown_calls,
 )
+from gateway.steering.transcript.steps import Action
 from gateway.text.secrets import MARK
 from tests.reader.planted import POISON
 
@@ -38,6 +41,27 @@ def test_one_word_is_a_kind(answer: str) -> None:
 def test_other_words_are_none(answer: str) -> None:
     """Whatever they say, the kind stays unknown."""
     assert KIND.read(answer, TYPED) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"), [("Yes.", "yes"), ("no", "no"), ("maybe", None), ("yes, it loops", None)]
+)
+def test_trouble_is_yes_or_no(answer: str, kept: str | None) -> None:
+    """Any other word leaves it unknown."""
+    assert TROUBLE.read(answer, "") == kept
+
+
+def test_the_calls_of_an_alarm_are_cut_and_masked() -> None:
+    """The newest twelve, each with the beginning of its arguments and of its result."""
+    secret = "sk-proj-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zC5"
+    calls = [
+        Action(name="bash", arguments=f"{n} {secret}", observation="x" * 900) for n in range(20)
+    ]
+    data = shown_calls(f"again {secret}", calls)
+    assert secret[:14] not in str(data)
+    lines = data["calls"].splitlines()
+    assert [line.split()[1] for line in lines] == [str(n) for n in range(8, 20)]
+    assert max(map(len, lines)) < 500
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from gateway.backends import Stores
 from gateway.config.models import LearningSettings
 from gateway.learning.worker import Learner
 from gateway.reader.reader import JOBS, RESERVED_INPUT, RESERVED_OUTPUT
+from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import READER
 from gateway.stores.queries import PageRequest, RunFilter
 from steering_gateway_testing import (
@@ -28,6 +29,13 @@ from steering_gateway_testing import (
     Reply,
     ScriptedUpstream,
     ToolCall,
+)
+from steering_gateway_testing.store_conformance.records import (
+    START,
+    a_first_step,
+    a_step,
+    one_run,
+    some_content,
 )
 from tests.live.client import TOOLS
 from tests.postgres import empty_database
@@ -42,6 +50,7 @@ from tests.reader.reading import (
     asked,
     finished,
     opened,
+    question_of,
     settings,
     typed,
 )
@@ -179,6 +188,41 @@ async def test_an_answer_may_contain_anything(
     if answer:
         steered = [r for r in upstream.requests if r.json["model"] != MODEL]
         assert not any(answer[:20] in json.dumps(r.json, ensure_ascii=False) for r in steered)
+
+
+async def test_an_alarm_is_read_with_its_calls(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Once where it begins: the model sees its evidence and the newest calls, and what it says is
+    beside the alarm on the run's page."""
+    upstream.default = answering
+    path = str(tmp_path / "runs.db")
+    call = Action(name="bash", arguments='{"command": "pytest"}', observation="1 failed in 2s")
+    alarm = {"fired": ("streak",), "evidence": {"streak": "pytest failed for the third time"}}
+    rows = [a_first_step("r0000", content=some_content(messages=(), actions=(), human=()))]
+    for index in range(1, 6):
+        content = some_content(messages=(), actions=(call,), human=())
+        more = alarm if index > 2 else {"fired": (), "evidence": {}}
+        rows.append(a_step(index, "r0000", content=content, **more))
+    async with opened(path=path) as stores:
+        await stores.states.commit(
+            one_run(0, steps=tuple(rows), state="END", ended_at=START, task_preview=TASK)
+        )
+        gateway = gateway_server(settings(upstream, path))
+        await finished(stores, 2)
+        rows_read = await stores.learning.outcomes(None, "r0000")
+    async with httpx.AsyncClient(timeout=60) as http:
+        page = (await http.get(f"{gateway.url}/dashboard/runs/r0000?step=5")).text
+    (shown,) = [
+        json.loads(request.messages[1]["content"])
+        for request in asked(upstream.requests)
+        if question_of(request) == "trouble"
+    ]
+    assert shown["alarm"] == "pytest failed for the third time"
+    assert shown["calls"].count("1 failed in 2s") == 3
+    read = {row.metric: row.comment for row in rows_read if row.source == READER}
+    assert read == {"title": TITLE, "trouble 3": "yes"}
+    assert page.count("read as trouble") == 1
 
 
 async def test_equal_texts_are_asked_about_once(
