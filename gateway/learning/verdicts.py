@@ -95,10 +95,14 @@ def implicit(
 def _by_person(said: str, acts: Collection[str], before: str) -> Iterator[Derived]:
     """The verdict of what the person did and said next: accepted if they go on or turn to something
     new, wrong if they stopped the agent or rejected its call with words; else none."""
-    event: Literal["message", "interrupt"] = "interrupt" if "interrupt" in acts else "message"
+    event: Literal["message", "interrupt", "reject"] = "message"
+    if "reject" in acts:
+        event = "reject"
+    elif "interrupt" in acts:
+        event = "interrupt"
     goes_on = min(accepted(kind_chances(said, event=event, before=before)), _MOST)
     place = "the next message"
-    if not {"interrupt", "reject"}.isdisjoint(acts) and goes_on < STOPPED:
+    if event != "message" and goes_on < STOPPED:
         yield "interruption", "failure", place, STOPPED
     elif "rewind" not in acts and goes_on >= USED_FROM:
         yield "moved_on", "success", place, round(goes_on, 2)

@@ -15,13 +15,24 @@ from gateway.config.storage import StorageSettings
 from gateway.learning.verdicts import USED_FROM, Verdicts, implicit
 from gateway.learning.worker import Learner
 from gateway.steering.transcript.interventions import Intervention
+from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from steering_gateway_testing.store_conformance.records import TENANT, a_call, a_conversation, a_run
+from steering_gateway_testing.store_conformance.records import (
+    TENANT,
+    a_call,
+    a_conversation,
+    a_first_step,
+    a_run,
+    a_step,
+    one_run,
+    some_content,
+)
 from steering_gateway_testing.store_conformance.workloads import a_workload_run
 from tests.api.conftest import client_of
+from tests.learning.runs import read_again
 
 WRONG = "No, that's wrong. You broke the tests again, revert that."
 FINE = "Great, thanks. Commit and push it."
@@ -65,6 +76,22 @@ def test_a_stop_without_words_says_nothing() -> None:
     assert implicit((), answered=True, next_task=WRONG, acts=silent) == []
     ((source, verdict, _, _),) = implicit((), answered=True, next_task=FINE, acts=silent)
     assert (source, verdict) == ("moved_on", "success")
+
+
+@pytest.mark.parametrize(("words", "outcome"), [("ask me before you push", "failure"), ("", None)])
+async def test_a_run_that_ends_with_a_rejected_call(words: str, outcome: str | None) -> None:
+    """It failed if the person said why, as the result of the call tells; else it is unknown."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    human = (Intervention(kind="reject", words=words),)
+    push = Action(name="Bash", arguments='{"command": "git push"}', observation="rejected")
+    content = some_content(actions=(push,), messages=(), human=human, reply_text="")
+    steps = (a_first_step("r0000"), a_step(1, "r0000", content=content))
+    await stores.states.commit(one_run(0, steps=steps, state="NORMAL", outcome=None))
+    assert (await read_again(stores, ["r0000"])).runs == 1
+    run = await stores.runs.get_run("r0000", tenant=None)
+    assert run is not None
+    assert run.run.outcome == outcome
+    await stores.close()
 
 
 def outcomes_of(
