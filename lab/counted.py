@@ -37,7 +37,7 @@ ROUNDS = 11
 LEAVING_STEPS = 8
 """Steps after a loop within which a run should leave SLOW."""
 SECOND_TASKS = 150
-DOSES = (None, (0.27, 0.009))
+DOSES = (None, (0.09, 0.009))
 """The arm `on`, and shares of `random`: of the steps with SLOW's model, and with guidance."""
 _ANSWER = {"role": "assistant", "content": "Done: the task is solved."}
 """What ends the first task of a conversation: recorded runs end with a call that submits."""

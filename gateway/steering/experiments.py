@@ -33,7 +33,7 @@ class ExperimentSettings:
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
-    random_routing_share: float = 0.27
+    random_routing_share: float = 0.09
     random_guidance_share: float = 0.009
 
     def __post_init__(self) -> None:

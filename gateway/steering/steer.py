@@ -310,8 +310,8 @@ def _on_trouble(
         return Act(), before
     strikes = before.strikes(latest.readings.alarms if latest is not None else (), step)
     routes = "SLOW" in rules.routes.models(call.requested)
-    given = [each.text for each in memory.guidance.injections]
-    asked = any(HAND_OVER_TEXT in text for text in given)
+    given = memory.guidance.injections if strikes else ()
+    asked = any(HAND_OVER_TEXT in each.text for each in given)
     act = act_on(strikes, rules.on_trouble, routes=routes, hands_over=not asked)
     return act, before.after(act, step, memory.guidance.fired_step)
 
