@@ -29,6 +29,8 @@ class Room:
     def __init__(self, elsewhere: Callable[[], int] = lambda: 0) -> None:
         self._elsewhere = elsewhere
         self._held = 0
+        self.answers = 0
+        """Bytes of answers among them, which clients may leave unread for ever."""
         self._of_keys = Counter[str]()
         self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
         self.turn = asyncio.Lock()
@@ -95,6 +97,7 @@ class Share:
         self.key = key
         self.limit = int(settings.max_bytes_in_flight_mb * 2**20)
         self.size = 0
+        self._answer = 0
 
     def take(self, size: int) -> bool:
         """Have room for `size` bytes in all, if there is any, and tell whether there is."""
@@ -105,9 +108,22 @@ class Share:
         return True
 
     def beside(self) -> Callable[[int], bool]:
-        """Like `take`, for an answer: its bytes beside those that are held now."""
+        """Like `take`, for an answer: its bytes beside those that are held now. All answers
+        together have at most half of the room, so that bodies find some while none is read."""
         own = self.size
-        return lambda size: self.take(own + size)
+        room = self._room
+
+        def take(size: int) -> bool:
+            more = size - self._answer
+            if self.limit and room.answers + more > self.limit // 2:
+                return False
+            if not self.take(own + size):
+                return False
+            self._answer = size
+            room.answers += more
+            return True
+
+        return take
 
     async def grow(self, size: int) -> None:
         """The same, after waiting for it if need be. Raises: Overloaded: there was none within
@@ -124,4 +140,6 @@ class Share:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._room.answers -= self._answer
+        self._answer = 0
         self.shrink(0)

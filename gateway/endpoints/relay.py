@@ -165,6 +165,10 @@ def _passing(
     return pass_on
 
 
+_PIECE_BYTES: Final = 2**17
+"""So much of an answer is handed to the server at a time: the rest counts in the room until the
+client has read what is before it."""
+
 _PING_S = 10.0
 """Seconds between the pings of a call that waits; proxies close silent streams after a minute."""
 
@@ -325,11 +329,14 @@ class Relay:
             size += len(chunk)
             if size > self._limit or watch.oversized:
                 break
+            if size > _PIECE_BYTES:
+                await self._give_way()
         else:
             self.exchange.timing.waited_s += time.perf_counter() - asked
             if response.status < 300:
                 await self.complete(_read_body(self.dialect, watch, response.usage))
             body = b"".join(chunks)
+            chunks.clear()
             restored = echo.whole(body) if echo and watch.plain else body
             await self._start(response, () if restored is body else (b"content-length",))
             await self._body(restored, last=True)
@@ -339,9 +346,12 @@ class Relay:
             watch.oversized = True
             await self.complete(_unread(watch, response.usage))
         await self._start(response, ())
-        await self._body(b"".join(chunks))
+        chunks.reverse()
+        while chunks:  # each is let go of when the client has it
+            await self._body(chunks.pop())
         async for chunk in iterator:
             await self._body(chunk)
+            await self._give_way()
         await self._body(b"", last=True)
 
     async def _try_complete(
@@ -385,7 +395,21 @@ class Relay:
             {"type": "http.response.start", "status": response.status, "headers": headers}
         )
 
+    async def _give_way(self) -> None:
+        """Let others go on: of all large answers one gets a further piece in each turn of the event
+        loop, since each write of one takes as long as a small call."""
+        if self.share is not None:
+            async with self.share.turn:
+                await asyncio.sleep(0)
+
     async def _body(self, body: bytes, *, last: bool = False) -> None:
         if last:
             self.disconnect.stop()
-        await self.send({"type": "http.response.body", "body": body, "more_body": not last})
+        begin = 0
+        while len(body) - begin > _PIECE_BYTES:
+            piece = body[begin : begin + _PIECE_BYTES]
+            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+            begin += _PIECE_BYTES
+            await self._give_way()
+        rest = body[begin:]
+        await self.send({"type": "http.response.body", "body": rest, "more_body": not last})

@@ -23,7 +23,7 @@ _LENGTH: Final = re.compile(rb"content-length:", re.IGNORECASE)
 
 # Takes the next bytes of an answer; False: not these, the reading task has to handle them.
 Sink = Callable[[bytes], bool]
-_BUFFER_BYTES: Final = 2**18  # as much is read ahead of a slow client
+_BUFFER_BYTES: Final = 2**17  # more is not read ahead of a slow client: it is one read of uvloop
 _MAX_HEAD_BYTES: Final = 2**18
 """Longest head, and longest part without content of what follows it: trailers, what frames chunks.
 More than any server sends, and little enough for as many connections as there may be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.config import ServerSettings
+from gateway.room import Room
 from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 
@@ -99,3 +102,46 @@ def test_without_a_limit_nobody_waits(upstream: ScriptedUpstream, relay: Relay) 
         chunks = first.iter_raw()
         next(chunks)
         assert hear(client, content=weighing(3000), headers=JSON).status == 200
+
+
+def test_an_answer_counts_until_its_client_has_read_it(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """Its bytes are in the process as long; what is read of it later is whole."""
+    client = relay({"server": {"max_bytes_in_flight_mb": 40, "body_wait_s": 0.2}})
+    upstream.script(Reply("x" * 16 * 2**20))
+    body = json.dumps(HELLO).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    )
+    address = client.base_url
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        slow.connect((address.host, address.port))
+        slow.sendall(f"{head}connection: close\r\n\r\n".encode() + body)
+        answer = slow.recv(2**12)
+        big = weighing(26 * 1024)
+        assert hear(client, content=big, headers=JSON).status == 503
+        assert hear(client, json=HELLO).status == 200
+        while piece := slow.recv(2**20):
+            answer += piece
+    told, _, content = answer.partition(b"\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 200")
+    message = json.loads(content)["choices"][0]["message"]
+    assert len(message["content"]) == 16 * 2**20
+    assert hear(client, content=big, headers=JSON).status == 200
+
+
+def test_answers_leave_half_of_the_room_to_bodies() -> None:
+    """Nobody has to read what is sent; what is not held is relayed all the same."""
+    room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=4)
+    with room.share(settings) as one, room.share(settings) as other:
+        assert one.take(2**20)
+        grows = one.beside()
+        assert grows(2**20)
+        assert grows(2 * 2**20)
+        assert not other.beside()(1)
+        assert other.take(2**20)
+    with room.share(settings) as one, room.share(settings) as other:
+        assert other.beside()(2 * 2**20)
+        assert not one.beside()(1)
