@@ -1,14 +1,16 @@
 """`python -m bench.prompt_cache RUNS`: what guidance costs of the provider's prompt cache.
 
 Replays recorded runs call by call, with the monitors, the state machine, the starter patterns and
-the built-in embedder, once for each way of placing guidance. The cache model is exact to the block:
-of each request the longest prefix that any earlier request of the conversation had is cached, in
-whole blocks of 128 tokens (tokens of `cl100k_base`).
+the built-in embedder, once for each way of placing guidance. Two cache models, over tokens of
+`cl100k_base`. A provider's is exact to the block: of each request the longest prefix that any
+earlier request of the conversation had is cached, in whole blocks of 128 tokens. A local server's
+(llama.cpp's slot) is exact to the token, and has the newest request only.
 
 Arms: `none` sends the client's messages; `reference` rebuilds a block at the end of the system
 message on each call; `system`, `tail` and `auto` are the gateway's placements on a target that
-takes late system messages; `auto, front` is `auto` on one that does not. `+ kept` keeps what was
-injected when the user's next request starts a new run of the conversation, instead of dropping it.
+takes late system messages; `auto, local` is `auto` on one that does not, as most local servers.
+`+ kept` keeps what was injected when the user's next request starts a new run of the conversation,
+instead of dropping what is not in front.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ from gateway.steering.policy import Policy
 BLOCK_TOKENS = 128
 """Source: OpenAI's guide to prompt caching; the issue that asked for this bench."""
 
-LATE, FRONT = GuidanceTarget(late_system=True), GuidanceTarget()
+LATE = GuidanceTarget(late_system=True)
+LOCAL = GuidanceTarget()
 MODEL = "gpt-4o"
 ETRACES = EtraceSettings()
 
@@ -68,9 +71,10 @@ ARMS: Mapping[str, Arm] = {
     "system": Arm(injection=InjectionSettings(placement="system")),
     "tail": Arm(injection=InjectionSettings(placement="tail")),
     "auto": Arm(injection=InjectionSettings()),
-    "auto, front": Arm(injection=InjectionSettings(), target=FRONT),
+    "auto, local": Arm(injection=InjectionSettings(), target=LOCAL),
     "tail + kept": Arm(injection=InjectionSettings(placement="tail"), kept=True),
     "auto + kept": Arm(injection=InjectionSettings(), kept=True),
+    "local + kept": Arm(injection=InjectionSettings(), target=LOCAL, kept=True),
 }
 
 
@@ -81,7 +85,9 @@ class Tally:
     calls: int = 0
     tokens: int = 0
     cached: int = 0
+    slot: int = 0  # tokens that a local server has from the request before
     injected: int = 0
+    text: int = 0  # tokens of the injected texts, each counted once
     steered: int = 0
 
     def add(self, other: Tally) -> None:
@@ -102,12 +108,13 @@ class PrefixCache:
     encode: Count
     sent: list[list[tuple[int, ...]]] = field(default_factory=list)
 
-    def send(self, messages: Sequence[Message]) -> tuple[int, int]:
-        """Tokens of the request, and how many of them were cached."""
+    def send(self, messages: Sequence[Message]) -> tuple[int, int, int]:
+        """Tokens of the request, and how many of them a provider and a local server have cached."""
         encoded = [self.encode(json.dumps(message, ensure_ascii=False)) for message in messages]
         common = max((_common(encoded, earlier) for earlier in self.sent), default=0)
+        slot = _common(encoded, self.sent[-1]) if self.sent else 0
         self.sent.append(encoded)
-        return sum(map(len, encoded)), common // BLOCK_TOKENS * BLOCK_TOKENS
+        return sum(map(len, encoded)), common // BLOCK_TOKENS * BLOCK_TOKENS, slot
 
 
 def _common(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ...]]) -> int:
@@ -149,10 +156,10 @@ Answers = Callable[[Query], Sequence[PatternMatch]]
 
 def steer(
     state: GuidanceState, call: recorded.Call, arm: Arm, gates: Gates, answers: Answers
-) -> tuple[list[Any], GuidanceState, int]:
-    """The messages that leave, the bookkeeping, and how many texts are new."""
+) -> tuple[list[Any], GuidanceState, list[str]]:
+    """The messages that leave, the bookkeeping, and the blocks that are new."""
     if arm.injection is None:
-        return list(call.messages), state, 0
+        return list(call.messages), state, []
     for outcome in call.new:
         if outcome.run == call.request:
             state = note(state, outcome.index, outcome.readings)
@@ -172,7 +179,8 @@ def steer(
     }
     decided = decide(state, planned, found, arm.injection)
     placed = place(call.messages, decided, target=arm.target, settings=arm.injection)
-    return apply(call.messages, placed.edits), placed.state, len(decided.items)
+    new = (*placed.added, placed.directive) if placed.directive else placed.added
+    return apply(call.messages, placed.edits), placed.state, [block.text for block in new]
 
 
 def replay(
@@ -184,10 +192,22 @@ def replay(
         if call.request != request:
             request = call.request
             kept = state.injections if arm.kept else ()
-            state = replace(state.next_run(), injections=kept, e3_done=arm.kept and state.e3_done)
-        messages, state, injected = steer(state, call, arm, gates, answers)
-        tokens, cached = cache.send(messages)
-        tally.add(Tally(1, tokens, cached, injected, messages != list(call.messages)))
+            state = state.next_run()
+            if arm.kept:
+                state = replace(state, injections=kept, e3_done=True)
+        messages, state, texts = steer(state, call, arm, gates, answers)
+        tokens, cached, slot = cache.send(messages)
+        tally.add(
+            Tally(
+                calls=1,
+                tokens=tokens,
+                cached=cached,
+                slot=slot,
+                injected=len(texts),
+                text=sum([len(encode(text)) for text in texts]),
+                steered=messages != list(call.messages),
+            )
+        )
     return tally
 
 
@@ -219,21 +239,32 @@ def measure(runs: Sequence[recorded.Run]) -> dict[str, dict[str, Tally]]:
 
 def report(tallies: Mapping[str, Mapping[str, Tally]]) -> None:
     """Print cached shares per source and arm, and what was injected over all."""
-    print("| source | calls | " + " | ".join(ARMS) + " |")
-    print("| --- " * (len(ARMS) + 2) + "|")
-    for source in sorted(tallies, key=lambda name: (name == "all", name)):
-        row = tallies[source]
-        cells = " | ".join(f"{100 * row[name].share:.1f} %" for name in ARMS)
-        print(f"| {source} | {row['none'].calls} | {cells} |")
+    print("A provider's cache:")
+    table(tallies, lambda tally: tally.share)
+    print("\nA local server's:")
+    table(tallies, lambda tally: tally.slot / tally.tokens)
     print()
     base = tallies["all"]["none"]
     for name, tally in tallies["all"].items():
         added = tally.tokens / base.tokens - 1
-        paid = (tally.tokens - tally.cached) / (base.tokens - base.cached) - 1
+        paid = tally.tokens - tally.cached - tally.text
+        read = tally.tokens - tally.slot - tally.text
         print(
-            f"{name}: {tally.injected} texts injected, {tally.steered} of {tally.calls} requests "
-            f"changed, {100 * added:+.1f} % input tokens, {100 * paid:+.1f} % uncached ones"
+            f"{name}: {tally.injected} blocks injected, {tally.steered} of {tally.calls} requests "
+            f"changed, {100 * added:+.1f} % input tokens; uncached ones less the texts: "
+            f"{100 * (paid / (base.tokens - base.cached) - 1):+.1f} % at a provider, "
+            f"{100 * (read / (base.tokens - base.slot) - 1):+.1f} % at a local server"
         )
+
+
+def table(tallies: Mapping[str, Mapping[str, Tally]], share: Callable[[Tally], float]) -> None:
+    """Print a share per source and arm."""
+    print("| source | calls | " + " | ".join(ARMS) + " |")
+    print("| --- " * (len(ARMS) + 2) + "|")
+    for source in sorted(tallies, key=lambda name: (name == "all", name)):
+        row = tallies[source]
+        cells = " | ".join(f"{100 * share(row[name]):.1f} %" for name in ARMS)
+        print(f"| {source} | {row['none'].calls} | {cells} |")
 
 
 def main() -> None:

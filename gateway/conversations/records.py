@@ -478,7 +478,10 @@ def _place_of(block: Injection | None) -> dict[str, Any]:
 
 
 def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -> InjectionRow:
-    match, blocks = item.match, result.placed.added if result.placed is not None else ()
+    match = item.match
+    blocks: Sequence[Injection] = ()
+    if result.placed is not None:  # a rule may stand where an earlier run has put it
+        blocks = (*result.placed.added, *result.placed.state.injections)
     block = next((block for block in blocks if item.text in block.text), None)
     return InjectionRow(
         run_id=run,

@@ -449,7 +449,9 @@ class RequestSteerer:
             found = AsMappings(dialect.placeable(request))
             return found if result.until is None else found[: result.until]
 
-        placed = place(self.rules, decided, messages, target, marked(request.body))
+        kept = request.earlier is not None
+        tools = marked(request.body)
+        placed = place(self.rules, decided, messages, target, tools, server_keeps_history=kept)
         return None if closed and placed is not None and not placed.edits else placed
 
 

@@ -38,7 +38,7 @@ class ChatDialect(Dialect):
                 case InsertMessage():
                     splices.append(insert_message(request, edit.position, edit.role, edit.text))
                 case AppendToResult():
-                    splices += append_to_message(request, edit.index, (edit.text,))
+                    splices += append_to_message(request, edit.index, edit.texts)
         return splices
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:

@@ -144,8 +144,10 @@ class GeminiDialect(Dialect):
             match edit:
                 case SystemAppend():
                     splices += _instruct(request, edit.texts)
-                case AppendToResult() if request.message_spans:
-                    splices += _append(request, request.message_spans[edit.index - 1], [edit.text])
+                case AppendToResult():
+                    # One content may stand without a list.
+                    spans = request.message_spans or request.spans(self.list_key)
+                    splices += _append(request, spans[edit.index - 1], edit.texts)
         return splices
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Json:

@@ -155,9 +155,10 @@ class MessagesDialect(Dialect):
                     splices += _append(request, edit.texts, edit.breakpoint)
                 case InsertMessage():
                     at = edit.position - 1
-                    splices.append(insert_message(request, at, "system", edit.text))
+                    splices.append(insert_message(request, at, edit.role, edit.text))
                 case AppendToResult():
-                    splices += append_to_message(request, edit.index - 1, (edit.text,))
+                    at, texts = edit.index - 1, edit.texts
+                    splices += append_to_message(request, at, texts, as_parts=True)
         return splices
 
     def takes(self, parameter: str) -> bool:

@@ -21,7 +21,15 @@ from gateway.dialects.base import (
     reference_of,
 )
 from gateway.errors import GatewayError
-from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, Message, SystemAppend
+from gateway.steering.guidance.edits import (
+    AppendToResult,
+    Edit,
+    InsertMessage,
+    InsertSystem,
+    Message,
+    SystemAppend,
+)
+from gateway.steering.guidance.placement import TEXT_RESULTS
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call
 from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
@@ -79,7 +87,7 @@ class ResponsesDialect(Dialect):
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
         fronted = _has_front(request)
         splices: list[Splice] = []
-        inserts: list[InsertMessage] = []  # placement sees no results in typed items
+        inserts: list[InsertMessage] = []
         for edit in edits:
             match edit:
                 case SystemAppend() if not fronted:
@@ -90,6 +98,8 @@ class ResponsesDialect(Dialect):
                     splices += _instruct(request, edit.texts)
                 case InsertMessage():
                     inserts.append(edit)
+                case AppendToResult():
+                    splices += _append(request, edit.index - fronted, edit.texts)
         if inserts and isinstance(request.body.get("input"), str):
             # Plain text becomes an equivalent list of items.
             start, end = request.spans("input")[-1]
@@ -270,9 +280,21 @@ def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
     given = request.body.get("instructions")
     if not isinstance(given, (str, type(None))):
         return []  # the upstream refuses it
-    if not given:
-        return request.set_value("instructions", "\n\n".join(texts))
-    _, end = request.spans("instructions")[-1]
+    return _append_to_member(request, "instructions", texts)
+
+
+def _append(request: SteeredRequest, index: int, texts: Sequence[str]) -> list[Splice]:
+    """`texts` at the end of an item of the user or with a result; the input may be one text."""
+    if isinstance(request.body.get("input"), str):
+        return _append_to_member(request, "input", texts)
+    key = "output" if request.messages[index].get("type") in TEXT_RESULTS else "content"
+    return append_to_message(request, index, texts, part_type="input_text", key=key)
+
+
+def _append_to_member(request: SteeredRequest, key: str, texts: Sequence[str]) -> list[Splice]:
+    if not request.body.get(key):
+        return request.set_value(key, "\n\n".join(texts))
+    _, end = request.spans(key)[-1]
     added = json.dumps("".join(f"\n\n{text}" for text in texts))[1:-1]
     return [Splice(start=end - 1, end=end - 1, text=added)]
 

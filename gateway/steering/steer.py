@@ -34,7 +34,7 @@ from gateway.steering.guidance.pattern import PatternMatch, Tier
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.plan import Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment
+from gateway.steering.guidance.state import FIRST_CALL, KEPT_THERE, GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.guidance.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.steering.monitors import FAILURE_TYPES
@@ -278,13 +278,21 @@ def place(
     messages: Callable[[], Sequence[Message]],
     target: Callable[[], GuidanceTarget],
     tools: Sequence[Message],
+    *,
+    server_keeps_history: bool = False,
 ) -> Placed | None:
     """Placement of the call's guidance, earlier guidance included; None, without a call of
     `messages` and `target`, when there is none."""
     if not (decided.items or decided.directive or decided.state.injections):
         return None
-    settings = rules.injection
-    return placement.place(messages(), decided, target=target(), settings=settings, tools=tools)
+    return placement.place(
+        messages(),
+        decided,
+        target=target(),
+        settings=rules.injection,
+        tools=tools,
+        begun=server_keeps_history,
+    )
 
 
 def thrifty(
@@ -413,6 +421,9 @@ def _plan(
 
 
 def _without_kept(decided: Decided) -> Decided:
-    blocks, step = decided.state.injections, decided.step
-    kept = tuple([each for each in blocks if each.place == "system" or each.step >= step])
-    return replace(decided, state=replace(decided.state, injections=kept))
+    """What was decided; earlier blocks have no place, since the server has them in its history."""
+    blocks = []
+    for block in decided.state.injections:
+        kept = block.place != "system" and block.step < decided.step
+        blocks.append(replace(block, offset=KEPT_THERE) if kept else block)
+    return replace(decided, state=replace(decided.state, injections=tuple(blocks)))

@@ -189,32 +189,34 @@ def append_to_message(
     breakpoint: Mapping[str, str] | None = None,
     *,
     part_type: str = "text",
+    key: str = "content",
+    as_parts: bool = False,
 ) -> list[Splice]:
     """`texts` as separate blocks at the end of the content of message `index`. To a string each
     text is added after a blank line, to a list of parts as a part; absent, null or empty content is
-    replaced by the texts. With `breakpoint` the content becomes a list of parts, and the last of
-    the client's own gets it as `cache_control`. `part_type`: the type of a text part in the
-    dialect."""
+    replaced by the texts. With `breakpoint` or `as_parts` the content becomes a list of parts, and
+    the last of the client's own gets the `breakpoint` as `cache_control`. `part_type`: the type of
+    a text part in the dialect; `key`: the member that is the content."""
     start, end = request.message_spans[index]
     message = scannable(request.raw[start:end])
-    found = [(s, e) for key, s, e in object_spans(message, 0) if key == "content"]
+    found = [(s, e) for name, s, e in object_spans(message, 0) if name == key]
     if not found:
         comma = "" if message[skip_space(message, 1)] == "}" else ", "
         joined = json.dumps("\n\n".join(texts))
-        return [Splice(start=start + 1, end=start + 1, text=f'"content": {joined}{comma}')]
+        return [Splice(start=start + 1, end=start + 1, text=f"{json.dumps(key)}: {joined}{comma}")]
     s, e = (start + at for at in found[-1])
     content = message[found[-1][0] : found[-1][1]]
     if content[0] == "[" and content[skip_space(content, 1)] != "]":
         return _append_parts(content, s, [_part(t, part_type) for t in texts], breakpoint)
     if content[0] != '"' or content == '""':
         return [Splice(start=s, end=e, text=json.dumps("\n\n".join(texts)))]
-    if breakpoint is None:
+    if breakpoint is None and not as_parts:
         added = json.dumps("".join(f"\n\n{t}" for t in texts))[1:-1]
         return [Splice(start=e - 1, end=e - 1, text=added)]
-    marker = json.dumps(dict(breakpoint))
+    marker = f', "cache_control": {json.dumps(dict(breakpoint))}' if breakpoint else ""
     head = Splice(start=s, end=s, text='[{"type": "text", "text": ')
     parts = "".join(f", {_part(t)}" for t in texts)
-    return [head, Splice(start=e, end=e, text=f', "cache_control": {marker}}}{parts}]')]
+    return [head, Splice(start=e, end=e, text=f"{marker}}}{parts}]")]
 
 
 def _append_parts(

@@ -92,7 +92,10 @@ def test_a_run_in_all_forms(gateway_server: Start, upstream: ScriptedUpstream, m
         assert upstream.last.target == f"{model}:{form}"
         assert upstream.last.header("x-goog-api-key") == "k"
         sent = upstream.last.fields
-        assert sent["contents"] == body["contents"]
+        for content, own in zip(sent["contents"], body["contents"], strict=True):
+            added = content["parts"][len(own["parts"]) :]
+            assert content == {**own, "parts": own["parts"] + added}
+            assert all(part["text"].startswith(GUIDANCE) for part in added)
         assert sent["systemInstruction"]["parts"][0] == {"text": "You are Gemini CLI."}
         parts = parts_of(answer)
         assert parts[-1]["thoughtSignature"] == "c2ln"
@@ -489,7 +492,7 @@ def test_guidance_adds_parts_and_nothing_else(
     body = {"x": 1.0, key: system, "contents": contents, "y": {"z": None}}
     edits: list[Edit] = [SystemAppend(index=0, texts=told, breakpoint={"type": "ephemeral"})]
     if late:
-        edits.append(AppendToResult(index=len(contents), text="late"))
+        edits.append(AppendToResult(index=len(contents), texts=("late",)))
     request = parsed(body, layout)
     after = json.loads(request.render(GEMINI.splices(request, edits)))
 

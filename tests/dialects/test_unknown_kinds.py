@@ -92,7 +92,7 @@ def test_items_of_unknown_kinds_leave_as_they_came(
     for item in after:
         if NOTE in json.dumps(item):
             assert set(item) == {"role", "content"}
-            assert isinstance(item["content"], str)
+            assert isinstance(item["content"], (str, list))
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -119,13 +119,11 @@ def test_a_closed_place_takes_nothing(
     """With every place closed the client's bytes leave; else the closed ones are not used."""
     target = GuidanceTarget(late_system=True, closed=frozenset(closed))
     after = sent(dialect, given, target, past)
-    added = [m for m in after[dialect.list_key] if NOTE in json.dumps(m)]
     if "message" in closed:
         assert len(after[dialect.list_key]) <= len(given) + 1
     if "system" in closed:
         assert NOTE not in json.dumps([after.get("instructions"), after.get("system")])
-    if closed >= {"system", "message"}:
-        assert added == []
+    if closed >= {"system", "message", "result"}:
         assert after[dialect.list_key] == given
 
 

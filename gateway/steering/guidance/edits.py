@@ -6,7 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Message = Mapping[str, Any]
-SystemRole = Literal["system", "developer"]
+MessageRole = Literal["system", "developer", "user"]
 
 
 class SystemAppend(Struct, frozen=True, kw_only=True):
@@ -30,15 +30,16 @@ class InsertMessage(Struct, frozen=True, kw_only=True):
     """Put a message before the client's message `position`; its count of messages = at the end."""
 
     position: int
-    role: SystemRole
+    role: MessageRole
     text: str
 
 
 class AppendToResult(Struct, frozen=True, kw_only=True):
-    """Append `text` to message `index`, which holds results of tools, as `SystemAppend` does."""
+    """Append `texts` to message `index`, of the user or with results of tools, as `SystemAppend`
+    does."""
 
     index: int
-    text: str
+    texts: tuple[str, ...]
 
 
 Edit = SystemAppend | InsertSystem | InsertMessage | AppendToResult
@@ -49,16 +50,15 @@ def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[dict[str, 
     ways of making the edits, such as splicing bytes."""
     result: list[dict[str, Any]] = []
     inserts: dict[int, list[dict[str, Any]]] = {}
-    appends: dict[int, SystemAppend] = {e.index: e for e in edits if isinstance(e, SystemAppend)}
+    appends: dict[int, SystemAppend | AppendToResult] = {}
     for edit in edits:
         if isinstance(edit, InsertSystem):
             result.append({"role": "system", "content": "\n\n".join(edit.texts)})
         elif isinstance(edit, InsertMessage):
             inserted = {"role": edit.role, "content": edit.text}
             inserts.setdefault(edit.position, []).append(inserted)
-        elif isinstance(edit, AppendToResult):
-            before = appends[edit.index].texts if edit.index in appends else ()
-            appends[edit.index] = SystemAppend(index=edit.index, texts=(*before, edit.text))
+        else:
+            appends[edit.index] = edit
     for index, message in enumerate(messages):
         copy = dict(message)
         if index in appends:
@@ -67,16 +67,17 @@ def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[dict[str, 
     return [*result, *inserts.get(len(messages), ())]
 
 
-def _appended(content: Any, edit: SystemAppend) -> Any:
+def _appended(content: Any, edit: SystemAppend | AppendToResult) -> Any:
     parts = [{"type": "text", "text": text} for text in edit.texts]
+    marker = edit.breakpoint if isinstance(edit, SystemAppend) else None
     if isinstance(content, list) and content:
         base = [dict(part) if isinstance(part, Mapping) else part for part in content]
-        if edit.breakpoint and isinstance(base[-1], dict):
-            base[-1] = {**base[-1], "cache_control": dict(edit.breakpoint)}
+        if marker and isinstance(base[-1], dict):
+            base[-1] = {**base[-1], "cache_control": dict(marker)}
         return base + parts
     if not content:
         return "\n\n".join(edit.texts)
-    if edit.breakpoint:
-        base_part = {"type": "text", "text": content, "cache_control": dict(edit.breakpoint)}
+    if marker:
+        base_part = {"type": "text", "text": content, "cache_control": dict(marker)}
         return [base_part, *parts]
     return "\n\n".join((content, *edit.texts))

@@ -1,30 +1,31 @@
 """Placement of guidance: edits of the client's messages, and the replay of earlier ones.
 
 A prompt cache keeps the longest unchanged prefix of a request. So guidance of one request is put
-into every later one of the run, the same bytes at the same place, and new guidance goes behind it.
-The directive is valid for one call: it is a separate block, so that omitting it moves nothing else.
+into every later one of the run, the same bytes at the same place, and new guidance goes to the end
+of the newest message, never into the head of a prompt that was already sent. The directive is valid
+for one call: it is a separate block, so that omitting it moves nothing else.
 
 A system prompt outside the messages is put in front as `{"role": "system", "content": ...}`.
 Text is added only to messages of a kind and form that is known to take it."""
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
-from typing import Any
+from itertools import islice, takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.guidance.decide import STANDING, Decided
+from gateway.steering.guidance.decide import STANDING, Decided, Item
 from gateway.steering.guidance.edits import (
     AppendToResult,
     Edit,
     InsertMessage,
     InsertSystem,
     Message,
+    MessageRole,
     SystemAppend,
 )
 from gateway.steering.guidance.pattern import Tier
-from gateway.steering.guidance.render import frame
+from gateway.steering.guidance.render import ADVISORY, frame
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
@@ -33,12 +34,14 @@ from gateway.steering.transcript.content import FRAME_OPEN
 Messages = Sequence[Message]
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")
-# Items of the Responses API that a client sends after a call of a tool. Source: OpenAI's API
-# reference, "Create a model response", `input`.
+TEXT_RESULTS = ("function_call_output", "custom_tool_call_output")
+"""Items of the Responses API whose `output` is a text or a list of parts, as a message's content.
+No set: a client's type may be a list or an object, for which there is no hash."""
+# Items that a client sends after a call of a tool. Source: OpenAI's API reference, "Create a model
+# response", `input`.
 _RESULT_ITEMS = frozenset(
-    {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
-    | {"shell_call_output", "apply_patch_call_output", "computer_call_output"}
-    | {"mcp_approval_response"}
+    {"local_shell_call_output", "shell_call_output", "apply_patch_call_output"}
+    | {"computer_call_output", "mcp_approval_response", *TEXT_RESULTS}
 )
 
 
@@ -59,46 +62,42 @@ def place(
     target: GuidanceTarget,
     settings: InjectionSettings,
     tools: Messages = (),
+    begun: bool = False,
 ) -> Placed:
     """The edits that place a call's guidance, old and new. Never raises for messages of any shape.
-    `tools` are only looked at to count the client's cache markers."""
+    `tools` are only looked at to count the client's cache markers. `begun`: the server keeps
+    messages that come before these."""
     leading = list(takewhile(_is_system, messages))
-    lead, offset = len(leading), len(messages) - len(leading)
-    last = messages[-1] if offset else None
-    late_ok = _late_allowed(target, settings) and "message" not in target.closed
-    # Nothing may follow an assistant message (a prefill, or calls without answers).
-    tail_ok = late_ok and last is not None and _role(last) != "assistant"
-    tail_ok = tail_ok and not (target.breakpoints and last is not None and _is_system(last))
+    body = _Body(messages, len(leading), target, settings)
     replayed = decided.state.injections
     if settings.lifetime == "call":  # only those of this step are sent again, in a retry
         replayed = tuple(block for block in replayed if block.step >= decided.step)
-    result_ok = settings.placement != "system" and "result" not in target.closed
-    result_ok = result_ok and last is not None and _is_result(last)
-    added = _new_injections(decided, offset, settings, tail_ok=tail_ok, result_ok=result_ok)
+    tail = body.tail()
+    said = islice(messages, len(leading), None)
+    sent_before = begun or any(_role(message) == "assistant" for message in said)
+    # A head that no server has seen takes guidance, as does a request without any other place.
+    head: Injection | None = Injection(step=decided.step, place="system", offset=0, text="")
+    if "system" in target.closed or (sent_before and settings.placement != "system"):
+        head = None
+    added = _new_injections(decided, replayed, settings, head=head, tail=tail)
     directive = None
-    if decided.directive:
-        where: Place = "message" if tail_ok else "system"
-        text = frame([decided.directive])
-        directive = Injection(step=decided.step, place=where, offset=offset, text=text)
+    if decided.directive and (where := tail or head):
+        preface = not any(ADVISORY in block.text for block in (*replayed, *added))
+        text = frame([decided.directive], preface=preface)
+        directive = replace(where, step=decided.step, text=text)
     # The directive goes before all of this step's blocks, those of a retried call included.
     earlier = [block for block in replayed if block.step < decided.step]
     current = (*replayed[len(earlier) :], *added)
     present = _present(leading)
     system: list[str] = []
-    between: list[Injection] = []
-    behind: list[Injection] = []
     for block in (*earlier, *([directive] if directive else []), *current):
-        if block.place != "system" and _fits(block, messages, lead, target, settings):
-            (between if block.place == "message" else behind).append(block)
+        if block.place != "system":
+            body.put(block)
         elif block.text not in present and "system" not in target.closed:
             system.append(block.text)
-    if "system" in target.closed:  # a block without another place is not given
-        added = tuple(block for block in added if block in between or block in behind)
-    edits = _system_edits(messages, leading, system, target, tools)
-    edits += _message_edits(leading, between, target)
-    edits += [AppendToResult(index=lead + each.offset - 1, text=each.text) for each in behind]
-    kept, state = (*replayed, *added), decided.state
-    if kept != state.injections:
+    edits = [*_system_edits(messages, leading, system, target, tools), *body.edits()]
+    state = decided.state
+    if (kept := (*replayed, *added)) != state.injections:
         state = replace(state, injections=kept)
     return Placed(edits=tuple(edits), state=state, added=added, directive=directive)
 
@@ -113,82 +112,139 @@ def _present(leading: Messages) -> str:
 
 
 def _new_injections(
-    decided: Decided, offset: int, settings: InjectionSettings, *, tail_ok: bool, result_ok: bool
-) -> tuple[Injection, ...]:
-    blocks: dict[Place, list[str]] = {"system": [], "message": [], "result": []}
-    for item in decided.items:
-        pinned = item.tier is Tier.E3 or item.source == STANDING
-        pinned = pinned and settings.placement != "tail"
-        where: Place = "message" if tail_ok and not pinned else "system"
-        # A lesson belongs to the failing result: into it, where nothing may come behind it.
-        if item.match and item.match.pattern.lesson and result_ok and not tail_ok:
-            where = "result"
-        blocks[where].append(item.text)
-    return tuple(
-        Injection(step=decided.step, place=at, offset=0 if at == "system" else offset, text=text)
-        for at, texts in blocks.items()
-        if texts and (text := frame(texts))
-    )
-
-
-def _late_allowed(target: GuidanceTarget, settings: InjectionSettings) -> bool:
-    at_tail = settings.placement == "tail" and not target.breakpoints
-    return settings.placement != "system" and (target.late_system or at_tail)
-
-
-def _is_result(message: Message) -> bool:
-    """True if a message holds the results of tools, in a form that text can be added to."""
-    role, content = message.get("role"), message.get("content")
-    if message.get("type") is not None:
-        return False
-    if role in ("tool", "function"):
-        return isinstance(content, str) or _takes_part(content)
-    blocks = content if role == "user" and isinstance(content, list) else ()
-    return any(isinstance(b, Mapping) and b.get("type") == "tool_result" for b in blocks)
-
-
-def _takes_part(content: Any) -> bool:
-    """True if a list of parts ends with a text, so that another one may follow."""
-    last = content[-1] if isinstance(content, list) and content else None
-    return isinstance(last, Mapping) and last.get("type") in _TEXT_PARTS
-
-
-def _fits(
-    block: Injection,
-    messages: Messages,
-    lead: int,
-    target: GuidanceTarget,
+    decided: Decided,
+    replayed: Sequence[Injection],
     settings: InjectionSettings,
-) -> bool:
-    """True if a block can go to its place again; otherwise it goes to the front. A run may have
-    been routed to a target that takes none, or its client may have rewritten the history: between a
-    call and its answer a block would make the request invalid."""
-    position = lead + block.offset
-    if block.place in target.closed or not lead < position <= len(messages):
-        return False
-    before = messages[position - 1]
-    if block.place == "result" or not _late_allowed(target, settings):
-        return block.place == "result" and _is_result(before)
-    after = _role(messages[position]) if position < len(messages) else None
-    if target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
-        return False
-    return _role(before) != "assistant" and after != "tool"
+    *,
+    head: Injection | None,
+    tail: Injection | None,
+) -> tuple[Injection, ...]:
+    """The blocks for this call's items, at the places that there are. One block of a run has the
+    preamble."""
+    at_head: list[str] = []
+    at_tail: list[str] = []
+    for item in decided.items:
+        pinned = _is_pinned(item)
+        if pinned and any(item.text in block.text for block in replayed):
+            continue  # the conversation's earlier run has brought it
+        if head is not None and (tail is None or (pinned and settings.placement != "tail")):
+            at_head.append(item.text)
+        else:
+            at_tail.append(item.text)
+    prefaced = any(ADVISORY in block.text for block in replayed)
+    added = []
+    for where, texts in ((head, at_head), (tail, at_tail)):
+        if where is not None and texts:
+            text = frame(texts, preface=not prefaced)
+            prefaced = True
+            added.append(replace(where, step=decided.step, text=text))
+    return tuple(added)
 
 
-def _message_edits(
-    leading: Messages, items: Sequence[Injection], target: GuidanceTarget
-) -> list[Edit]:
-    lead = len(leading)
-    developer = lead and leading[0].get("role") == "developer"
-    texts: dict[int, list[str]] = {}
-    for item in sorted(items, key=lambda item: item.offset):
-        texts.setdefault(lead + item.offset, []).append(item.text)
-    return [
-        InsertMessage(position=at, role="developer" if developer else "system", text=text)
-        for at, own in texts.items()
-        # Where the API has breakpoints, a late system message must be a single one.
-        for text in (["\n\n".join(own)] if target.breakpoints else own)
-    ]
+def _is_pinned(item: Item) -> bool:
+    """True for what holds for all of a run, and not for its newest step."""
+    return item.tier is Tier.E3 or item.source == STANDING
+
+
+class _Body:
+    """The messages of a request while blocks are put between and into them. `lead`: the number of
+    its leading system messages."""
+
+    def __init__(
+        self, messages: Messages, lead: int, target: GuidanceTarget, settings: InjectionSettings
+    ) -> None:
+        self._messages = messages
+        self._lead = lead
+        self._target = target
+        self._placement = settings.placement
+        by_choice = settings.placement == "tail" and not target.breakpoints
+        self._late = settings.placement != "system" and (target.late_system or by_choice)
+        developer = lead and messages[0].get("role") == "developer"
+        self._late_role: MessageRole = "developer" if developer else "system"
+        self._texts: dict[tuple[int, MessageRole | None], list[str]] = {}
+
+    def tail(self) -> Injection | None:
+        """An empty block behind the newest message that takes guidance; None for none. Nothing may
+        follow a prefill or calls without answers: the message before those takes it."""
+        if self._placement == "system":
+            return None
+        end = len(self._messages)
+        place: Place = "message"
+        if not self._takes_message(end):
+            place = "result"
+            while end > self._lead and not self._is_heard(end - 1):
+                end -= 1
+        block = Injection(step=0, place=place, offset=end - self._lead, text="")
+        return block if self._form(block) is not None else None
+
+    def put(self, block: Injection) -> None:
+        """Put a block at its place again. One whose place is gone is not sent: the client may have
+        rewritten its history, and in front the block would change all of the prompt."""
+        form = self._form(block)
+        if form is not None:
+            self._texts.setdefault(form, []).append(block.text)
+
+    def edits(self) -> list[Edit]:
+        """The edits for all blocks, in order of position."""
+        edits: list[Edit] = []
+        # The end of a message comes before what follows it, at the same position.
+        for position, role in sorted(self._texts, key=lambda form: (form[0], form[1] is not None)):
+            texts = self._texts[position, role]
+            if role is None:
+                edits.append(AppendToResult(index=position - 1, texts=tuple(texts)))
+                continue
+            # Two turns of a user, or two late messages where there are breakpoints, are refused.
+            if role == "user" or self._target.breakpoints:
+                texts = ["\n\n".join(texts)]
+            edits += [InsertMessage(position=position, role=role, text=text) for text in texts]
+        return edits
+
+    def _form(self, block: Injection) -> tuple[int, MessageRole | None] | None:
+        """The position behind a block's message, and the role of the message that is made for it,
+        None for the end of the client's own; no form where neither is possible. A run may have been
+        routed to a target that takes another form than the one before."""
+        position = self._lead + block.offset
+        if not self._lead < position <= len(self._messages):
+            return None
+        if block.place == "message" and self._takes_message(position):
+            return position, self._late_role
+        if not self._is_heard(position - 1):
+            return None
+        if takes_text(self._messages[position - 1]):
+            return None if "result" in self._target.closed else (position, None)
+        if "message" not in self._target.closed and self._role_at(position) != "tool":
+            return position, "user"
+        return None
+
+    def _takes_message(self, position: int) -> bool:
+        """True if a late system message may stand behind `position` messages."""
+        if not self._late or "message" in self._target.closed or position <= self._lead:
+            return False
+        before = self._messages[position - 1]
+        after = self._role_at(position)
+        if self._target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
+            return False
+        return _role(before) != "assistant" and after != "tool"
+
+    def _is_heard(self, index: int) -> bool:
+        """True for a message of the user, or with the results of tools."""
+        message = self._messages[index]
+        return _role(message) != "assistant" and not _is_system(message)
+
+    def _role_at(self, index: int) -> str | None:
+        return _role(self._messages[index]) if index < len(self._messages) else None
+
+
+def takes_text(message: Message) -> bool:
+    """True if a text can be added to the end of a message or of a tool's result."""
+    kind = message.get("type")
+    if kind in TEXT_RESULTS:
+        held = message.get("output")
+    elif kind in (None, "message"):
+        held = message.get("content")
+    else:
+        return False
+    return held is None or isinstance(held, (str, list))
 
 
 def _system_edits(
@@ -215,7 +271,8 @@ def _appendable(message: Message) -> bool:
     if message.get("type") not in (None, "message"):
         return False
     if isinstance(content, list):
-        return not content or _takes_part(content)
+        last = content[-1] if content else {"type": "text"}
+        return isinstance(last, Mapping) and last.get("type") in _TEXT_PARTS
     # Without content it is a kind of message that has none, or the place of a system prompt.
     return isinstance(content, str) or (content is None and message.keys() == {"role", "content"})
 

@@ -143,15 +143,17 @@ def _pattern_text(same: Same[Pattern], family: ModelFamily, limit: int) -> str:
     return "\n".join(f"{label}: {text}" for label, text in lines if text)
 
 
-def frame(texts: Sequence[str]) -> str:
-    """The block that is injected: opening line, advisory line, the texts, closing line."""
-    return _frame(tuple(texts))
+def frame(texts: Sequence[str], *, preface: bool = True) -> str:
+    """The block that is injected: opening line, advisory line if it is to have one, the texts,
+    closing line."""
+    return _frame(tuple(texts), preface)
 
 
 @functools.lru_cache(maxsize=256)
-def _frame(texts: tuple[str, ...]) -> str:
+def _frame(texts: tuple[str, ...], preface: bool) -> str:
     """Cached, so that all runs with the same guidance share one text."""
-    return "\n".join((FRAME_OPEN, ADVISORY, "", "\n\n".join(texts), FRAME_CLOSE))
+    opening = f"{FRAME_OPEN}\n{ADVISORY}\n" if preface else FRAME_OPEN
+    return "\n".join((opening, "\n\n".join(texts), FRAME_CLOSE))
 
 
 FRAME_CHARS = len(frame([""]))  # characters that the frame adds to the texts inside it

@@ -63,10 +63,11 @@ class EtraceSettings:
 class InjectionSettings:
     """Injections in addition to patterns, the places of all injections, and their lifetime.
 
-    `placement`: `system` = the leading system message; `tail` = a message after the newest one;
-    `auto` = universal rules in the leading system message, all else at the tail where the target
-    takes that. `lifetime`: `run` = sent again at the same place on every later call of the run;
-    `call` = once. `quotes`: monitor texts quote the line of the run that decides.
+    `placement`: `system` = the leading system message; `tail` = a system message after the newest
+    message, or the end of that where the target takes none; `auto` = rules for all of a run in the
+    leading system message of a conversation's first request, all else at the tail. `lifetime`:
+    `run` = sent again at the same place on every later call of the run; `call` = once. `quotes`:
+    monitor texts quote the line of the run that decides.
     `monitor_composite` = composite from which a monitor text is given though none fired;
     `monitor_cap` = monitor texts in a run; `cooldown_steps` = steps between two of them by state,
     missing states keep their default. `max_field_chars`, `max_block_chars`: of one text, and of

@@ -18,15 +18,17 @@ from gateway.steering.word_lists import word_list
 
 SCHEMA_VERSION = 1
 FIRST_CALL = -1  # the step of a run's first call, which comes before any step is scored
+KEPT_THERE = -1  # the offset of a block that the server keeps with its history
+_EARLIER_RUN = FIRST_CALL - 1  # the step of what an earlier run of the conversation began with
 
-# The leading system message, a separate message, or the end of a tool's result.
+# The leading system message; a separate message; the end of the newest result or user message.
 Place = Literal["system", "message", "result"]
 
 
 class Injection(Struct, frozen=True, kw_only=True, array_like=True):
     """One block that was put into a request, kept to be sent again. `offset` counts the client's
     messages before the block without its leading system messages (clients add and drop those); 0
-    for place `system`."""
+    for place `system`, and `KEPT_THERE` for what is not sent again."""
 
     step: int
     place: Place
@@ -58,8 +60,10 @@ class GuidanceState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lessons: int = 0
 
     def next_run(self) -> GuidanceState:
-        """The state a conversation's next run starts with: fresh caps, nothing to send again."""
-        return GuidanceState()
+        """The state a conversation's next run starts with: fresh caps. The head of the prompt stays
+        as it is, with the rules that this run or an earlier one began with."""
+        head = [item for item in self.injections if item.place == "system" and item.step < 0]
+        return GuidanceState(injections=tuple([replace(i, step=_EARLIER_RUN) for i in head]))
 
     def up_to(self, position: int) -> GuidanceState:
         """The state that a fork copies: blocks that were sent before it leaves its parent."""

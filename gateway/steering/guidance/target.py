@@ -43,7 +43,7 @@ def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget
 
 def system_marker(messages: Sequence[Message], others: Sequence[Message]) -> dict[str, str] | None:
     """The `cache_control` for the end of the client's system prompt, the first of `messages`; None
-    if it has one, is empty, or `messages` and `others` use all four."""
+    if it has one or is empty, and where `messages` and `others` use none, or all four."""
     system = messages[0]
     content = system.get("content")
     if isinstance(content, list) and content:
@@ -52,8 +52,8 @@ def system_marker(messages: Sequence[Message], others: Sequence[Message]) -> dic
     elif isinstance(content, str) and isinstance(own := system.get("cache_control"), Mapping):
         return {str(key): str(value) for key, value in own.items()} if content else None
     markers = [m for each in (*messages, *others) for m in _markers(each)]
-    if not content or len(markers) >= MAX_BREAKPOINTS:
-        return None
+    if not content or not 0 < len(markers) < MAX_BREAKPOINTS:
+        return None  # a client that sets no marks pays for none
     # A longer-lived marker may not follow a shorter-lived one: ours lives as long as the longest.
     long_lived = any(isinstance(m, Mapping) and m.get("ttl") == "1h" for m in markers)
     return {"type": "ephemeral", "ttl": "1h"} if long_lived else {"type": "ephemeral"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from gateway.steering.guidance.edits import (
 )
 from gateway.steering.guidance.pattern import Pattern, Query, Tier, with_id
 from gateway.steering.guidance.placement import Placed, place
-from gateway.steering.guidance.render import frame
+from gateway.steering.guidance.render import ADVISORY, frame
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection
 from gateway.steering.guidance.target import GuidanceTarget, target_for
@@ -78,24 +79,71 @@ def test_with_nothing_to_say_nothing_is_touched(placement: str, target: Guidance
     ("placement", "target", "front", "tail"),
     [
         ("auto", OPENAI, ["RULE"], ["NOTE"]),
-        ("auto", UNKNOWN, ["RULE", "NOTE"], []),
-        ("auto", ANTHROPIC, ["RULE", "NOTE"], []),
+        ("auto", UNKNOWN, ["RULE"], ["NOTE"]),
+        ("auto", ANTHROPIC, ["RULE"], ["NOTE"]),
         ("system", OPENAI, ["RULE", "NOTE"], []),
+        ("system", ANTHROPIC, ["RULE", "NOTE"], []),
         ("tail", OPENAI, [], ["RULE", "NOTE"]),
         ("tail", UNKNOWN, [], ["RULE", "NOTE"]),
-        ("tail", ANTHROPIC, ["RULE", "NOTE"], []),
+        ("tail", ANTHROPIC, [], ["RULE", "NOTE"]),
     ],
 )
 def test_placement_by_target(
     placement: str, target: GuidanceTarget, front: list[str], tail: list[str]
 ) -> None:
-    """Rules in front and notes at the tail where that is possible, all in front elsewhere."""
+    """Rules in front and notes at the tail; the run's first block alone has the preamble."""
     made = edits([SYSTEM, USER], RULE, NOTE, target=target, placement=placement)
     shown = {edit.text: "tail" for edit in made if isinstance(edit, InsertMessage)}
+    shown |= {t: "tail" for edit in made if isinstance(edit, AppendToResult) for t in edit.texts}
     shown |= {t: "front" for edit in made if isinstance(edit, SystemAppend) for t in edit.texts}
     expected = {frame(front): "front"} if front else {}
-    expected |= {frame(tail): "tail"} if tail else {}
+    expected |= {frame(tail, preface=not front): "tail"} if tail else {}
     assert shown == expected
+
+
+@pytest.mark.parametrize("target", [OPENAI, ANTHROPIC, UNKNOWN])
+def test_a_head_that_was_sent_before_takes_nothing(target: GuidanceTarget) -> None:
+    """Rules of a later run go to the tail, once; the head is as it was, byte for byte."""
+    messages = [SYSTEM, USER, *turn(0)]
+    (made,) = edits(messages, RULE, target=target)
+    assert not isinstance(made, (SystemAppend, InsertSystem))
+    head = GuidanceState(injections=(Injection(step=-1, place="system", offset=0, text="RULE"),))
+    kept = head.next_run().injections
+    assert edits([SYSTEM, USER], RULE, target=target, past=kept, step=-1) == [
+        SystemAppend(index=0, texts=("RULE",))
+    ]
+    (served,) = place(
+        [USER],
+        Decided(step=-1, state=GuidanceState(), items=(RULE,)),
+        target=target,
+        settings=InjectionSettings(),
+        begun=True,
+    ).added
+    assert served.place != "system"
+
+
+@pytest.mark.parametrize("target", [OPENAI, ANTHROPIC, UNKNOWN])
+def test_a_run_has_one_preamble(target: GuidanceTarget) -> None:
+    """Over a run with rules, notes and a directive it is said once; also where the server keeps
+    the history; with lifetime `call` it comes with every block, since no other is sent."""
+
+    def answer(query: Query) -> list[Any]:
+        return [match(e3())] if query.tier is Tier.E3 else [match(e1())]
+
+    run = Run(target=target, lookup=answer)
+    run.first()
+    for index in range(12):
+        state = FSMState.SKIP if index > 9 else FSMState.NORMAL
+        run.step(state, readings(*(["streak"] if index % 4 == 1 else [])))
+    last = json.dumps(run.calls[-1].sent)
+    assert last.count(ADVISORY) == 1
+    assert last.count(FRAME_OPEN) >= 4
+    kept = Injection(step=0, place="result", offset=-1, text=frame(["PAST"]))
+    (edit,) = edits([SYSTEM, USER, *turn(0)], NOTE, target=target, past=(kept,), step=1)
+    assert ADVISORY not in str(edit)
+    once = {"target": target, "past": (kept,), "step": 1, "lifetime": "call"}
+    (alone,) = edits([SYSTEM, USER, *turn(0)], NOTE, **once)
+    assert ADVISORY in str(alone)
 
 
 def test_a_system_text_grows_by_a_block_of_its_own() -> None:
@@ -136,7 +184,8 @@ def test_a_developer_message_is_a_system_message() -> None:
     developer = {"role": "developer", "content": "base"}
     made = edits([developer, USER], RULE, NOTE)
     assert [type(edit) for edit in made] == [SystemAppend, InsertMessage]
-    assert apply([developer, USER], made)[-1] == {"role": "developer", "content": frame(["NOTE"])}
+    note = frame(["NOTE"], preface=False)
+    assert apply([developer, USER], made)[-1] == {"role": "developer", "content": note}
 
 
 def test_the_first_of_several_leading_system_messages_is_used() -> None:
@@ -155,9 +204,9 @@ def test_the_first_of_several_leading_system_messages_is_used() -> None:
     ],
 )
 def test_nothing_stands_after_an_assistant_message(last: dict[str, Any]) -> None:
-    """A prefill or an open call keeps the last place; the note goes in front."""
+    """A prefill or an open call keeps the last place; the message before it takes the note."""
     made = edits([SYSTEM, USER, last], NOTE)
-    assert made == [SystemAppend(index=0, texts=(frame(["NOTE"]),))]
+    assert made == [AppendToResult(index=1, texts=(frame(["NOTE"]),))]
 
 
 def test_a_request_of_system_messages_only_has_no_tail() -> None:
@@ -201,7 +250,7 @@ def test_with_lifetime_call_a_block_is_sent_once() -> None:
 
 
 @pytest.mark.parametrize("target", [ANTHROPIC, UNKNOWN])
-def test_on_a_target_without_late_system_messages_blocks_move_to_the_front(
+def test_on_a_target_without_late_system_messages_blocks_join_the_message_before(
     target: GuidanceTarget,
 ) -> None:
     """A run routed elsewhere keeps its guidance; back again, it stands where it stood."""
@@ -210,14 +259,75 @@ def test_on_a_target_without_late_system_messages_blocks_move_to_the_front(
     run.target = target
     moved = run.step()
     assert [m["role"] for m in moved.sent] == [m["role"] for m in run.messages]
-    assert FRAME_OPEN in str(moved.sent[0]["content"])
+    assert moved.sent[0] == SYSTEM
+    assert FRAME_OPEN in str(moved.sent[len(first.messages) - 1]["content"])
     run.target = OPENAI
     assert run.step().sent[: len(first.sent)] == first.sent
 
 
+@pytest.mark.parametrize("target", [ANTHROPIC, UNKNOWN])
+def test_what_an_older_version_put_in_front_stays_there(target: GuidanceTarget) -> None:
+    """A run that began with advice in its system message has it there with the same bytes."""
+    past = (PAST, Injection(step=1, place="system", offset=0, text="ADVICE"))
+    messages = [SYSTEM, USER, *turn(0), *turn(1)]
+    front, tail = edits(messages, NOTE, target=target, past=past, step=2)
+    assert front == SystemAppend(index=0, texts=("PAST", "ADVICE"))
+    assert isinstance(tail, AppendToResult)
+    assert tail.index == len(messages) - 1
+
+
+@pytest.mark.parametrize("content", [None, "", [], "x", [{"type": "image_url"}]])
+def test_a_result_of_any_form_takes_the_advice(content: Any) -> None:
+    """Empty, text, or a list that ends with a picture: the client's parts stay as they are."""
+    call, result = turn(0)
+    messages = [SYSTEM, USER, call, {**result, "content": content}]
+    sent = apply(messages, edits(messages, NOTE, NOTE, target=UNKNOWN))
+    text = frame(["NOTE", "NOTE"])
+    expected = {
+        "list": [*(content or []), {"type": "text", "text": text}] if content != "x" else [],
+        "str": f"x\n\n{text}",
+    }
+    form = "list" if isinstance(content, list) and content else "str"
+    assert sent[-1]["content"] == (expected[form] if content else text)
+    assert sent[:-1] == messages[:-1]
+
+
+@pytest.mark.parametrize(
+    ("last", "after"),
+    [
+        ({"role": "tool", "tool_call_id": "c0", "content": {"odd": 1}}, "user"),
+        ({"type": "computer_call_output", "call_id": "c0", "output": {}}, "user"),
+        ({"type": "shell_call_output", "call_id": "c0", "output": []}, "user"),
+    ],
+)
+def test_behind_a_result_without_text_a_user_turn_is_made(last: Any, after: str) -> None:
+    """One for all texts, at the same place on every later call."""
+    messages = [SYSTEM, USER, turn(0)[0], last]
+    made = placing(messages, NOTE, directive=True, target=UNKNOWN)
+    (edit,) = made.edits
+    assert isinstance(edit, InsertMessage)
+    assert (edit.position, edit.role) == (4, after)
+    later = [*messages, *turn(1)]
+    past = made.state.injections
+    assert edits(later, target=UNKNOWN, past=past, step=1) == [
+        InsertMessage(position=4, role="user", text=frame(["NOTE"]))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("closed", "found"),
+    [({"message"}, AppendToResult), ({"result"}, InsertMessage), ({"message", "result"}, None)],
+)
+def test_a_closed_place_is_not_made_up_for_in_front(closed: Any, found: Any) -> None:
+    """Advice takes the other form of the tail, or none."""
+    target = GuidanceTarget(late_system=True, closed=frozenset(closed))
+    made = edits([SYSTEM, USER, *turn(0)], NOTE, target=target)
+    assert [type(edit) for edit in made] == ([] if found is None else [found])
+
+
 @pytest.mark.parametrize("offset", [2, 3, 99])
 def test_a_block_never_separates_a_call_from_its_answer(offset: int) -> None:
-    """After an unnoticed rewrite of the history it goes to the front instead."""
+    """After an unnoticed rewrite of the history it joins the message before, or is left out."""
     messages = [SYSTEM, USER, *turn(0)]
     past = Injection(step=0, place="message", offset=offset, text="PAST")
     made = edits(messages, past=(past,), step=1)
@@ -226,11 +336,11 @@ def test_a_block_never_separates_a_call_from_its_answer(offset: int) -> None:
 
 
 def test_several_answers_stay_together() -> None:
-    """Parallel calls' results are not split by an earlier block."""
+    """Parallel calls' results are not split by an earlier block, which joins the one before."""
     calls, one = turn(0)
     messages = [SYSTEM, USER, calls, one, {**one, "tool_call_id": "c1"}]
     past = Injection(step=0, place="message", offset=3, text="PAST")
-    assert isinstance(edits(messages, past=(past,), step=1)[0], SystemAppend)
+    assert edits(messages, past=(past,), step=1) == [AppendToResult(index=3, texts=("PAST",))]
 
 
 def test_the_directive_is_a_block_of_its_own_for_one_call() -> None:
@@ -238,7 +348,7 @@ def test_the_directive_is_a_block_of_its_own_for_one_call() -> None:
     run = Run()
     call = run.step(FSMState.SKIP, readings("streak"))
     texts = [message["content"] for message in call.sent[-2:]]
-    assert texts[0] == frame([SKIP_DIRECTIVE])
+    assert texts[0] == frame([SKIP_DIRECTIVE], preface=False)
     assert monitor_text("loop", 1, "streak saw it 3 times") in texts[1]
     after = run.step(FSMState.NORMAL)
     assert not any(SKIP_DIRECTIVE in str(message["content"]) for message in after.sent)
@@ -249,19 +359,26 @@ def test_on_claude_a_late_system_message_stands_alone() -> None:
     """Behind a user message or a result; directive and block share it; else all is in front."""
     target = GuidanceTarget(late_system=True, breakpoints=True)
     made = edits([SYSTEM, USER], NOTE, target=target, directive=True)
-    both = f"{frame([SKIP_DIRECTIVE])}\n\n{frame(['NOTE'])}"
+    both = f"{frame([SKIP_DIRECTIVE], preface=False)}\n\n{frame(['NOTE'])}"
     assert made == [InsertMessage(position=2, role="system", text=both)]
     behind = edits([SYSTEM, USER, {"role": "system", "content": "x"}], NOTE, target=target)
-    assert isinstance(behind[0], SystemAppend)
+    assert behind == [AppendToResult(index=1, texts=(frame(["NOTE"]),))]
     late = Injection(step=0, place="message", offset=1, text="PAST")
     followed = edits([SYSTEM, USER, USER], past=(late,), target=target, step=1)
-    assert isinstance(followed[0], SystemAppend)
+    assert followed == [AppendToResult(index=1, texts=("PAST",))]
 
 
-def test_the_directive_comes_once_a_call_also_in_front() -> None:
-    """In the system message it follows the earlier blocks and precedes the new one."""
+def test_the_directive_comes_once_a_call_also_in_a_message() -> None:
+    """It precedes the new block, behind the client's own text; in front it follows earlier ones."""
+    directive = frame([SKIP_DIRECTIVE], preface=False)
     made = edits([SYSTEM, USER], NOTE, target=UNKNOWN, directive=True, past=(PAST,), step=3)
-    assert made == [SystemAppend(index=0, texts=("PAST", frame([SKIP_DIRECTIVE]), frame(["NOTE"])))]
+    assert made == [
+        SystemAppend(index=0, texts=("PAST",)),
+        AppendToResult(index=1, texts=(directive, frame(["NOTE"]))),
+    ]
+    given = {"directive": True, "past": (PAST,), "step": 3, "placement": "system"}
+    front = edits([SYSTEM, USER], NOTE, target=UNKNOWN, **given)
+    assert front == [SystemAppend(index=0, texts=("PAST", directive, frame(["NOTE"])))]
 
 
 def test_an_empty_system_prompt_gets_no_breakpoint() -> None:
@@ -299,8 +416,12 @@ def marked(text: str, **control: str) -> dict[str, Any]:
 
 
 def test_an_anthropic_system_prompt_gets_a_breakpoint_of_its_own() -> None:
-    """The client's text becomes a marked part, the guidance an unmarked one behind it."""
-    sent = apply([SYSTEM, USER], edits([SYSTEM, USER], RULE, target=ANTHROPIC))
+    """The client's text becomes a marked part, the guidance an unmarked one behind it, if the
+    client sets marks at all."""
+    user = {"role": "user", "content": [marked("m")]}
+    sent = apply([SYSTEM, user], edits([SYSTEM, user], RULE, target=ANTHROPIC))
+    plain = apply([SYSTEM, USER], edits([SYSTEM, USER], RULE, target=ANTHROPIC))
+    assert "cache_control" not in json.dumps(plain)
     assert sent[0]["content"] == [
         marked(SYSTEM["content"]),
         {"type": "text", "text": frame(["RULE"])},
@@ -309,14 +430,14 @@ def test_an_anthropic_system_prompt_gets_a_breakpoint_of_its_own() -> None:
 
 @pytest.mark.parametrize("used", range(6))
 def test_no_request_gets_more_than_four_breakpoints(used: int) -> None:
-    """A client that uses all four, tools included, keeps them; none is added."""
+    """A client that uses none or all four, tools included, keeps them; none is added."""
     tools = tuple(
         {"name": f"t{n}", "cache_control": {"type": "ephemeral"}} for n in range(used // 2)
     )
     history = [{"role": "user", "content": [marked(f"m{n}")]} for n in range(used - used // 2)]
-    made = edits([SYSTEM, *history], RULE, target=ANTHROPIC, tools=tools)
+    made = edits([SYSTEM, *history], RULE, target=ANTHROPIC, tools=tools, placement="system")
     assert isinstance(made[0], SystemAppend)
-    assert (made[0].breakpoint is not None) is (used < 4)
+    assert (made[0].breakpoint is not None) is (0 < used < 4)
 
 
 def test_a_marked_system_prompt_keeps_its_own_breakpoint() -> None:
@@ -377,7 +498,7 @@ MESSAGES = st.lists(
         st.builds(
             Injection,
             step=st.just(0),
-            place=st.sampled_from(["system", "message"]),
+            place=st.sampled_from(["system", "message", "result"]),
             offset=st.integers(0, 8),
             text=st.just("PAST"),
         ),
@@ -387,16 +508,19 @@ MESSAGES = st.lists(
 def test_no_shape_of_messages_raises_or_is_altered(
     messages: list[dict[str, Any]], target: GuidanceTarget, placement: str, past: list[Injection]
 ) -> None:
-    """Malformed requests are the provider's to refuse; each block is sent exactly once."""
+    """Malformed requests are the provider's to refuse; each block is sent at most once, and what
+    stands in front exactly once."""
     before = copy.deepcopy(messages)
     made = placing(
         messages, RULE, NOTE, target=target, placement=placement, past=tuple(past), directive=True
     )
     sent = apply(messages, made.edits)
     assert messages == before
-    alone = (InsertMessage, AppendToResult)
-    count = sum(1 if isinstance(e, alone) else len(e.texts) for e in made.edits)
-    assert count == len(past) + 1 + len(made.added)
+    text = json.dumps(sent)
+    front = [block for block in past if block.place == "system"]
+    assert text.count("PAST") <= len(past)
+    assert text.count("PAST") >= len(front)
+    assert text.count(FRAME_OPEN) == len(made.added) + (made.directive is not None)
     own = [i for e in made.edits for i in ([e.position] if isinstance(e, InsertMessage) else [])]
     assert len(sent) == len(messages) + len(own) + any(
         isinstance(e, InsertSystem) for e in made.edits
@@ -433,5 +557,5 @@ def test_what_the_client_sends_back_is_not_put_in_again(role: str, parts: bool) 
     past = Injection(step=-1, place="system", offset=0, text=frame(["RULE"]))
     assert edits(echoed, past=(past,), target=UNKNOWN) == []
     (edit,) = edits(echoed, NOTE, past=(past,), target=UNKNOWN)
-    assert isinstance(edit, SystemAppend)
-    assert edit.texts == (frame(["NOTE"]),)
+    assert isinstance(edit, AppendToResult)
+    assert edit.texts == (frame(["NOTE"], preface=False),)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.edits import InsertMessage
 from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
 from gateway.steering.guidance.target import GuidanceTarget
@@ -164,9 +163,9 @@ def test_the_block_has_its_order(
         text = "\n".join(texts_of(call.sent))
         assert text.count(SKIP_DIRECTIVE) == (call.moment.state is FSMState.SKIP)
         if call.decided.directive:
-            tail = any(isinstance(edit, InsertMessage) for edit in call.placed.edits)
             # Rules pinned in front are a block of their own where the directive is at the tail.
-            same = [block for block in call.placed.added if block.place == "message" or not tail]
+            where = call.placed.directive.place
+            same = [block for block in call.placed.added if block.place == where]
             assert all(text.index(SKIP_DIRECTIVE) < text.index(block.text) for block in same)
 
 
@@ -214,7 +213,18 @@ def test_the_clients_messages_are_only_added_to(
             for message in call.sent
             if message["role"] != "system" or not str(message["content"]).startswith(FRAME_OPEN)
         ]
-        assert kept[1:] == call.messages[1:]
-        base = kept[0]["content"]
-        text = base if isinstance(base, str) else base[0]["text"]
-        assert text.startswith(call.messages[0]["content"])
+        for message, own in zip(kept, call.messages, strict=True):
+            assert {**message, "content": own["content"]} == own
+            added = str(message["content"] or "").removeprefix(own["content"] or "").lstrip()
+            assert added == "" or added.startswith(FRAME_OPEN)
+
+
+@given(HISTORIES, TARGETS)
+def test_a_head_that_was_sent_never_changes(history: list[Any], target: GuidanceTarget) -> None:
+    """On no target, directives included: a local server would read all of the prompt again. What
+    a call sent, each later one sends at its place, but for the directive."""
+    run = drive(history, target=target)
+    for before, after in pairwise(run.calls):
+        assert after.sent[0] == before.sent[0]
+        if not before.decided.directive:
+            assert after.sent[: len(before.sent)] == before.sent

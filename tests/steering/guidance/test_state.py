@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.steering.guidance.state import GuidanceState, Injection, from_json, to_json
 
@@ -70,4 +71,8 @@ def test_compaction_keeps_caps_and_what_stands_in_front() -> None:
     state = GuidanceState(monitor_count=2, e1_count=1, injections=(front, between))
     assert state.compacted().injections == (front,)
     assert state.compacted().monitor_count == 2
-    assert state.next_run() == GuidanceState()
+    kept = replace(front, step=-2)
+    assert state.next_run() == GuidanceState(injections=(kept,))
+    assert state.next_run().next_run() == GuidanceState(injections=(kept,))
+    later = replace(front, step=2)
+    assert GuidanceState(injections=(later,)).next_run() == GuidanceState()
