@@ -33,6 +33,8 @@ from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.auth.access import Access
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
+from gateway.reporting import trace_state
+from gateway.steering.fsm import FSM_THRESHOLDS
 from gateway.stores import queries
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
@@ -128,10 +130,15 @@ class Guidance(Described, InjectionRow, frozen=True, kw_only=True):
     step_index: Omitted[int]
 
 
-class TraceStep(Described, StepRow, frozen=True, kw_only=True):
+class StepLogEntry(Described, trace_state.StepLogEntry, frozen=True, kw_only=True):
+    """One step in short; step 0 is the run's first call."""
+
+
+class StepRecord(Described, StepRow, frozen=True, kw_only=True):
     """One step of a run with the guidance decided at it."""
 
     run_id: Omitted[str]
+    assessment: trace_state.StepAssessment
     guidance: list[Guidance]
 
 
@@ -147,11 +154,14 @@ class Thresholds(BaseModel):
     danger: float
 
 
-class Trace(BaseModel):
+class TraceState(BaseModel):
     """One run step by step, or a part of it."""
 
     run: Run
-    steps: list[TraceStep]
+    current_state: str
+    step_log: list[StepLogEntry]
+    steps: list[StepRecord]
+    fsm_thresholds: dict[str, float] = described("Thresholds, margin and windows in force now.")
     next_after_step: int | None = described("`after_step` of the next part; null on the last.")
     thresholds: Thresholds
     policy_in_force: bool = described("Whether the current policy decided the run's newest step.")
@@ -215,7 +225,7 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     return ApiResponse(payload)
 
 
-@OPERATIONS.add("GET /api/runs/{run_id}", Trace, "The trace.")
+@OPERATIONS.add("GET /api/runs/{run_id}", TraceState, "The trace.")
 async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     """A run step by step: scores, guidance, call and texts."""
     params = request.params
@@ -227,6 +237,9 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     last = None if params.limit is None else params.after_step + params.limit
     view = {
         "run": run_view(run, settings),
+        "current_state": run.state,
+        "step_log": trace_state.step_log(trace.steps),
+        "fsm_thresholds": {name: getattr(settings.fsm, name) for name in FSM_THRESHOLDS},
         "steps": step_views(trace),
         "next_after_step": last if last is not None and run.totals.steps > last else None,
         "thresholds": thresholds(settings),

@@ -16,6 +16,7 @@ from gateway.config.models import ReaderSettings
 from gateway.learning.life_cycle import why_not_active
 from gateway.reader.reader import JOBS, day_start
 from gateway.reporting.rates import wilson
+from gateway.reporting.trace_state import assessment
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Lesson, content
 from gateway.stores.learning import Job, SettledDecision, StoredLesson
@@ -61,7 +62,11 @@ def step_views(trace: RunTrace) -> list[dict[str, Any]]:
     for row in trace.injections:
         guidance.setdefault(row.step_index, []).append(_values(row, "run_id", "step_index"))
     return [
-        {**_values(step, "run_id"), "guidance": guidance.get(step.step_index, [])}
+        {
+            **_values(step, "run_id"),
+            "assessment": assessment(step),
+            "guidance": guidance.get(step.step_index, []),
+        }
         for step in trace.steps
     ]
 

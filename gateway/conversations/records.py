@@ -20,7 +20,7 @@ from gateway.observability.live_events import Event
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import STANDING, Item
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import ETrace, PatternMatch, Tier, etrace_of
 from gateway.steering.guidance.state import Injection
 from gateway.steering.transcript.interventions import (
     WORDS_CHARACTERS,
@@ -38,7 +38,6 @@ from gateway.stores.records import (
     OWN_MODE,
     CallRecord,
     CallRow,
-    CandidateRow,
     InjectionRow,
     ItemRecord,
     PrefixHashRecord,
@@ -194,7 +193,7 @@ def _step_rows(
             run_id=run, step_index=position.step, at=now, state=position.state.value
         )
     own, reply = newest.content or StepContent(), _reply_content(recorded.choices)
-    found = candidate_rows(result)
+    found = etraces_of(result)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(
         newest,
@@ -411,19 +410,13 @@ def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
     return rows + [_injection_row(result, run, at, item) for at, item in enumerate(others, start=2)]
 
 
-def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
+def etraces_of(result: SteeringResult) -> tuple[ETrace, ...]:
     """The patterns that the look-ups of this call found, given or not; lessons last."""
     if result.decision is None or result.unsteered:
         return ()
     decided = result.decision.decided
-    found = [
-        (each.tier, each.pattern_id, each.similarity, each.cleared) for each in decided.candidates
-    ]
-    lessons = [(e.pattern.tier, e.pattern.pattern_id, e.similarity, True) for e in decided.lessons]
-    return tuple(
-        CandidateRow(tier=tier.value, pattern_id=name, similarity=similarity, cleared=cleared)
-        for tier, name, similarity, cleared in (*found, *lessons)
-    )
+    lessons = [PatternMatch(pattern=e.pattern, similarity=e.similarity) for e in decided.lessons]
+    return (*decided.candidates, *[etrace_of(match, cleared=True) for match in lessons])
 
 
 def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:

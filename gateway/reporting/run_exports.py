@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from gateway.reporting.trace_state import trace_state
 from gateway.steering.transcript.steps import Action
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
@@ -43,7 +44,7 @@ def export_lines(traces: Sequence[RunTrace], form: str, *, first: bool) -> bytes
     if form == "csv":
         head = [RUN_COLUMNS] if first else []
         return csv_lines([*head, *(run_row(trace.run) for trace in traces)])
-    make = _chat if form == "openai" else _whole
+    make = _chat if form == "openai" else trace_state
     return b"".join(orjson.dumps(made, default=as_json_value) + b"\n" for made in map(make, traces))
 
 
@@ -79,10 +80,6 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
         for row in rows
     )
     return out.getvalue().encode("utf-8", "replace")
-
-
-def _whole(trace: RunTrace) -> dict[str, Any]:
-    return {"run": trace.run, "steps": trace.steps, "guidance": trace.injections}
 
 
 def _chat(trace: RunTrace) -> dict[str, Any]:

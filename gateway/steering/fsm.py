@@ -24,6 +24,17 @@ class FSMState(enum.Enum):
     END = "END"
 
 
+FSM_THRESHOLDS = (
+    "fast_threshold",
+    "slow_threshold",
+    "skip_threshold",
+    "hysteresis_margin",
+    "fast_window",
+    "slow_window",
+    "skip_window",
+)
+"""The names of what the state machine decides by: four numbers in [0, 1], then three windows."""
+
 HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 
 
@@ -48,9 +59,9 @@ class FSMSettings:
     skip_exit: SkipExit = "hold"
 
     def __post_init__(self) -> None:
-        for name in ("fast_threshold", "slow_threshold", "skip_threshold", "hysteresis_margin"):
+        for name in FSM_THRESHOLDS[:4]:
             refuse_outside_unit(name, getattr(self, name))
-        for name in ("fast_window", "slow_window", "skip_window"):
+        for name in FSM_THRESHOLDS[4:]:
             refuse_below_one(name, getattr(self, name))
         fast, slow, skip = self.fast_threshold, self.slow_threshold, self.skip_threshold
         if fast >= slow:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gateway import errors
 from gateway.config import KeyRights
+from gateway.steering.guidance.pattern import ETrace
 from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
@@ -157,28 +158,19 @@ class StepContent(Struct, frozen=True, kw_only=True):
     human: tuple[Intervention, ...] = ()
 
 
-class CandidateRow(Struct, frozen=True, kw_only=True):
-    """An e1 or e2 pattern that a look-up found at a step, similar enough to be given or not."""
-
-    tier: str
-    pattern_id: str
-    similarity: float
-    cleared: bool
-
-
 class StepReadings(Struct, frozen=True, kw_only=True):
     """The readings of a step, which share one column. `loop_count`: times that a call of the step
     gave the same result before. `e1_match`: the most similar e1 pattern that cleared its gate.
-    `candidates`: all e1 and e2 patterns above the recall floor, the most similar first. `acts`:
-    kinds of what was decided to be done, in every mode alike; OWN_MODE alone where the client chose
-    the mode."""
+    `candidates`: all e1 and e2 patterns above the recall threshold, and the universal rules for the
+    agent, the most similar first. `acts`: kinds of what was decided to be done, in every mode
+    alike; OWN_MODE alone where the client chose the mode."""
 
     scores: Mapping[str, float] = {}
     fired: tuple[str, ...] = ()
     evidence: Mapping[str, str] = {}
     loop_count: int = 0
     e1_match: str | None = None
-    candidates: tuple[CandidateRow, ...] = ()
+    candidates: tuple[ETrace, ...] = ()
     acts: tuple[str, ...] = ()
 
 

@@ -22,7 +22,7 @@ from tests.patience import DEADLINE_MS
 # Low gates, so that there is much guidance to check.
 EAGER = {
     "steering": {"deadline_ms": DEADLINE_MS},
-    "etraces": {"e2_gate": 0.3, "recall_floor": 0.0},
+    "etraces": {"e2_gate": 0.3, "recall_threshold": 0.0},
     "learning": {"interval_s": 0.01},  # it reads runs beside the calls, and embeds what it finds
 }
 NEAR_MANY = {

@@ -12,7 +12,7 @@ from tests.live.test_guidance_rules import NEAR_MANY
 from tests.relay.processes import run
 from tests.replicas.fleet import ENVIRONMENT
 
-EAGER: dict[str, Any] = {"etraces": {"e2_gate": 0.3, "recall_floor": 0.0}}
+EAGER: dict[str, Any] = {"etraces": {"e2_gate": 0.3, "recall_threshold": 0.0}}
 """Settings with which the searched tiers are given at most runs, as far as their caps allow."""
 
 _STARTER = Path(gateway.library.__file__).with_name("starter.jsonl")

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, kinds
+from gateway.steering.guidance.pattern import (
+    ETrace,
+    Pattern,
+    PatternMatch,
+    Query,
+    Tier,
+    causes,
+    etrace_of,
+    kinds,
+)
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import (
     FRAME_CHARS,
@@ -42,15 +51,6 @@ class Item(Struct, frozen=True, kw_only=True):
         return f"{self.tier.value}:{self.match.pattern.pattern_id}"
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
-    """An e1 or e2 pattern above the recall floor; `cleared`: it was similar enough to be given."""
-
-    tier: Tier
-    pattern_id: str
-    similarity: float
-    cleared: bool
-
-
 class LessonDecision(Struct, frozen=True, kw_only=True):
     """One lesson that fitted a call, and whether it was given. `share`: the probability with which
     it was to be given; `key`: of the failure that it fitted."""
@@ -73,7 +73,7 @@ class Decided(Struct, frozen=True, kw_only=True):
     directive: str = ""
     reasons: tuple[str, ...] = ()
     lessons: tuple[LessonDecision, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[ETrace, ...] = ()
 
 
 def decide(
@@ -99,20 +99,18 @@ def decide(
     )
 
 
-def _candidates(planned: Plan, found: Found) -> tuple[Candidate, ...]:
-    """The e1 and e2 patterns above the recall floor, those that may not be given included."""
+def _candidates(planned: Plan, found: Found) -> tuple[ETrace, ...]:
+    """The e1 and e2 patterns above the recall threshold, those that may not be given included, and
+    the universal rules for this agent; the most similar first."""
     candidates = []
     for query in planned.queries:
-        matches = () if query.tier is Tier.E3 else found.get(query.tier, ())
-        cleared = {match.pattern.pattern_id for match in passing(query, matches)}
+        matches = found.get(query.tier, ())
+        clearing = passing(query, matches)
+        cleared = {match.pattern.pattern_id for match in clearing}
+        listed = clearing if query.tier is Tier.E3 else matches
         candidates += [
-            Candidate(
-                tier=query.tier,
-                pattern_id=match.pattern.pattern_id,
-                similarity=match.similarity,
-                cleared=match.pattern.pattern_id in cleared,
-            )
-            for match in matches
+            etrace_of(match, cleared=match.pattern.pattern_id in cleared)
+            for match in listed
             if match.similarity >= query.floor
         ]
     return tuple(sorted(candidates, key=lambda each: (-each.similarity, each.pattern_id)))

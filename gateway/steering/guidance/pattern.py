@@ -175,6 +175,36 @@ class PatternMatch(Struct, frozen=True, kw_only=True):
     similarity: float
 
 
+class ETrace(Struct, frozen=True, kw_only=True):
+    """A pattern that was retrieved for a step, as the run's record holds it."""
+
+    tier: str  # e1, e2 or e3
+    level: str = ""  # the same by its older name; empty in records of earlier versions
+    pattern_id: str
+    similarity: float  # cosine, 1.0 for listed e3 patterns
+    cleared: bool  # similar enough to be given
+    fields: Mapping[str, Any] = {}  # the payload as it was then; only of one that cleared
+    failure_type: str | None = None
+    model_family: str = ""
+    source_trace_id: str | None = None  # the run that taught it
+
+
+def etrace_of(match: PatternMatch, *, cleared: bool) -> ETrace:
+    """What a step's record holds of a pattern that a look-up found."""
+    pattern = match.pattern
+    return ETrace(
+        tier=pattern.tier.value,
+        level=pattern.tier.value,
+        pattern_id=pattern.pattern_id,
+        similarity=match.similarity,
+        cleared=cleared,
+        fields=pattern.fields if cleared else {},
+        failure_type=pattern.failure_type,
+        model_family=pattern.model_family,
+        source_trace_id=pattern.source_trace_id,
+    )
+
+
 def content(fields: Mapping[str, Any]) -> PatternContent:
     """The texts of a payload of any of the three shapes. Never raises; unknown keys are ignored."""
 

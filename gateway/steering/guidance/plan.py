@@ -109,7 +109,7 @@ def _queries(
     base = Query(
         tier=Tier.E3,
         model=moment.model,
-        floor=settings.recall_floor,
+        floor=settings.recall_threshold,
         exclude=frozenset(guidance.pattern_ids),
     )
     queries, reasons = [], []

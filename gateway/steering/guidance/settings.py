@@ -22,12 +22,13 @@ class EtraceSettings:
     `*_steps` = newest steps that make the query; `*_top_k`, `e3_max` = patterns wanted;
     `e1_per_run` = injections of tier e1 in a run, `e2_per_type` = of tier e2 for each failure type
     (steps without one count as a type); `e1_composite` = composite above which the e1 gate opens,
-    `e1_lookback_steps` = how long a fired monitor keeps it open; `recall_floor` = similarity under
-    which a pattern is no candidate; `e1_gate`, `e2_gate` = similarity needed for an injection, None
-    = the value calibrated for the embedder in use; `e2_margin` = how far behind the best pattern a
-    further one may be; `e2_by_cause` = patterns for the cause of the trouble first; `e3_max_tokens`
-    = tokens of all universal rules of a run, 0 = any number; `e3_when` = on calls that offer tools,
-    or on each first call; `e3_by_kind` = only the rules for the kind of agent that the tools show.
+    `e1_lookback_steps` = how long a fired monitor keeps it open; `recall_threshold` = similarity
+    under which a pattern is no candidate; `e1_gate`, `e2_gate` = similarity needed for an
+    injection, None = the value calibrated for the embedder in use; `e2_margin` = how far behind the
+    best pattern a further one may be; `e2_by_cause` = patterns for the cause of the trouble first;
+    `e3_max_tokens` = tokens of all universal rules of a run, 0 = any number; `e3_when` = on calls
+    that offer tools, or on each first call; `e3_by_kind` = only the rules for the kind of agent
+    that the tools show.
     Source: reference section 6.1."""
 
     enabled: bool = True
@@ -48,13 +49,13 @@ class EtraceSettings:
     e3_max_tokens: int = 120
     e3_when: E3When = "tools"
     e3_by_kind: bool = True
-    recall_floor: float = 0.25
+    recall_threshold: float = 0.25
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "e1_steps", "e2_steps")
         _at_least(self, 0, "e1_top_k", "e1_per_run", "e1_lookback_steps", "e2_top_k", "e2_per_type")
         _at_least(self, 0, "e3_max", "e3_max_tokens")
-        _in_unit(self, "e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_floor")
+        _in_unit(self, "e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_threshold")
         _one_of(self, "e2_when", ("always", "at_risk"))
         _one_of(self, "e3_when", ("tools", "always"))
 

@@ -1,0 +1,64 @@
+"""A run as `TraceState`: its state, a log of its steps, and what was found and alarmed at each."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from gateway.steering.guidance.pattern import ETrace, Tier
+from gateway.stores.queries import RunTrace
+from gateway.stores.records import StepRow
+
+
+class StepLogEntry(Struct, frozen=True, kw_only=True):
+    """One step in short; step 0 is the run's first call."""
+
+    step: int
+    fsm_state: str  # after the step was scored
+    difficulty: float | None = None  # in [0, 1]; None: not scored
+    monitors_fired: tuple[str, ...] = ()
+
+
+class StepAssessment(Struct, frozen=True, kw_only=True):
+    """What was found at a step. `e1_match`: the most similar pattern of tier e1 that cleared its
+    gate; `e2_matches`: those of e2 and e3 that did, the most similar first."""
+
+    e1_match: ETrace | None = None
+    e2_matches: tuple[ETrace, ...] = ()
+    monitors_fired: tuple[str, ...] = ()
+
+
+def step_log(steps: Iterable[StepRow]) -> list[StepLogEntry]:
+    """The log of these steps."""
+    return [
+        StepLogEntry(
+            step=step.step_index,
+            fsm_state=step.state,
+            difficulty=step.difficulty,
+            monitors_fired=step.fired,
+        )
+        for step in steps
+    ]
+
+
+def assessment(step: StepRow) -> StepAssessment:
+    """The assessment in a step's record."""
+    cleared = [found for found in step.candidates if found.cleared]
+    e1 = [found for found in cleared if found.tier == Tier.E1.value]
+    return StepAssessment(
+        e1_match=e1[0] if e1 else None,
+        e2_matches=tuple([found for found in cleared if found not in e1]),
+        monitors_fired=step.fired,
+    )
+
+
+def trace_state(trace: RunTrace) -> dict[str, Any]:
+    """A run with all that is recorded of it, for an export."""
+    return {
+        "run": trace.run,
+        "current_state": trace.run.state,
+        "step_log": step_log(trace.steps),
+        "steps": [{**asdict(step), "assessment": assessment(step)} for step in trace.steps],
+        "guidance": trace.injections,
+    }
