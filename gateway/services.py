@@ -116,6 +116,7 @@ class Services:
             opened.learning.book,
             RunWorkloads(rules, opened.workloads, self.catalogue.price),
             refusals.places,
+            accounting.holds.muted,
         )
         self._users = 0
         self._retired = False

@@ -170,7 +170,8 @@ class HeldView(BaseModel):
 
     subject: str
     action: str | None = described(
-        "stop, pause, ask (it waits for an answer), off (steering), or null: it may go on."
+        "stop, pause, ask (it waits for an answer), off (steering), mute (a kind of alarm in a "
+        "project), or null: it may go on."
     )
     reason: str
     author: str = described("A person's name, where known.")

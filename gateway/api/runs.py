@@ -33,7 +33,7 @@ from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.auth.access import Access
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
-from gateway.reporting import trace_state
+from gateway.reporting import trace_state, wrong_alarms
 from gateway.steering.fsm import FSM_THRESHOLDS
 from gateway.stores import queries
 from gateway.stores.learning import OutcomeRow
@@ -311,6 +311,61 @@ async def keep_outcome(
         values = {"outcome": body.outcome, "score": body.score, "comment": body.comment}
         await note(runtime, access, "outcome", "report", run.id, values)
     return run.id
+
+
+class WrongAlarmBody(BaseModel):
+    """The alarm that was wrong, and why. `undo`: it was right after all, and is muted no more."""
+
+    model_config = ConfigDict(extra="forbid")
+    step: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = described(
+        "Of this step; by default of the newest one with an alarm.", None
+    )
+    reason: Annotated[str, Field(max_length=300)] = ""
+    undo: bool = False
+
+
+MutedAlarm = shape(
+    "MutedAlarm",
+    "Kinds of alarms that are muted for a project, or are so no more.",
+    run_id=str,
+    step=int,
+    project=str,
+    monitors=list[str],
+    muted=bool,
+)
+
+
+@OPERATIONS.add(
+    "POST /api/runs/{run_id}/wrong-alarm", MutedAlarm, "What is muted.", body=WrongAlarmBody
+)
+async def mute_alarm(request: ApiRequest[RunOfTenant]) -> ApiResponse:
+    """Say that an alarm was wrong: alarms of its kind give no text and no act in the run's project
+    from now on, and are still recorded."""
+    body = request.read(WrongAlarmBody) if request.body else WrongAlarmBody()
+    found = await keep_wrong_alarm(
+        request.runtime, request.params.run_id, body, request.access, request.tenant
+    )
+    return ApiResponse(
+        {**picked(found, "run_id", "step", "project", "monitors"), "muted": not body.undo}
+    )
+
+
+async def keep_wrong_alarm(
+    runtime: "Runtime", run_id: str, body: WrongAlarmBody, access: Access, tenant: str | None
+) -> wrong_alarms.AlarmsOfStep:
+    """Mute the kinds of a step's alarms for the run's project, or end that. Raises: NotFound: there
+    is no such run, or no alarm at the step; StoreError."""
+    found = await wrong_alarms.find_alarms(runtime.runs, run_id, body.step, tenant)
+    if found is None:
+        where = "" if body.step is None else f" at step {body.step}"
+        raise NotFound(f"there is no alarm{where} in a run {run_id[:80]!r}", param="run_id")
+    for control in found.holds(body.reason, access.author):
+        if body.undo:
+            await runtime.holds.release(control.subject)
+        else:
+            await runtime.holds.hold(control)
+    await note(runtime, access, *found.said(wrong=not body.undo))
+    return found
 
 
 @OPERATIONS.add("GET /api/facets", queries.Facets, "The values.")

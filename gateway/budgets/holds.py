@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
-from gateway.stores.budgets import STEERING, AccountKey, BudgetStore, Control
+from gateway.steering.monitors import MONITORS
+from gateway.stores.budgets import STEERING, AccountKey, BudgetStore, Control, alarm_subject
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.sql.budgets import ControlStore
@@ -56,6 +57,13 @@ class Holds:
         """The hold on any of the subjects: a stop before a question before a pause."""
         found = [self._held[name] for name in subjects if name in self._held]
         return min(found, key=lambda each: _FIRST.index(each.action), default=None)
+
+    def muted(self, tenant: str, project: str) -> frozenset[str]:
+        """The monitors whose alarms are muted for a project."""
+        if not self._held:
+            return frozenset()
+        subjects = {name: alarm_subject(tenant, project, name) for name in MONITORS}
+        return frozenset([name for name, subject in subjects.items() if subject in self._held])
 
     def runs_below(self, conversation_id: str) -> list[str]:
         """The ids of held runs of a conversation."""

@@ -24,6 +24,7 @@ from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.routing import RoutingReport, read_routing
 from gateway.reporting.savings import read_savings
 from gateway.reporting.week import monday_of, read_week
+from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
@@ -85,7 +86,10 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         ledger, _ = await read_savings(stores, 0.0, time.time(), tenant)
         sums = stores.attribution
         paid = await sums.groups(RunFilter(tenant=tenant), "tag:paid") if sums else ()
-        shown = {**structs.asdict(found), "savings": ledger, "paid": paid}
+        projects = await alarms_by_project(stores, tenant)
+        wrong = [{**structs.asdict(each), "share": each.share} for each in projects]
+        extra = {"savings": ledger, "paid": paid, "wrong_alarms": wrong}
+        shown = {**structs.asdict(found), **extra}
     else:
         runs = await store.experiment_runs(args.experiment, tenant=tenant)
         if not runs:

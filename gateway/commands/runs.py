@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,7 @@ from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
+from gateway.reporting.wrong_alarms import find_alarms
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
 from gateway.stores.budgets import STEERING, Action, Control
@@ -76,6 +78,11 @@ def add_parser(commands: Any) -> None:
     outcome.add_argument("--id", default="{id}", metavar="FORM", help=_FORM)
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
+    wrong = add_verb(verbs, "wrong", "say that an alarm was wrong: mute its kind", _wrong)
+    wrong.add_argument("run_id", help="id of the run")
+    newest = "step of the alarm (default: the newest one with an alarm)"
+    wrong.add_argument("step", nargs="?", type=int, help=newest)
+    wrong.add_argument("--undo", action="store_true", help="it was right: mute it no more")
     tail = add_verb(verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail)
     tail.add_argument("--tenant", help="only runs of this tenant")
     tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
@@ -407,6 +414,21 @@ async def _resume(stores: Stores, _settings: Settings, args: argparse.Namespace)
 def _say_held(args: argparse.Namespace, subject: str, action: str | None) -> None:
     done = {"stop": "stopped", "pause": "paused", "off": "off", None: "may continue"}[action]
     say(as_line({"subject": subject, "action": action}) if args.json else f"{subject}: {done}")
+
+
+async def _wrong(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    controls = kept(stores.controls, _NO_STOPS)
+    found = await find_alarms(stores.runs, args.run_id, args.step, None)
+    if found is None:
+        raise ConfigError(f"there is no such alarm in a run {args.run_id!r}")
+    for control in found.holds(args.reason, args.author):
+        await (controls.release(control.subject) if args.undo else controls.hold(control))
+    if stores.changes is not None:
+        kind, act, subject, said = found.said(wrong=not args.undo)
+        await stores.changes.note(kind, act, subject, said, author=args.author)
+    names, project = ", ".join(found.monitors), found.project or "(none)"
+    done = "acted on again" if args.undo else "muted"
+    answer(args, {**asdict(found), "muted": not args.undo}, f"{names}: {done} in project {project}")
 
 
 async def _steering(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

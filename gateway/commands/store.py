@@ -35,7 +35,7 @@ _ACTS = {
     "pilot": ("start", "stop", "apply"),
     "policy": ("publish", "rollback"),
     "steering": ("off", "on"),
-    "runs": ("stop", "pause", "resume", "approve", "deny", "outcome"),
+    "runs": ("stop", "pause", "resume", "approve", "deny", "outcome", "wrong"),
 }
 ADMIN_KEY = "GATEWAY_ADMIN_KEY"
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")

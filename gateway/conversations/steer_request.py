@@ -37,6 +37,7 @@ from gateway.steering.guidance.state import Place
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import split_ending
+from gateway.steering.monitors.muting import without_muted
 from gateway.steering.steer import (
     NO_LIBRARY,
     Advice,
@@ -88,6 +89,10 @@ class PatternLookup(Protocol):
     async def look_up_all(self, queries: Sequence[Query], tenant: str) -> Found: ...
 
 
+Muted = Callable[[str, str], frozenset[str]]
+"""Gives the monitors whose alarms are muted for a tenant's project."""
+
+
 class LessonLookup(Protocol):
     """Finds lessons for failures, and rules for a run; nothing when it cannot."""
 
@@ -124,10 +129,12 @@ class RequestSteerer:
         lessons: LessonLookup | None = None,
         workloads: RunWorkloads | None = None,
         places: RefusedPlaces | None = None,
+        muted: Muted = lambda tenant, project: frozenset(),
     ) -> None:
         self.rules = rules
         self.places = places or RefusedPlaces()
         self._models = models
+        self._muted = muted
         self._lookup = lookup
         self._history = history
         self._judge = judge
@@ -232,7 +239,8 @@ class RequestSteerer:
             fold = conversation.run.ready_fold(self.rules.policy)
             try:
                 outcomes = await fold_transcript(fold, transcript)
-                run = _take(conversation, fold, outcomes, now)
+                acted_on = [self._unmuted(result, outcome) for outcome in outcomes]
+                run = _take(conversation, fold, outcomes, acted_on, now)
             except BaseException:
                 conversation.run.fold = None  # what is stored counts, not a fold half read
                 raise
@@ -332,7 +340,13 @@ class RequestSteerer:
             rates=self._workloads.rates(result, request),
         )
         unit = conversation.unit or conversation.id
-        proposal = propose(rules, current.memory, result.position, facts, unit)
+        position = result.position
+        if position.latest is not None:
+            acted_on = self._unmuted(result, position.latest)
+            if acted_on.readings.fired != position.latest.readings.fired:
+                result.reasons.append(f"alarm muted for project {result.project!r}")
+            position = replace(position, latest=acted_on)
+        proposal = propose(rules, current.memory, position, facts, unit)
         found: Found = {}
         if proposal.plan.queries and self._lookup is not None:
             with timed(timings, "look_up"):
@@ -355,6 +369,16 @@ class RequestSteerer:
         result.reasons += decision.reasons
         with timed(timings, "place"):
             return self._place(result, request, decision)
+
+    def _unmuted(self, result: SteeringResult, outcome: StepOutcome) -> StepOutcome:
+        """The outcome to act on: nothing follows from alarms that are muted for the project."""
+        muted = self._muted(result.conversation.tenant, result.project)
+        if not muted:
+            return outcome
+        weights = self.rules.policy.monitors.resolved_weights()
+        readings = without_muted(outcome.readings, muted, weights)
+        severity = outcome.severity if readings.fired else 0
+        return replace(outcome, readings=readings, severity=severity)
 
     def use_requested_model(
         self, result: SteeringResult, request: SteeredRequest, reason: str
@@ -456,15 +480,20 @@ class RequestSteerer:
 
 
 def _take(
-    conversation: Conversation, fold: ConversationFold, outcomes: Sequence[StepOutcome], now: float
+    conversation: Conversation,
+    fold: ConversationFold,
+    outcomes: Sequence[StepOutcome],
+    acted_on: Sequence[StepOutcome],
+    now: float,
 ) -> RunFold:
-    """Keep the outcomes of new steps; the newest run, with its memory up to date."""
+    """Keep the outcomes of new steps; the newest run, with its memory up to date. `acted_on`: the
+    outcomes as decisions see them."""
     conversation.unsaved.add(outcomes)
     current, run, history = conversation.run, fold.runs[-1], conversation.history
     current.unscored_calls = 0
     if run.index != current.index:
         current.begin(run.index, now)
-    current.memory = observe(current.memory, outcomes, run.index)
+    current.memory = observe(current.memory, acted_on, run.index)
     steps = sum([each.steps for each in fold.runs])
     if steps != history.branch.steps:
         history.branch = replace(history.branch, steps=steps)

@@ -15,6 +15,7 @@ from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.week import monday_of, read_week
+from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import STATES, HealthSummary
@@ -110,11 +111,15 @@ async def show_health(visit: Visit) -> Page:
     lost = visit.runtime.unsteered.unrecorded.total() if visit.tenant is None else 0
     places = visit.runtime.services.steerer.places.listed()
     closed = [each for each in places if visit.tenant in (None, each[0].tenant)]
+    shown = {
+        "closed": closed,
+        "wrong": await alarms_by_project(visit.runtime.opened.stores, visit.tenant),
+    }
     if visit.fragment:
-        values = {"closed": closed, **health_values(await read, lost)}
+        values = {**shown, **health_values(await read, lost)}
         return Page(template="health_body.html", values=values)
     summary, filters = await asyncio.gather(read, filter_values(visit))
-    values = {"title": "Health", "closed": closed, **health_values(summary, lost), **filters}
+    values = {"title": "Health", **shown, **health_values(summary, lost), **filters}
     return Page(template="health.html", values=values)
 
 

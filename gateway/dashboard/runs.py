@@ -17,7 +17,7 @@ from gateway.api import params
 from gateway.api.audit import CommentBody, act_view
 from gateway.api.budgets import MAX_REASON, AccountBody, ControlBody, allow, answer, hold
 from gateway.api.operations import note
-from gateway.api.runs import OutcomeBody, keep_outcome
+from gateway.api.runs import OutcomeBody, WrongAlarmBody, keep_outcome, keep_wrong_alarm
 from gateway.api.views import picked, thresholds
 from gateway.budgets.holds import answer_path
 from gateway.budgets.texts import account_view, amount
@@ -28,7 +28,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reader.questions import KINDS
 from gateway.steering.experiments import ARMS
-from gateway.steering.monitors import MONITORS
+from gateway.steering.monitors import ALARMING, MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action, Control
 from gateway.stores.learning import READER
@@ -189,6 +189,11 @@ async def control(visit: Visit) -> Page:
         await answer(visit.runtime, subject, action == "approve", _said(visit), visit.tenant)
     elif action in ("raise", "lift"):
         await _allow(visit, form)
+    elif action in ("wrong", "right"):
+        given = {"step": form.get("step", ""), "undo": action == "right"}
+        body = params.read_model(WrongAlarmBody, given)
+        await keep_wrong_alarm(visit.runtime, run_id, body, visit.access, visit.tenant)
+        return redirect(f"/dashboard/runs/{quote(run_id)}?step={body.step}#step-{body.step}")
     elif action == "comment":
         params.read_model(CommentBody, {"comment": form.get("comment", "")})
         await find_trace(visit, content=False, limit=0)
@@ -395,11 +400,16 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     last = trace.steps[-1].step_index if trace.steps else after
     rows = await visit.runtime.learning.outcomes(visit.tenant, trace.run.id)
     read = {row.metric: row.comment for row in rows if row.source == READER}
+    project = trace.run.tags.get("project", "")
     return {
         "run": trace.run,
         "read": read,
         "kinds": KINDS,
         "cards": await _cards(visit, trace),
+        "project": project,
+        "muted": visit.runtime.holds.muted(trace.run.tenant, project),
+        "alarming": ALARMING,
+        "may_mute": visit.access.controls,
         "fire": visit.runtime.settings.monitors.fire_threshold,
         "earlier": after if after >= 0 else None,
         "later": last if last < trace.run.totals.steps else None,

@@ -21,7 +21,7 @@ class StepLogEntry(Struct, frozen=True, kw_only=True):
 
 
 class StepAssessment(Struct, frozen=True, kw_only=True):
-    """What was found at a step. `e1_match`: the most similar pattern of tier e1 that cleared its
+    """The findings at a step. `e1_match`: the most similar pattern of tier e1 that cleared its
     gate; `e2_matches`: those of e2 and e3 that did, the most similar first."""
 
     e1_match: ETrace | None = None

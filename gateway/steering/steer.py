@@ -421,7 +421,7 @@ def _plan(
 
 
 def _without_kept(decided: Decided) -> Decided:
-    """What was decided; earlier blocks have no place, since the server has them in its history."""
+    """The decision; earlier blocks have no place in it, as the server has them in its history."""
     blocks = []
     for block in decided.state.injections:
         kept = block.place != "system" and block.step < decided.step

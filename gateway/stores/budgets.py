@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
+from urllib.parse import quote
 
 from msgspec import MsgspecError, Struct, json, structs
 
@@ -420,8 +421,13 @@ class BudgetStore(ABC):
         """Remove accounts that end by themselves and were last used before; how many."""
 
 
-Action = Literal["stop", "pause", "ask", "off"]
+Action = Literal["stop", "pause", "ask", "off", "mute"]
 STEERING = "steering"  # the subject of the hold that switches guidance and routing off everywhere
+
+
+def alarm_subject(tenant: str, project: str, monitor: str) -> str:
+    """The subject of the hold that mutes one kind of alarm in a project of a tenant."""
+    return "/".join(["alarm", *[quote(part, safe="") for part in (tenant, project, monitor)]])
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -436,8 +442,8 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """A hold on a run (`subject` is its id), on a conversation and all below it, or on STEERING,
-    which is then `off`. `author`: who
+    """A hold on a run (`subject` is its id), on a conversation and all below it, on STEERING, which
+    is then `off`, or on a kind of alarm (`alarm_subject`), which is then muted. `author`: who
     ordered it, where known. `about`: the question of an `ask`, which a stop after it keeps."""
 
     subject: str

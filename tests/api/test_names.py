@@ -50,11 +50,12 @@ def traces(start: Start, upstream: ScriptedUpstream) -> tuple[dict[str, Any], di
         for pattern in PATTERNS:
             answer = client.post("/api/patterns", params={"tenant": "default"}, json=pattern)
             assert answer.is_success, answer.text
+    with client_of(server) as client:
         agent = Agent(client, upstream, "Find the file and read it to me.")
         for _ in range(7):
             agent.step()
         trace = client.get(f"/api/runs/{agent.run_id}").json()
-        lines = client.get("/api/export", params={"form": "jsonl"}).text.splitlines()
+        lines = client.get("/api/export", params={"format": "jsonl"}).text.splitlines()
     return trace, json.loads(lines[0])
 
 

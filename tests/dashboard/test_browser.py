@@ -475,3 +475,32 @@ async def test_a_replay_page_fits_its_window_and_loads_nothing(
     assert await tab.js(radius) == "8px"
     assert set(tab.requested) == {page.as_uri()}
     assert tab.problems == []
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_an_alarm_is_called_wrong_by_a_key_or_a_click(
+    start: Start, upstream: ScriptedUpstream, tab: Tab, width: int
+) -> None:
+    """At the step that is chosen; the page says that the kind is muted, and takes it back."""
+    server = start()
+    await tab.look(width=width)
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 8)
+    await tab.log_in(server.url, process_key())
+    await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}?step=7#step-7")
+    assert await tab.js("document.body.scrollWidth <= innerWidth")
+    await tab.key("ArrowLeft")
+    await tab.key("ArrowRight")
+    if SHOTS:
+        await tab.picture(Path(SHOTS, f"alarm-{width}.png"))
+    before = "document.querySelector('#step-7 [data-wrong]').value"
+    assert await tab.js(before) == "wrong"
+    await tab.key("w")
+    await tab.until(f"{before} === 'right'")
+    assert "muted in" in await tab.js("document.querySelector('#step-7 header').textContent")
+    if SHOTS:
+        await tab.picture(Path(SHOTS, f"alarm-muted-{width}.png"))
+    await tab.following("document.querySelector('#step-7 [data-wrong]').click()")
+    await tab.until(f"{before} === 'wrong'")
+    await quiet(tab, server)

@@ -108,13 +108,14 @@ ITEMS_CASES = [
         [user([{"type": "input_text", "text": "Go on."}, INPUT])],
     ),
 ]
+MORE: list[dict[str, Any]] = [{}, {"response": {"error": "no"}}, {"response": {}}]
 CONTENTS_CASES = [
     (
         [{"role": role, "parts": [response(**more)]}],
         [{"role": role, "parts": [response(**more), {"text": TEXT}]}],
     )
     for role in ("user", "function")
-    for more in ({}, {"response": {"error": "no"}}, {"response": {}})
+    for more in MORE
 ]
 CASES = [
     *[(CHAT, {}, CHAT_BEFORE, *case) for case in CHAT_CASES],

@@ -54,7 +54,7 @@ def test_the_directive_is_in_the_run_log(gateway_server: Start, upstream: Script
     (row,) = [g for step in trace["steps"] for g in step["guidance"] if g["source"] == "skip"]
     assert row["text"].startswith("WRAP UP: budget token_budget: 140 of 100 tokens used. Bring ")
     assert row["applied"]
-    assert row["placement"] in ("system", "message")
+    assert row["placement"] == "result"
     assert trace["steps"][-1]["guidance"][0] == row
     metrics = httpx.get(f"{server.url}/metrics").text
     assert 'gateway_injections_total{source="skip"} 1.0' in metrics

@@ -122,9 +122,8 @@ async def test_guided_instructions_that_come_back_are_not_doubled(
         await agent.turn("FAILED test_it - AssertionError")
         system = upstream.last.messages[0]
         frames = guidance_frames({"messages": [system]})
-        assert len(frames) == len(set(frames)) > 0
+        assert len(frames) == 1
         agent.messages[0] = system
-    assert len(frames) > 1
 
 
 async def test_a_fork_far_back_in_a_long_run(

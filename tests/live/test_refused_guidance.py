@@ -47,14 +47,15 @@ async def test_a_run_with_a_strict_provider_goes_to_its_end(
     http: httpx.AsyncClient,
     tmp_path: Path,
 ) -> None:
-    """The first call is sent twice, each later one once: the place is closed for the client."""
+    """The head and the end of the newest message are tried once each, with a call sent twice;
+    each later call is sent once: the places are closed for the client."""
     upstream.default = strict(worker(4), status)
     path = tmp_path / "runs.db"
     server = gateway_server({**GUIDING, "storage": {"path": str(path)}})
     agent = Agent(http, server.base_url, stream=stream)
     answers = await agent.run(5)
     assert [answer.status for answer in answers] == [200] * 5
-    assert [answer.gateway("attempts") for answer in answers] == ["2", "1", "1", "1", "1"]
+    assert [answer.gateway("attempts") for answer in answers] == ["2", "2", "1", "1", "1"]
     assert [answer.gateway("guidance") for answer in answers] == [None] * 5
     trace_of = await trace(path, answers[0].conversation)
     first = trace_of.steps[0].call

@@ -219,6 +219,11 @@
       }[event.key];
       const slider = one("#step-slider");
       const here = event.target === slider || event.target.closest(".step") || event.target === document.body;
+      if (event.key === "w" && here && chosen >= 0) {
+        const wrong = one(`#step-${steps[chosen].step} [data-wrong][value="wrong"]`);
+        if (wrong) wrong.click();
+        return;
+      }
       if (next === undefined || next < 0 || !here) return;
       if ((event.key === "Home" || event.key === "End") && event.target !== slider) return;
       event.preventDefault();

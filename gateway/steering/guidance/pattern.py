@@ -183,14 +183,14 @@ class ETrace(Struct, frozen=True, kw_only=True):
     pattern_id: str
     similarity: float  # cosine, 1.0 for listed e3 patterns
     cleared: bool  # similar enough to be given
-    fields: Mapping[str, Any] = {}  # the payload as it was then; only of one that cleared
+    fields: Mapping[str, Any] = {}  # the payload as it was then, of one that cleared; no lesson's
     failure_type: str | None = None
     model_family: str = ""
     source_trace_id: str | None = None  # the run that taught it
 
 
 def etrace_of(match: PatternMatch, *, cleared: bool) -> ETrace:
-    """What a step's record holds of a pattern that a look-up found."""
+    """The part of a pattern that a look-up found which a step's record holds."""
     pattern = match.pattern
     return ETrace(
         tier=pattern.tier.value,
@@ -198,7 +198,8 @@ def etrace_of(match: PatternMatch, *, cleared: bool) -> ETrace:
         pattern_id=pattern.pattern_id,
         similarity=match.similarity,
         cleared=cleared,
-        fields=pattern.fields if cleared else {},
+        # What was learned from runs can be forgotten, and is in no other record.
+        fields=pattern.fields if cleared and pattern.lesson is None else {},
         failure_type=pattern.failure_type,
         model_family=pattern.model_family,
         source_trace_id=pattern.source_trace_id,

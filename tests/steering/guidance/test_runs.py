@@ -164,6 +164,7 @@ def test_the_block_has_its_order(
         assert text.count(SKIP_DIRECTIVE) == (call.moment.state is FSMState.SKIP)
         if call.decided.directive:
             # Rules pinned in front are a block of their own where the directive is at the tail.
+            assert call.placed.directive is not None
             where = call.placed.directive.place
             same = [block for block in call.placed.added if block.place == where]
             assert all(text.index(SKIP_DIRECTIVE) < text.index(block.text) for block in same)

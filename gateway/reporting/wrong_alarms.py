@@ -1,0 +1,134 @@
+"""Alarms that a person called wrong: their kind is muted for the project, and they are counted.
+
+A muted kind is a hold on `alarm_subject`, so that every gateway on the store follows it; what was
+said is in the audit log. Runs without the tag `project` are one project, with an empty name."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.backends import Stores
+from gateway.steering.monitors import ALARMING, MONITORS
+from gateway.stores.budgets import Control, alarm_subject
+from gateway.stores.protocols import RunStore
+from gateway.stores.queries import RunFilter
+from gateway.stores.sql.changes import Change
+
+KIND = "alarm"  # of what was said about alarms, in the audit log
+_MOST_SAID = 10_000
+_WRONG, _RIGHT = "wrong", "right"
+
+
+class AlarmsOfStep(Struct, frozen=True, kw_only=True):
+    """The alarms of one step of a run. `monitors`: who raised them, never empty."""
+
+    run_id: str
+    tenant: str
+    project: str
+    step: int
+    monitors: tuple[str, ...]
+
+    def holds(self, reason: str, author: str) -> list[Control]:
+        """The holds that mute these kinds for the project."""
+        return [
+            Control(
+                subject=alarm_subject(self.tenant, self.project, monitor),
+                tenant=self.tenant,
+                action="mute",
+                reason=reason or f"wrong at step {self.step} of {self.run_id}",
+                at=time.time(),
+                author=author,
+            )
+            for monitor in self.monitors
+        ]
+
+    def said(self, *, wrong: bool) -> tuple[str, str, str, dict[str, Any]]:
+        """The entry in the audit log: kind, act, subject and fields."""
+        about = {"tenant": self.tenant, "project": self.project, "step": self.step}
+        act = _WRONG if wrong else _RIGHT
+        return KIND, act, self.run_id, {**about, "monitors": list(self.monitors)}
+
+
+class ProjectAlarms(Struct, frozen=True, kw_only=True):
+    """The alarms of a project, counted once for each run and kind. `wrong`: those called wrong;
+    `alarms`: all; `muted`: the kinds that are muted now."""
+
+    project: str
+    wrong: int
+    alarms: int
+    muted: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Wrong ones of all alarms, in [0, 1]."""
+        return self.wrong / max(self.alarms, self.wrong, 1)
+
+
+async def find_alarms(
+    runs: RunStore, run_id: str, step: int | None, tenant: str | None
+) -> AlarmsOfStep | None:
+    """The alarms of a step, by default of the newest one that has any; None without. Raises:
+    StoreError."""
+    trace = await runs.get_run(run_id, tenant=tenant, content=False)
+    for row in reversed(trace.steps if trace else ()):
+        monitors = tuple([name for name in ALARMING if name in row.fired]) or row.fired
+        if trace is not None and monitors and step in (None, row.step_index):
+            return AlarmsOfStep(
+                run_id=run_id,
+                tenant=trace.run.tenant,
+                project=trace.run.tags.get("project", ""),
+                step=row.step_index,
+                monitors=monitors,
+            )
+    return None
+
+
+async def alarms_by_project(stores: Stores, tenant: str | None) -> list[ProjectAlarms]:
+    """The projects in which an alarm was called wrong or is muted, by name. Raises: StoreError."""
+    if stores.changes is None:
+        return []
+    said = _newest(await stores.changes.find(kind=KIND, limit=_MOST_SAID))
+    wrong = Counter([key[:2] for key, act in said.items() if act == _WRONG])
+    listed = await stores.controls.list_controls() if stores.controls else ()
+    held = {control.subject for control in listed}
+    found = []
+    for owner, project in sorted({key[:2] for key in said}):
+        if tenant not in (None, owner):
+            continue
+        subjects = {name: alarm_subject(owner, project, name) for name in MONITORS}
+        found.append(
+            ProjectAlarms(
+                project=project,
+                wrong=wrong[owner, project],
+                alarms=await _count(stores, owner, project),
+                muted=tuple([name for name, subject in subjects.items() if subject in held]),
+            )
+        )
+    return found
+
+
+def _newest(said: Iterable[Change]) -> dict[tuple[str, str, str, str], str]:
+    """The newest word on each alarm, by tenant, project, run and monitor."""
+    newest: dict[tuple[str, str, str, str], str] = {}
+    for change in said:  # newest first
+        body = msgspec.json.decode(change.body)
+        for monitor in body.get("monitors", ()):
+            key = (body.get("tenant", ""), body.get("project", ""), change.subject, monitor)
+            newest.setdefault(key, body.get("act", ""))
+    return newest
+
+
+async def _count(stores: Stores, tenant: str, project: str) -> int:
+    """The alarms of a project's runs, one for each run and kind."""
+    total = 0
+    for monitor in ALARMING:
+        all_runs = RunFilter(tenant=tenant, monitor=monitor)
+        tagged = replace(all_runs, tags=(("project", project or None),))  # None: with any value
+        count = await stores.runs.count_runs(tagged)
+        total += count if project else await stores.runs.count_runs(all_runs) - count
+    return total
