@@ -14,6 +14,7 @@ from gateway.endpoints.body import ClientGone, DisconnectWatch, Receive, Scope, 
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.stores.protocols import StoreError, StoreUnavailable
+from gateway.text.sanitize import without_folders
 from gateway.upstream.base import header
 from gateway.wire.coerce import as_json_value
 
@@ -209,7 +210,8 @@ class Resource:
         except StoreUnavailable as error:
             raise unavailable(error) from error
         except StoreError as error:
-            raise GatewayError(f"the store failed: {error}", label=error.label) from error
+            message = f"the store failed: {without_folders(str(error))}"
+            raise GatewayError(message, label=error.label) from error
         if operation.needs == "control" and operation.method != "GET":
             await _note_operation(operation, request, response)
         if response.chunks is not None:
@@ -274,8 +276,8 @@ def unusable(message: str, code: str | None, label: str | None, *headers: Any) -
 
 def unavailable(error: StoreError) -> GatewayError:
     """The answer to a request while the store cannot be reached."""
-    message, retry = f"the store cannot answer now: {error}", ("retry-after", "1")
-    return unusable(message, "store_unavailable", error.label, retry)
+    message = f"the store cannot answer now: {without_folders(str(error))}"
+    return unusable(message, "store_unavailable", error.label, ("retry-after", "1"))
 
 
 def _head(response: ApiResponse, length: int | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
 from gateway.stores.guard.guarded import StoreHealth
+from gateway.text.sanitize import without_folders
 from gateway.upstream.base import header
 
 
@@ -32,13 +33,17 @@ class HealthEndpoints:
 
     async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Readiness: 503 lists the problems. A store that is unavailable makes it `degraded`, with
-        200: requests are answered."""
+        200: requests are answered. Anybody may ask, so folders are left out; the log has them."""
         scope[EXCHANGE].route = "readyz"
-        problems = self._runtime.problems()
+        problems = [without_folders(problem) for problem in self._runtime.problems()]
         body: dict[str, Any] = {"status": "unready" if problems else "ready", "problems": problems}
         if not problems and (health := self._runtime.store_health()):
             body |= _degraded(health) if health.incident else {}
-            body |= {"damaged": health.damaged} if health.damaged else {}
+            body |= (
+                {"damaged": [without_folders(name) for name in health.damaged]}
+                if health.damaged
+                else {}
+            )
         await send_json(send, 503 if problems else 200, body)
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +59,7 @@ def _degraded(health: StoreHealth) -> dict[str, Any]:
     assert incident is not None
     return {
         "status": "degraded",
-        "problems": [f"store: {incident.reason}"],
+        "problems": [f"store: {without_folders(incident.reason)}"],
         "kind": incident.kind,
         "since": datetime.fromtimestamp(incident.since, UTC).isoformat(timespec="seconds"),
         "waiting": health.waiting,

@@ -40,3 +40,11 @@ def _picture(found: re.Match[str]) -> str:
     if code < 0x20:
         return chr(_PICTURES + code)
     return "\u2421" if code == 0x7F else f"<U+{code:04X}>"
+
+
+_FOLDERS = re.compile(r"(?<![\w/:.])(?:/[^\s/'\"]+)*/(?=[^\s/])")
+
+
+def without_folders(text: str) -> str:
+    """`text` with file names in place of whole paths, for people who do not run the machine."""
+    return _FOLDERS.sub("", text)

@@ -139,7 +139,8 @@ def wrap(options: WrapOptions) -> int:
                 found = own.call(store.list_accounts(budget=budget.name))
                 for account in found:
                     say(used_line(account, time.time(), stopped=stopped), first=False)
-                for line in _raise_lines(own, budget.name, before):
+            if own is not None:
+                for line in _act_lines(own, budget.name if budget else "", traces, before):
                     say(line, first=False)
     return status
 
@@ -212,12 +213,21 @@ def _other(options: WrapOptions) -> str:
     return found
 
 
-def _raise_lines(own: OwnGateway, budget: str, since: float) -> Iterator[str]:
-    """Every act of a person on a budget, with its author."""
-    if (changes := own.server.runtime.opened.stores.changes) is not None:
-        for act in reversed(own.call(changes.find(kind="budget", since=since, text=budget))):
-            if act.author != GATEWAY:
-                yield f"budget: {act.author or 'somebody'}: {act.body}  {act.reason}".rstrip()
+def _act_lines(
+    own: OwnGateway, budget: str, traces: "Sequence[Trace]", since: float
+) -> Iterator[str]:
+    """Every act of a person on the budget, and on what the runs asked, with its author."""
+    changes = own.server.runtime.opened.stores.changes
+    if changes is None:
+        return
+    runs = [trace["run"]["id"] for trace in traces]
+    acts = own.call(changes.find(kind="run", since=since, subjects=runs))
+    if budget:
+        acts += own.call(changes.find(kind="budget", since=since, text=budget))
+    for act in sorted(acts, key=lambda each: each.at):
+        if act.author != GATEWAY:
+            said = f"{act.kind}: {act.author or 'somebody'}: {act.body}  {act.reason}"
+            yield said.rstrip()
 
 
 def _pilot_line(own: OwnGateway, traces: "Sequence[Trace]") -> str:

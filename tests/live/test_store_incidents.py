@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 import time
@@ -103,6 +104,7 @@ async def test_a_store_that_cannot_be_written(
                 known += await agent.run(4, "x" * 50_000)
             body = await until_kind(http, server, kind)
             assert (body["status"], body["waiting"]) == ("degraded", 8)
+            assert str(tmp_path) not in json.dumps(body)
             assert re.match(r"\d{4}-\d\d-\d\dT", body["since"])
             page = (await http.get(f"{server.url}/dashboard/health")).text
             assert f"({kind.replace('_', ' ')})" in page

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.sanitize import one_line, visible
+from gateway.text.sanitize import one_line, visible, without_folders
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,17 @@ def test_long_texts_are_cut_quickly() -> None:
     """Of a megabyte in one line only the start is looked at."""
     assert one_line("x" * 1_000_000, 10) == "xxxxxxxxx…"
     assert len(visible("\x1b]" + "x" * 1_000_000)) == 1_000_002
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("'/srv/state/gateway.db' is locked", "'gateway.db' is locked"),
+        ("cannot open /gateway.db: /a/b.db-wal", "cannot open gateway.db: b.db-wal"),
+        ("postgres://db.example/x/y is away", "postgres://db.example/x/y is away"),
+        ("5/6 of a/b/c", "5/6 of a/b/c"),
+    ],
+)
+def test_folders_are_left_out(text: str, shown: str) -> None:
+    """File names and addresses stay."""
+    assert without_folders(text) == shown

@@ -8,11 +8,19 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gateway.auth.keyring import KEY_PREFIX
+from gateway.backends import open_stores
+from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.stores.sql.changes import GATEWAY, Change
+from gateway.wrap.wrap import _act_lines
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
 from tests.relay.processes import GatewayProcess
 from tests.wrap.test_wrap import WAIT_S, environment, wrapped
@@ -189,6 +197,52 @@ print(call()[1])
     ran, calls = ended(tmp_path, upstream, program, GATEWAY_AUTH__ADMIN_KEY="a" * 40)
     assert calls == CALLS
     assert ran.stdout.split() == ["[]", "401", "2", "False"]
+
+
+def test_no_key_is_in_what_the_system_shows_of_a_wrapped_program(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Neither its environment nor its command line, as `/proc` has them, nor its children's."""
+    program = """
+shown = [open(f"/proc/{process}/{name}", "rb").read().decode(errors="replace")
+    for process in ("self", os.getpid()) for name in ("environ", "cmdline")]
+child = subprocess.run(["cat", "/proc/self/environ", "/proc/self/cmdline"], capture_output=True)
+print(json.dumps([*shown, child.stdout.decode(errors="replace")]))
+"""
+    ran, _ = ended(tmp_path, upstream, program, GATEWAY_AUTH__ADMIN_KEY="a" * 40)
+    shown = json.loads(ran.stdout)
+    assert all("OPENAI_BASE_URL" in text for text in (shown[0], shown[-1]))
+    assert [text for text in shown if KEY_PREFIX in text or "a" * 40 in text] == []
+
+
+async def test_the_summary_names_who_approved_what_a_run_asked() -> None:
+    """Beside who raised the budget; what the gateway did itself, and other runs, are not in it."""
+    stores = await open_stores(StorageSettings(path=IN_MEMORY), vectors=False)
+    changes = stores.changes
+    assert changes is not None
+    await changes.note("run", "approve", "c-1.0", {"reason": "go on"}, author="ann")
+    await changes.note("run", "deny", "c-2.0", {}, author="bob")
+    await changes.note("budget", "raise", "default", {"budget": "wrap-1", "usd": 2}, author="cleo")
+    await changes.note("budget", "stop", "default", {"budget": "wrap-1"}, author=GATEWAY)
+    acts = [
+        *await changes.find(kind="run", since=0, subjects=["c-1.0"]),
+        *await changes.find(kind="budget", since=0, text="wrap-1"),
+    ]
+    opened = SimpleNamespace(stores=SimpleNamespace(changes=SimpleNamespace(find=found_in(acts))))
+    own = SimpleNamespace(
+        server=SimpleNamespace(runtime=SimpleNamespace(opened=opened)), call=lambda given: given
+    )
+    traces: Any = [{"run": {"id": "c-1.0"}}]
+    lines = list(_act_lines(own, "wrap-1", traces, 0))  # type: ignore[arg-type]
+    await stores.close()
+    assert [line.split(":")[:2] for line in lines] == [["run", " ann"], ["budget", " cleo"]]
+    assert "approve" in lines[0]
+    assert lines[0].endswith("go on")
+
+
+def found_in(acts: list[Change]) -> Callable[..., list[Change]]:
+    """Finds acts of a kind, as the store has them."""
+    return lambda kind, **_: [act for act in acts if act.kind == kind]
 
 
 def test_a_server_with_an_admin_key_keeps_its_budget(
