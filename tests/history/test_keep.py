@@ -35,7 +35,7 @@ from gateway.stores.records import IMPORTED
 from gateway.stores.usage import UsageQuery
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.store_conformance.records import one_run
-from tests.api.conftest import Start, client_of
+from tests.api.conftest import Start, client_of, until
 from tests.api.conftest import start as start
 from tests.control import CONTROL
 from tests.dashboard.test_pages import page_of
@@ -494,6 +494,11 @@ def test_pages_show_it_and_nothing_counts_it(
         counts = ("gateway_cost", "gateway_steps", "gateway_tokens", "gateway_calls")
         return found | {"metrics": [x for x in metrics.splitlines() if x.startswith(counts)]}
 
+    def settled() -> bool:
+        (account,) = seen()["/api/budgets"]["accounts"]
+        return account["spent"]["calls"] == 1 and not any(account["reserved"].values())
+
+    until(settled)  # what a call did not use of its reservation is given back behind its answer
     before = seen()
     session = a_session(ONE, ("Mend the fence", [FAILS] * 12), began=time.time() - 60)
     settings = server.app.runtime.settings
