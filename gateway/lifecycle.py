@@ -16,7 +16,6 @@ from gateway.conversations.records import call_event, step_event
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import ConversationFold
-from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.protocols import (
     RESYNC,
@@ -86,7 +85,6 @@ def warm_up(settings: Settings) -> None:
     action = Action(name="-", arguments="{}", observation="at 10:15")
     fold.current.push(Step(index=0, thought="-", actions=(action,)))
     mask_secrets("-")
-    shipped_calibration()
     if default_list() is None:
         get_logger("gateway").warning("calls have no list price", reason=WITHOUT_LITELLM)
 

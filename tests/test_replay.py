@@ -42,7 +42,7 @@ SAMPLE = REPLAYS / "sample.jsonl.gz"
 EXPECTED = REPLAYS / "expected.json"
 GOLDEN_RUNS = 24
 JUDGED = {
-    "difficulty": {"scorer": "calibrated"},
+    "difficulty": {"scorer": "ledger"},
     "monitors": {"suite": "robust"},
     "conversations": {"run_boundary": "never"},
 }
@@ -336,7 +336,7 @@ def test_a_judged_export_keeps_its_scores(tmp_path: Path) -> None:
         for n, score in enumerate([0.9, 0.9, 0.9, 0.9, 0.9, None])
     ]
     file = write(tmp_path / "a.jsonl", {"run": {"id": "r"}, "steps": rows})
-    policies = [policy_from_dict({"difficulty": {"scorer": "calibrated"}})]
+    policies = [policy_from_dict({"difficulty": {"scorer": "ledger"}})]
     judge = {"scorer": "judge", "judge": {"model": "m"}}
     policies.append(policy_from_dict({"difficulty": judge, "steering": {"deadline_ms": 5000}}))
     _, out, _ = replay(file, as_json=True, policy=policies[0], other=policies[1])
@@ -497,13 +497,12 @@ def test_a_policy_file_is_a_config_file(tmp_path: Path) -> None:
     """The gateway's own config serves as a policy; what does not decide anything is passed over."""
     file = tmp_path / "other.yaml"
     file.write_text(
-        "server: {port: 9}\nconversations: {run_boundary: never}\n"
-        "difficulty: {scorer: calibrated}\n",
+        "server: {port: 9}\nconversations: {run_boundary: never}\ndifficulty: {scorer: ledger}\n",
         encoding="utf-8",
     )
     policy = load_policy(file).rules.policy
     assert policy.run_boundary == "never"
-    assert policy.difficulty.scorer == "calibrated"
+    assert policy.difficulty.scorer == "ledger"
     assert policy.monitors == Policy().monitors
 
 

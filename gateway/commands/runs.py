@@ -316,10 +316,17 @@ def _print_run(trace: queries.RunTrace) -> None:
     console.print(Text("\nstates", style="bold"))
     for first, length, state in stretches(step.state for step in steps):
         part = steps[first : first + length]
-        highest = max((step.difficulty or 0.0 for step in part), default=None)
+        hardest = max(part, key=lambda step: step.difficulty or 0.0)
         where = f"steps {part[0].step_index} to {part[-1].step_index}"
-        line = f"{state:7} {where:18} difficulty up to {formatting.score(highest)}"
-        console.print(Text(line, style=formatting.STATE_COLOURS.get(state, "")))
+        line = f"{state:7} {where:18} difficulty up to {formatting.score(hardest.difficulty)}"
+        if hardest.reason:
+            line += f" at step {hardest.step_index}: {one_line(hardest.reason, 200)}"
+        console.print(Text(line, style=formatting.STATE_COLOURS.get(state, "")), soft_wrap=True)
+    alarms = [(step.step_index, alarm) for step in steps for alarm in step.alarms]
+    if alarms:
+        console.print(Text("\nalarms", style="bold"))
+    for index, alarm in alarms:
+        console.print(Text(f"step {index:<4} {one_line(alarm, 300)}"), soft_wrap=True)
     console.print(Text("\nmonitors", style="bold"))
     for name in dict.fromkeys(name for step in steps for name in step.scores):
         highest = max(step.scores.get(name) or 0.0 for step in steps)
@@ -374,7 +381,7 @@ def stop_lines(stop: Stop) -> Iterator[str]:
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
     call = step.call
     if as_json:
-        names = ("at", "state", "difficulty", "composite", "fired")
+        names = ("at", "state", "difficulty", "reason", "composite", "fired", "alarms")
         line = {"run_id": run.id, "tenant": run.tenant, "step": step.step_index}
         line |= {name: getattr(step, name) for name in names}
         line |= {name: getattr(call, name, None) for name in ("model_asked", "cost_usd")}

@@ -1,12 +1,10 @@
 """Settings of the models that the gateway uses itself: embedder, difficulty scorer, reader."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from gateway.config.values import at_least, finite
 from gateway.steering.guidance.lessons import LessonSettings
-from gateway.steering.scoring.calibration import calibration_from_json
 from gateway.steering.scoring.scorer import DifficultySettings, ScorerName
 
 LITELLM_PREFIX = "litellm/"
@@ -78,24 +76,14 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """The difficulty scorer, with the shipped weights or those of a file."""
+    """The difficulty scorer, and the model of scorer `judge`."""
 
-    scorer: ScorerName = "calibrated"
-    weights_file: str | None = None
+    scorer: ScorerName = "ledger"
     judge: JudgeSettings = field(default_factory=JudgeSettings)
 
     def load(self) -> DifficultySettings:
-        """The scorer's settings with the weights read. Raises ValueError: the file cannot be read,
-        or does not contain weights."""
-        if self.weights_file is None:
-            return DifficultySettings(scorer=self.scorer)
-        try:
-            text = Path(self.weights_file).read_text(encoding="utf-8")
-            weights = calibration_from_json(text)
-        except (OSError, ValueError) as exc:
-            problem = exc.strerror if isinstance(exc, OSError) else exc
-            raise ValueError(f"difficulty.weights_file: {self.weights_file}: {problem}") from exc
-        return DifficultySettings(scorer=self.scorer, calibration=weights)
+        """The scorer's settings."""
+        return DifficultySettings(scorer=self.scorer)
 
 
 DAY_S = 86_400.0

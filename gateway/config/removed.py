@@ -14,6 +14,7 @@ _LIMITS: Final[Mapping[str, str]] = _TABLES["limits"]
 _GONE: Final[Mapping[str, str]] = _TABLES["gone"] | _LIMITS
 _NO_LIMIT: Final = (None, False, "off", "hand_over")
 """Values of `_LIMITS` that let every run go on; YAML reads `off` as false."""
+_VALUES: Final[Mapping[str, Mapping[str, str]]] = _TABLES["values"]
 
 
 def removed_keys(raw: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
@@ -28,6 +29,16 @@ def removed_keys(raw: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, st
         variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()
         if variable in env:
             found[variable] = text
+    for old, successors in _VALUES.items():
+        section, _, key = old.partition(".")
+        values = raw.get(section)
+        variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()
+        written = {variable: env.get(variable)}
+        if isinstance(values, Mapping):
+            written[old] = values.get(key)
+        for name, value in written.items():
+            if isinstance(value, str) and value in successors:
+                found[name] = f"{value} is gone: {successors[value]} takes its place"
     return found
 
 
@@ -55,4 +66,9 @@ def drop_removed(merged: dict[str, Any]) -> list[str]:
                 taken.setdefault(key, value)
         elif old in _LIMITS and value not in _NO_LIMIT:
             refused.append(f"{old}: is gone: {_LIMITS[old]}, and remove this key")
+    for old, successors in _VALUES.items():
+        section, _, key = old.partition(".")
+        values = merged.get(section)
+        if isinstance(values, dict) and values.get(key) in successors:
+            values[key] = successors[values[key]]
     return refused

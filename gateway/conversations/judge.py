@@ -31,7 +31,7 @@ async def judge_newest(
         return []
     score = await judge.score(run.recent, conversation, newest.run)
     if score is None:
-        return ["score: calibrated, none from the judge"]
+        return ["score: the ledger, none from the judge"]
     current.judge(key, score)
     conversation.unsaved.add([run.rescore(score)])
     return []

@@ -221,6 +221,8 @@ def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
         failure_type=readings.failure_type,
         evidence=readings.evidence,
         loop_count=outcome.loop_count,
+        reason=outcome.reason,
+        alarms=tuple([alarm.sentence for alarm in readings.alarms]),
         content=StepContent(
             thought=step.thought,
             reasoning=step.reasoning,

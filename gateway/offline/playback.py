@@ -249,6 +249,8 @@ _UNSCORED: Mapping[str, Any] = {
     "composite": 0.0,
     "fired": [],
     "failure_type": None,
+    "reason": "",
+    "alarms": [],
 }
 
 
@@ -354,7 +356,7 @@ def _play_steps(
     for step, score in scored_steps(recorded):
         found[step.index] = run.push(step)
         if score is not None and run.score_key:
-            # What a model gave cannot be derived again; a calibrated score is the same once more.
+            # What a model gave cannot be derived again; the ledger's is the same once more.
             found[step.index] = run.rescore(score)
         decisions.append(calls.next_call([found[step.index]], run))
     return found, decisions
@@ -367,6 +369,7 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
         "run": outcome.run,
         "scored": True,
         "difficulty": round(outcome.difficulty, DIGITS),
+        "reason": outcome.reason,
         "trouble": outcome.observed.trouble,
         "state": outcome.state.value,
         "scores": {name: round(score, DIGITS) for name, score in readings.scores.items()},
@@ -374,6 +377,7 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
         "fired": list(readings.fired),
         "failure_type": readings.failure_type,
         "evidence": readings.evidence,
+        "alarms": [alarm.sentence for alarm in readings.alarms],
     }
 
 

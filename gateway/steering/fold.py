@@ -10,12 +10,21 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
 from gateway.steering.fsm import FSMState, next_state
+from gateway.steering.ledger.ledger import Ledger, LedgerStep
+from gateway.steering.ledger.readers import ReadsLedger
+from gateway.steering.ledger.session import SessionLedger
 from gateway.steering.monitors import Readings, make_suite
-from gateway.steering.monitors.suite import severity_of, with_alarm
+from gateway.steering.monitors.suite import session_alarm, severity_of
 from gateway.steering.policy import Policy
-from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
+from gateway.steering.scoring.scorer import (
+    JUDGED,
+    NOT_JUDGED,
+    UNKNOWN,
+    Judgeable,
+    Judged,
+    make_scorer,
+)
 from gateway.steering.transcript.content import asks_user, read_content
 from gateway.steering.transcript.steps import Change, Draft, Step, StepReader
 from gateway.wire.echo import OWN_ANSWER
@@ -23,16 +32,17 @@ from gateway.wire.echo import OWN_ANSWER
 
 class StepOutcome(Struct, frozen=True, kw_only=True):
     """The result of scoring one step. `index` counts the scored steps of run `run` from 1 (the
-    first call, before any step, is 0); `difficulty` is the score, in [0, 1]; `state`: after it;
-    `severity` of the alarm, 0 to 3."""
+    first call, before any step, is 0); `difficulty` is the score, in [0, 1], and `reason` says why;
+    `state`: after it; `severity` of the alarm, 0 to 3."""
 
     run: int
     index: int
     difficulty: float
+    reason: str = ""
     state: FSMState
     readings: Readings
     severity: int
-    observed: ObservedStep
+    observed: LedgerStep
 
     @property
     def step(self) -> Step:
@@ -42,7 +52,10 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
     @property
     def loop_count(self) -> int:
         """Number of earlier calls with the same result, for the most repeated call of the step."""
-        return max([repeat.count for _, repeat in self.observed.actions], default=1) - 1
+        return max([each.count for _, each in self.observed.actions], default=1) - 1
+
+
+QUIET_STEPS = 3  # steps without an alarm that end it
 
 
 class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
@@ -56,30 +69,47 @@ class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class _Windows:
-    """The parts of a run that remember its newest steps: scorer and monitors."""
+    """The parts of a run that remember its newest steps: ledger, scorer, monitors."""
 
-    __slots__ = ("alarmed_steps", "observer", "score", "scorer", "show", "suite")
+    __slots__ = ("_read", "_score", "alarmed_steps", "ledger", "quiet", "scorer", "suite")
 
-    def __init__(self, policy: Policy, judged: Judged) -> None:
+    def __init__(self, policy: Policy, judged: Judged, steps: int) -> None:
+        self.ledger = Ledger(steps)
         self.scorer = scorer = make_scorer(policy.difficulty)
         if isinstance(scorer, Judgeable):
             scorer.judged = judged
         self.suite = suite = make_suite(policy.monitors)
         # Asked once: `isinstance` with a class that others may join takes long.
-        self.show = suite.push_observed if isinstance(suite, ReadsObservations) else None
-        self.score = scorer.push_observed if isinstance(scorer, ReadsObservations) else None
-        self.observer = RunObserver()
-        self.alarmed_steps = 0
+        self._read = suite.push_read if isinstance(suite, ReadsLedger) else None
+        self._score = scorer.push_read if isinstance(scorer, ReadsLedger) else None
+        self.alarmed_steps = self.quiet = 0
 
-    def observe(self, step: Step) -> tuple[float, ObservedStep]:
-        """Show the step to scorer and monitors; its score, clamped to [0, 1]."""
-        observed = self.observer.observe(step)
-        if self.show is not None:
-            self.show(observed)
+    def observe(self, step: Step) -> tuple[float, LedgerStep]:
+        """Show the step to ledger, monitors and scorer; its score, clamped to [0, 1]."""
+        read = self.ledger.observe(step)
+        if self._read is not None:
+            self._read(read)
         else:
             self.suite.push(step)
-        score = self.scorer.push(step) if self.score is None else self.score(observed)
-        return _clamp(score), observed
+        score = self.scorer.push(step) if self._score is None else self._score(read)
+        return _clamp(score), read
+
+    def count_alarm(self, readings: Readings) -> int:
+        """Severity, 0 to 3, of the alarm after the newest step. Steps between two tries of what
+        fails do not end it, as long as they are few."""
+        if readings.fired:
+            self.alarmed_steps += 1
+            self.quiet = 0
+            return severity_of(self.alarmed_steps)
+        self.quiet += 1
+        if self.quiet >= QUIET_STEPS:
+            self.alarmed_steps = 0
+        return 0
+
+    @property
+    def reason(self) -> str:
+        """Reason of the newest score, in words; empty of a scorer that gives none."""
+        return getattr(self.scorer, "reason", "")
 
 
 class RunFold:
@@ -99,8 +129,10 @@ class RunFold:
         keep: int | None = None,
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
+        session: SessionLedger | None = None,
     ) -> None:
         base = base or RunSnapshot()
+        self._session = session or SessionLedger()
         self._policy = policy
         self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
@@ -113,9 +145,13 @@ class RunFold:
         # Made with the first step: most runs begin, and many end, without one.
         self._windows: _Windows | None = None
         if earlier:
-            self._windows = windows = _Windows(policy, judged)
+            self._windows = windows = self._begin()
             for step in earlier:
                 windows.observe(step)
+
+    def _begin(self) -> _Windows:
+        steps = self.steps - len(self._earlier)
+        return _Windows(self._policy, self._judged, max(steps, 0))
 
     @property
     def recent(self) -> list[Step]:
@@ -132,30 +168,28 @@ class RunFold:
         """Score the next step and advance the state by one transition."""
         windows = self._windows
         if windows is None:
-            self._windows = windows = _Windows(self._policy, self._judged)
+            self._windows = windows = self._begin()
         score, observed = windows.observe(step)
         readings = windows.suite.readings()
-        windows.alarmed_steps = windows.alarmed_steps + 1 if readings.fired else 0
-        difficulty = self._raised(score, readings)
-        self.history.append(difficulty)
+        if returned := self._session.observe(observed, self.index):
+            alarms = [*readings.alarms, *map(session_alarm, returned)]
+            readings = replace(readings, alarms=tuple(alarms))
+        self.history.append(score)
         self._before = self.state
         self.state = next_state(self.state, self.history, self._policy.fsm)
         self.steps += 1
         outcome = StepOutcome(
             run=self.index,
             index=self.steps,
-            difficulty=difficulty,
+            difficulty=score,
+            reason=windows.reason,
             state=self.state,
             readings=readings,
-            severity=severity_of(windows.alarmed_steps),
+            severity=windows.count_alarm(readings),
             observed=observed,
         )
         self.outcomes.append(outcome)
         return outcome
-
-    def _raised(self, score: float, readings: Readings) -> float:
-        exact = self._policy.difficulty.scorer == "heuristic"
-        return score if exact else with_alarm(score, readings.fired)
 
     @property
     def score_key(self) -> str:
@@ -167,10 +201,10 @@ class RunFold:
         """Replace the newest step's score and recompute its state; the new outcome. Raises
         IndexError: no step has been pushed."""
         newest = self.outcomes.pop()
-        difficulty = self._raised(_clamp(score), newest.readings)
+        difficulty = _clamp(score)
         self.history[-1] = difficulty
         self.state = next_state(self._before, self.history, self._policy.fsm)
-        outcome = replace(newest, difficulty=difficulty, state=self.state)
+        outcome = replace(newest, difficulty=difficulty, reason=JUDGED, state=self.state)
         self.outcomes.append(outcome)
         return outcome
 
@@ -304,6 +338,7 @@ class ConversationFold:
         self._scored: Draft | None = None
         # The final answer after which the next run began before anything followed.
         self._closed: Draft | None = None
+        self._session = SessionLedger()
         self.runs = [self._run(self._start.base, self._start.offset, self._start.earlier)]
 
     def _run(self, base: RunSnapshot, start: int, earlier: Sequence[Step] = ()) -> RunFold:
@@ -314,6 +349,7 @@ class ConversationFold:
             keep=self._keep,
             earlier=earlier,
             judged=self._judged,
+            session=self._session,
         )
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
@@ -352,6 +388,8 @@ class ConversationFold:
     def _begin_run(self) -> None:
         self._pending = None
         self.current.state = FSMState.END
+        if (draft := self._reader.draft) is not None:
+            self._session.claim(draft.reply.thought, self.current.index, self.current.steps)
         self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self.consumed))
 
     def _read(self, message: object) -> bool:

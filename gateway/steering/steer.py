@@ -337,10 +337,9 @@ def _planned_with(act: Act, planned: Plan) -> Plan:
 def _after_texts(proposal: Proposal, decided: Decided) -> Trouble:
     """The memory of a run's trouble after the texts of a call: which alarms one was about."""
     readings = proposal.signals.guidance.readings
-    texts = [item for item in decided.items if item.tier is None and item.source == "monitor"]
-    failures = {item.failure_type for item in texts}
+    failures = {item.failure_type for item in decided.items if item.source == "monitor"}
     alarms = readings.alarms if readings is not None else ()
-    said = [each for each in alarms if FAILURE_TYPES.get(each.monitor) in failures]
+    said = [each for each in alarms if FAILURE_TYPES[each.monitor] in failures]
     return proposal.trouble.after_text(said, decided.step) if said else proposal.trouble
 
 

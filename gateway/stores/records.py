@@ -160,15 +160,18 @@ class StepContent(Struct, frozen=True, kw_only=True):
 
 class StepReadings(Struct, frozen=True, kw_only=True):
     """The readings of a step, which share one column. `loop_count`: times that a call of the step
-    gave the same result before. `e1_match`: the most similar e1 pattern that cleared its gate.
-    `candidates`: all e1 and e2 patterns above the recall threshold, and the universal rules for the
-    agent, the most similar first. `acts`: kinds of what was decided to be done, in every mode
-    alike; OWN_MODE alone where the client chose the mode."""
+    gave the same result before. `reason`: why the difficulty is what it is; `alarms`: their
+    sentences. `e1_match`: the most similar e1 pattern that cleared its gate. `candidates`: all e1
+    and e2 patterns above the recall threshold, and the universal rules for the agent, the most
+    similar first. `acts`: kinds of what was decided to be done, in every mode alike; OWN_MODE alone
+    where the client chose the mode."""
 
     scores: Mapping[str, float] = {}
     fired: tuple[str, ...] = ()
     evidence: Mapping[str, str] = {}
     loop_count: int = 0
+    reason: str = ""
+    alarms: tuple[str, ...] = ()
     e1_match: str | None = None
     candidates: tuple[ETrace, ...] = ()
     acts: tuple[str, ...] = ()

@@ -72,7 +72,7 @@ def without_secrets(call: CallRecord) -> CallRecord:
 
 def _texts(step: StepRow) -> list[str]:
     content = step.content
-    texts = [*step.evidence.values()]
+    texts = [*step.evidence.values(), step.reason, *step.alarms]
     if content is not None:
         texts += [message.text for message in content.messages]
         texts += [act.words for act in content.human]
@@ -97,7 +97,13 @@ def _changed(step: StepRow, change: Callable[[str], str]) -> StepRow:
             human=tuple(replace(act, words=change(act.words)) for act in content.human),
         )
     evidence = {name: change(text) for name, text in step.evidence.items()}
-    return replace(step, content=content, evidence=evidence)
+    return replace(
+        step,
+        content=content,
+        evidence=evidence,
+        reason=change(step.reason),
+        alarms=tuple([change(alarm) for alarm in step.alarms]),
+    )
 
 
 def _changed_action(action: Action, change: Callable[[str], str]) -> Action:

@@ -301,7 +301,7 @@ async def test_what_the_judge_is_asked_for() -> None:
     assert judge.asked == 1
     none = Agent(JUDGED, judge=Judge(None))
     await none.turn(0)
-    assert "score: calibrated, none from the judge" in (await none.call()).reasons
+    assert "score: the ledger, none from the judge" in (await none.call()).reasons
 
 
 async def test_a_retry_does_not_ask_the_judge() -> None:

@@ -192,7 +192,7 @@ def test_filters_and_pages_work_without_a_script(
     assert "Task number 1" in page
     assert "Task number 2" not in page
     assert "No runs here" in page_of(server, "/dashboard/runs?task=elephant")
-    page = page_of(server, "/dashboard/runs?search=NUMBER+%221%22&severity=low&period=today&tag=")
+    page = page_of(server, "/dashboard/runs?search=NUMBER+%221%22&severity=warn&period=today&tag=")
     assert "Task number 1" in page
     assert "Task number 2" not in page
     assert "median duration" in page

@@ -25,7 +25,7 @@ SAMPLES = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
 POLICY = settings_from_dict({}).policy()
 ROBUST = settings_from_dict(
-    {"monitors": {"suite": "robust"}, "difficulty": {"scorer": "calibrated"}}
+    {"monitors": {"suite": "robust"}, "difficulty": {"scorer": "ledger"}}
 ).policy()
 
 words = st.sampled_from(

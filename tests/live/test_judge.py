@@ -104,7 +104,7 @@ async def test_judged_scores_decide_and_are_kept(
     steps = (await trace(path, later.conversation)).steps
     assert [step.difficulty for step in steps[1 : STEPS + 1]] == [0.9] * STEPS
     assert steps[-1].call is not None
-    assert "score: calibrated, none from the judge" in steps[-1].call.reasons
+    assert "score: the ledger, none from the judge" in steps[-1].call.reasons
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_judged_scores_decide_and_are_kept(
         (Reply("0.9", first_byte_delay_s=30), "timeout", None),
     ],
 )
-async def test_an_unusable_answer_leaves_the_calibrated_score(
+async def test_an_unusable_answer_leaves_the_ledgers_score(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,

@@ -54,7 +54,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("scorer", ["calibrated", "judge"])
+@pytest.mark.parametrize("scorer", ["ledger", "judge"])
 def test_each_reads_what_came_since(
     gateway_server: Start,
     upstream: ScriptedUpstream,

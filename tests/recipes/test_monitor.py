@@ -17,7 +17,7 @@ CLASS = '''"""Politeness: the thoughts thank the user instead of working."""
 
 from __future__ import annotations
 
-from gateway.steering.evidence.observation import ObservedStep
+from gateway.steering.ledger.ledger import LedgerStep
 from gateway.steering.monitors.settings import RobustSettings
 
 
@@ -29,7 +29,7 @@ class Politeness:
     def __init__(self, settings: RobustSettings) -> None:
         self._thanks: list[bool] = []
 
-    def push(self, step: ObservedStep) -> None:
+    def push(self, step: LedgerStep) -> None:
         """Look for thanks in the step's thought."""
         self._thanks = [*self._thanks, "thanks" in step.facts.vocabulary][-3:]
 

@@ -148,17 +148,17 @@ print(*[name for name in sys.modules if name.startswith("gateway.steering.scorin
     ("scorer", "modules"),
     [
         ("heuristic", {"heuristic"}),
-        ("calibrated", {"calibrated"}),
-        ("judge", {"judged", "calibrated"}),
+        ("ledger", {"difficulty"}),
+        ("judge", {"judged", "difficulty"}),
     ],
 )
 def test_only_the_scorer_in_use_is_imported(scorer: str, modules: set[str]) -> None:
-    """The word lists and weights of the others are not read."""
+    """The others, and the ledger behind them, are not read."""
     ended = subprocess.run(
         [sys.executable, "-c", LOADED, scorer], capture_output=True, text=True, check=True
     )
     loaded = {name.rpartition(".")[2] for name in ended.stdout.split()}
-    assert loaded == {"scorer", "calibration", *modules}
+    assert loaded == {"scorer", *modules}
 
 
 @pytest.mark.parametrize("scorer", get_args(ScorerName))

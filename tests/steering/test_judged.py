@@ -15,7 +15,7 @@ from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
 
 JUDGED = Policy(difficulty=DifficultySettings(scorer="judge"))
-CALIBRATED = Policy()
+LEDGER = Policy()
 
 
 def transcript(count: int, last: str = "ok") -> list[dict[str, Any]]:
@@ -74,14 +74,14 @@ def test_a_transcript_folded_again_has_the_judged_scores(
     assert fold.current.history == again.current.history
     assert fold.current.state is again.current.state
     assert all(0.0 <= score <= 1.0 for score in again.current.history)
-    plain = ConversationFold(CALIBRATED).extend(transcript(len(scores)))
+    plain = ConversationFold(LEDGER).extend(transcript(len(scores)))
     for score, outcome, own in zip(scores, outcomes, plain, strict=True):
         assert outcome.readings == own.readings
         assert score is not None or outcome.difficulty == own.difficulty
 
 
 def test_a_score_belongs_to_its_history() -> None:
-    """A different step has the calibrated score, and so have all steps after it."""
+    """A different step has the ledger's score, and so have all steps after it."""
     judged: dict[str, float] = {}
     fold = ConversationFold(JUDGED, judged=judged)
     for count in range(1, 6):
@@ -90,7 +90,7 @@ def test_a_score_belongs_to_its_history() -> None:
     other = [*transcript(4, last="changed"), *transcript(5)[-2:]]
     forked = ConversationFold(JUDGED, judged=judged)
     forked.extend(other)
-    plain = ConversationFold(CALIBRATED)
+    plain = ConversationFold(LEDGER)
     plain.extend(other)
     assert forked.current.history[:3] == [0.99] * 3
     assert forked.current.history[3:] == plain.current.history[3:]
@@ -108,7 +108,7 @@ def test_five_hard_scores_are_slow() -> None:
 
 def test_other_scorers_take_no_score() -> None:
     """The other scorers have no key for a judged score."""
-    run = RunFold(CALIBRATED)
+    run = RunFold(LEDGER)
     run.push(Step(index=0, thought="-"))
     assert run.score_key == ""
 

@@ -37,7 +37,12 @@ def alarmed(*stopped: list[dict], apart: int = 3) -> list[int]:
             number += 1
             messages += step(number, f"File {number} has been updated.")
     outcomes = ConversationFold(Policy()).extend(messages)
-    return [each.step.index for each in outcomes if "stopped" in each.readings.fired]
+    return [
+        each.step.index
+        for each in outcomes
+        for alarm in each.readings.alarms
+        if alarm.entry == "stopped"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +56,8 @@ def alarmed(*stopped: list[dict], apart: int = 3) -> list[int]:
     ids=["refused", "interrupted", "cut", "codex"],
 )
 def test_a_third_stop_within_twelve_steps_raises_an_alarm(stop: list[dict]) -> None:
-    """In the step after it and the next one; two stops, or three far apart, raise none."""
-    assert alarmed(stop, stop, stop) == [9, 10]
+    """In the step after it; two stops, or three far apart, raise none."""
+    assert alarmed(stop, stop, stop) == [9]
     assert alarmed(stop, stop) == []
     assert alarmed(stop, stop, stop, apart=7) == []
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import RunFold
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.plan import RECOVERED_STEPS
-from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
+from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.texts import HAND_OVER_TEXT
 from gateway.steering.monitors import Alarm
 from gateway.steering.policy import Policy
@@ -107,24 +106,12 @@ def test_the_model_of_slow_stays_until_the_run_has_recovered() -> None:
     assert memory.after(Act(), 4 + RECOVERED_STEPS, alarmed_at=3).routed is None
 
 
-def a_pattern(query: Query) -> PatternMatch:
-    """An answer to a look-up, about the failure that it names."""
-    pattern = Pattern(
-        tier=query.tier,
-        fields={"instruction": "Look again."},
-        pattern_id=f"p{len(query.exclude)}",
-        failure_type=query.failure_type,
-    )
-    return PatternMatch(pattern=pattern, similarity=1.0)
-
-
 def played(
     name: str,
     allowed: ActName,
     *,
     arm: RandomArm | None = None,
     speaks: bool = True,
-    patterns: bool = False,
     **routes: str,
 ) -> list[Decision]:
     """The decisions of a run that goes round a planted loop."""
@@ -134,15 +121,13 @@ def played(
         injection=InjectionSettings(monitor_guidance=speaks),
         routes=Routes(by_state=routes),
         routing=RoutingSettings(escalate_at_severity=0),
-        etraces=EtraceSettings(e2_when="always"),
     )
     found = []
     for step in [*healthy, *LOOPS[name](random.Random(1), healthy, 9)]:
         memory = observe(memory, [fold.push(step)], 0)
         call = CallFacts(requested="own", arm=arm)
         proposal = propose(rules, memory, RunPosition.of(fold), call)
-        answers = {q.tier: [a_pattern(q)] for q in proposal.plan.queries if patterns}
-        found.append(conclude(rules, memory, proposal, answers))
+        found.append(conclude(rules, memory, proposal, {}))
         memory = found[-1].memory
     return found
 
@@ -182,9 +167,7 @@ def test_a_run_is_asked_to_hand_over_once() -> None:
 
 
 def test_nothing_follows_where_the_agent_was_not_advised_or_chance_decides() -> None:
-    """The control arm does not act by it; nor does a gateway that gives no texts of monitors."""
+    """The control arm does not act by it; nor a gateway that gives no texts."""
     arm = RandomArm(experiment="x", unit="u", routing_share=1.0, guidance_share=1.0)
     assert acts(played("identical call", "end", arm=arm)) == []
-    found = played("identical call", "end", speaks=False, patterns=True)
-    assert any(item.tier is Tier.E2 for each in found for item in each.decided.items)
-    assert acts(found) == [], "a pattern of the library is no text about this alarm"
+    assert acts(played("identical call", "end", speaks=False)) == []

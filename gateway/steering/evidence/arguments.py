@@ -71,7 +71,11 @@ class Question:
         if self._asked is not None:
             self._read(*self._asked)
         formal, parts = self._named
-        named = [_plain(part) for part in parts if "/" in part or "." in part or ":" in part]
+        named = [
+            _plain(part)
+            for part in parts
+            if ("/" in part or "." in part or ":" in part) and ">" not in part
+        ]
         named += [table.lower() for table in _TABLE.findall(formal)]
         return frozenset(named[:MAX_OBJECTS])
 

@@ -72,7 +72,8 @@ _PLUMBING = re.compile(
 
 class Effect(Struct, frozen=True, kw_only=True):
     """Kind of a call: it shows content, files may differ afterwards, it lets time pass, its success
-    makes the state of the files a good one (a test, a commit), it only asks, it writes a plan."""
+    makes the state of the files a good one (a test, a commit), it only asks, it writes a plan, it
+    may change something that is no file."""
 
     reads: bool
     changes: bool
@@ -80,6 +81,7 @@ class Effect(Struct, frozen=True, kw_only=True):
     settles: bool
     looks_up: bool
     plans: bool = False
+    acts: bool = False
 
 
 class ReadCall(Struct, frozen=True, kw_only=True):
@@ -149,6 +151,7 @@ def read_call(name: str, arguments: str) -> ReadCall:
         settles=tool.settles,
         looks_up=is_look_up(operation),
         plans=tool.plans,
+        acts=not (_reads_content(operation) or is_look_up(operation) or waits or _touches(name)),
     )
     return ReadCall(
         operation=operation,
@@ -192,6 +195,39 @@ def _span(values: dict[str, Any]) -> tuple[str, int, int] | None:
 def shell_command(name: str, arguments: str) -> str:
     """The command line that a call of a shell runs; "" for another tool."""
     return _shell_command(_tool(name), _parse(arguments), arguments) or ""
+
+
+_NAMING = (
+    *("file_path", "filepath", "path", "filename", "file", "target_file", "absolute_path", "url"),
+    *("query", "pattern", "q", "selector", "ref", "id", "name", "key", "title"),
+)
+_NAMED_CHARS = 200
+
+
+def named_object(arguments: str) -> str:
+    """The file, address, query or other value of a call's arguments that says what it is about;
+    "" without one."""
+    values = _parse(arguments)
+    if not isinstance(values, dict):
+        return "" if isinstance(values, list) else arguments[:_NAMED_CHARS]
+    texts = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+    for key in _NAMING:
+        if key in texts:
+            return str(texts[key])[:_NAMED_CHARS]
+    return next((str(value)[:_NAMED_CHARS] for value in texts.values()), "")
+
+
+_TOUCHES = re.compile(
+    r"click|tap|press|key|type|scroll|hover|swipe|mouse|drag|navigat|screenshot|computer|browser"
+    r"|think|plan|todo|task|agent|test|calc|python|interpreter|notebook|repl",
+    re.IGNORECASE,
+)
+
+
+@remembered
+def _touches(name: str) -> bool:
+    """True for a tool that handles a screen, thinks, computes or asks a helper."""
+    return _TOUCHES.search(name) is not None
 
 
 @remembered

@@ -161,6 +161,8 @@ def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
         if blocks := list(search_replace_blocks(patch[:PATCH_CHARS])):
             old, new = ("\n".join(side) for side in zip(*blocks, strict=True))
             return (_edit(path, old, new),)
+        if path and patch:
+            return (_edit(path, "", patch[:PATCH_CHARS]),)
     old, new = _old_and_new(given)
     region = given.get("lines") or given.get("insertline")
     path = f"{path}:{region}" if region and not old else path

@@ -11,13 +11,14 @@ from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import Effect, read_call
 from gateway.steering.evidence.edits import Edit
 from gateway.steering.evidence.outcomes import (
+    ended_well,
     failure_line,
     is_empty,
     readable,
     signature,
     still_runs,
 )
-from gateway.steering.evidence.results import STATUS_CHARS, Result, is_pending, is_transient
+from gateway.steering.evidence.results import STATUS_CHARS, is_pending, is_transient, sameness
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.text_protocols import Cue, is_loop_note, is_turned_down
@@ -31,6 +32,7 @@ _ERROR_CHARS = 400  # failure text of a call that only its client calls failed
 _OPENING_CHARS = 600  # the opening of a result, whose words are compared
 _NOTE_CHARS = 300  # of a note at the end of a result
 _NOTE_MARKS = ("identical", "in a row", "repeat", "loop ", "same ")
+_CANCELLED = re.compile(r"(?:<tool_use_error>)?Sibling tool call errored")
 _CODE_ONE = "exit code 1"  # all that is left of a search that found nothing
 _TOKEN = re.compile(r"\w+")
 _FOREIGN_MARKS = (  # punctuation that is not ASCII: quotation marks, full-width commas and stops
@@ -59,11 +61,12 @@ _RETRACTION = re.compile(
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The result of a call: `words`, a bounded vocabulary; `asked`, words of the call that a short
-    answer may echo; whether it is empty, is to come later, asks to retry, says no, or comes from
-    the user, who turned the call down."""
+    """The result of a call: `result`, see `sameness`; `words`, a bounded vocabulary; `asked`, words
+    of the call that a short answer may echo; whether it is empty, is to come later, asks to retry,
+    says no, comes from the user, who turned the call down, or says that the call was not made
+    because another one of its batch failed."""
 
-    result: Result
+    result: int
     words: frozenset[str]
     asked: frozenset[str]
     empty: bool
@@ -71,6 +74,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     transient: bool
     negative: bool
     by_user: bool = False
+    cancelled: bool = False
 
     @property
     def tells(self) -> bool:
@@ -170,6 +174,8 @@ def describe_action(action: Action) -> ActionFacts:
     line = failure_line(result, reads_content=reads)
     if line is None and action.is_error:
         line = result[:_ERROR_CHARS]
+    elif line is not None and not action.is_error and call.operation.startswith("$"):
+        line = None if ended_well(action.observation, call.canonical) else line
     by_user = is_turned_down(result)
     asks = reads or call.effect.looks_up
     if by_user or (line is not None and asks and line.lower() == _CODE_ONE):
@@ -178,7 +184,7 @@ def describe_action(action: Action) -> ActionFacts:
     short = len(result) <= STATUS_CHARS
     tokens = _TOKEN.findall(opening) if short else opening.split()
     words = frozenset(tokens[:RESULT_WORDS])
-    exact = reads and result[:1] not in ("{", "[")
+    exact = reads and result[:1] not in ("{", "[") and "://" not in action.arguments[:ASKED_CHARS]
     if action.image:
         # The picture is the result; its caption may be the same each time.
         words = frozenset((f"image {action.image}",))
@@ -189,7 +195,7 @@ def describe_action(action: Action) -> ActionFacts:
     # `No 2117` is a number.
     denies = bool(denials) and (denials != {"no"} or _NO.search(opening) is not None)
     answer = Answer(
-        result=Result(result, exact=exact, image=action.image),
+        result=sameness(result, exact=exact, image=action.image),
         words=words,
         asked=asked,
         empty=is_empty(result),
@@ -203,6 +209,7 @@ def describe_action(action: Action) -> ActionFacts:
         transient=short and is_transient(result, words),
         negative=(line is not None or denies) and not by_user,
         by_user=by_user,
+        cancelled=_CANCELLED.match(result) is not None,
     )
     return ActionFacts(
         operation=call.operation,

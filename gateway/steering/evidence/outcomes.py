@@ -44,6 +44,9 @@ _FAILURE_LINE = re.compile(
     | (?:OCI\ runtime\ )?exec\ failed | Command\ failed
     | No\ replacement\ was\ performed | Invalid\ [`'"\w] | Usage:\ \S
     | (?:Error|HTTP(?:/[\d.]+)?)(?:\ status)?[\ :]+[45]\d\d\b | [45]\d\d\ (?:[A-Z][a-z]+\ ?){1,3}$
+    | [\w\ ]{0,40}\b[Ss]tatus(?:\ code)?[\ :=]+[45]\d\d\b | MCP\ error\ -?\d | !\ [A-Z]
+    | (?:[45]\d\d\ )?(?:Bad\ Request|Unauthorized|Forbidden|Not\ Found|Too\ Many|Bad\ Gateway)\b
+    | [\w.-]{1,40}(?:\ \w{1,20})?\ failed:\ \S | CMake\ Error | --\ Could\ NOT | [EW]:\ \S
     | (?:Cannot|Can't|Could\ not|Couldn't|Unable\ to|Failed\ to)\ [a-z]
     | (?:Unknown|Unrecognized|Unsupported)\ (?:tool|function|command|argument|option|parameter)
     | (?:"""
@@ -71,9 +74,10 @@ _FAILURE_PART = re.compile(
     + _STUCK.pattern
     + r"""
     | \b[Ss]yntax\ error(?:\ (?:at|near|in)\b|$) | has\ introduced\ new\ syntax\ error
-    | did\ not\ appear\ verbatim
+    | did\ not\ appear\ verbatim | [Cc]annot\ overwrite
     | \((?:[A-Z]\w*)(?:Error|Exception)\)$
-    | \b(?:[Ee]xecution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied|[Nn]ot\ authorized)
+    | \b(?:[Ee]xecution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied
+      |[Aa]ccess\ to\ .{1,200}\ is\ denied|[Nn]ot\ authorized)
     | \b[Cc]onnection\b.{0,40}\b(?:refused|terminated|reset|closed)
     | \b(?:Service\ Unavailable|Too\ Many\ Requests|[Rr]ate\ limit)
     | \b(?:[Ss]tring|[Ff]ile|[Pp]ath|[Mm]odule|[Tt]ool|[Ff]unction|old_str\w*|[Ee]lement|[Rr]ef)\b
@@ -224,6 +228,25 @@ def _reported_output(result: str) -> str | None:
     code = after.split("\n", 1)[0]
     output = output.removesuffix("\nError: (none)").removeprefix("(empty)")
     return _with_code(output, code if code.lstrip("-").isdigit() else None)
+
+
+_EXITED = re.compile(
+    r"Process exited with code (-?\d+)|\"(?:returncode|exit_?code|return_code)\":\s*\"?(-?\d+)"
+    r"|<(?:returncode|exit_?code)>\s*(-?\d+)|[Ee]xit [Cc]ode:? (-?\d+)|exit code (-?\d+)",
+    re.IGNORECASE,
+)
+_STATUS = re.compile(r"HTTP/[\d.]+ [45]\d\d|\b[45]\d\d [A-Z][a-z]+")
+
+
+def ended_well(result: str, command: str) -> bool:
+    """True if the client says that a program ended with code 0; not where another program behind
+    a pipe or a semicolon gave that code, nor for an HTTP status that says otherwise."""
+    ends = result[:_CODE_CHARS] + result[-_CODE_CHARS:]
+    found = _EXITED.search(ends)
+    if found is None or any(sign in command for sign in "|;\n"):
+        return False
+    code = next(each for each in found.groups() if each is not None)
+    return code == "0" and _STATUS.search(ends) is None
 
 
 def still_runs(result: str) -> bool:

@@ -1,75 +1,42 @@
-"""Results of calls: equality without times, ids and line numbers; refusals, results to come.
-
-Removing those is slow, and nearly all results differ in the rest: texts stay until one is equal."""
+"""Results of calls: equality without times and ids; refusals, results to come."""
 
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.steering.evidence.outcomes import is_empty, without_volatile
+from gateway.steering.evidence.outcomes import is_empty
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 HEAD_CHARS, TAIL_CHARS = 400, 600  # parts of a long result from which times and ids are removed
 
-_NAMES_CHARS = 20  # characters before a number in which its name is read; see `outcomes`
-# A volatile part begins with one of these signs, or is a word that may come before one.
-_FIXED = re.compile(r"[^0-9/:=#-]*")
-_WORD_SIGNS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_GOES_ON = tuple("0123456789:=")  # signs after which the next line may belong to what is taken out
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_LEAST_WORDS = 0.5  # words for each id or time that a result must have to be equal without it
+_MOST_IDS = 20  # ids and times above which no more words are asked for
+# What differs between two results that say the same: names with digits in them, long numbers,
+# times, durations, temporary paths.
+_IDS = re.compile(
+    r"/(?:tmp|var/folders)/\S+|(?<![\w.])(?:[A-Za-z_]+\d\w*+|\d+(?:\.\d+)?\s?(?:ms|s|secs?|seconds)\b"
+    r"|\d+[A-Za-z_]\w*+|\d{1,4}[:-]\d\d[:-]\d\d\S*|\d{1,2}:\d\d\b|\d{6,}+)"
+)
 
 
-class Result:
-    """The result of a call: equal to another that says the same. Holds within one process. `exact`:
-    content, which is compared as it is; `image`: the digest of its picture, 0 for none."""
-
-    __slots__ = ("_digest", "_key", "_parts")
-
-    def __init__(self, text: str, *, exact: bool = False, image: int = 0) -> None:
-        self._parts: tuple[str | int, ...] | None = None
-        long = len(text) > HEAD_CHARS + TAIL_CHARS
-        if long and not exact:
-            head, middle = text[:HEAD_CHARS], hash(text[HEAD_CHARS:-TAIL_CHARS])
-            self._key = hash((_fixed(head), middle, image))
-            self._parts = (head, middle, text[-TAIL_CHARS:], image)
-            return
-        self._key = hash((text if long else _fixed(text), image))
-        if exact or not text:
-            self._digest = hash((text, image))
-        else:
-            self._parts = (text, image)
-
-    def settle(self) -> None:
-        """Keep only a number of the result."""
-        if self._parts is not None:
-            *parts, image = self._parts
-            plain = [without_volatile(p) if isinstance(p, str) else p for p in parts]
-            self._digest = hash((*plain, image))
-            self._parts = None
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Result) or self._key != other._key:
-            return False
-        if self._parts is not None and self._parts == other._parts:
-            return True
-        self.settle()
-        other.settle()
-        return self._digest == other._digest
-
-    def __hash__(self) -> int:
-        return self._key
-
-
-def _fixed(text: str) -> str:
-    """The opening of a text to the first line with a volatile part, without that part: equal for
-    texts that are equal without their volatile parts."""
-    found = _FIXED.match(text)
-    end = found.end() if found else 0
-    start, stop = text.rfind("\n", 0, end) + 1, text.find("\n", end)
-    if stop >= 0 and not text.endswith(_GOES_ON, start, stop):
-        return text[:start] + without_volatile(text[max(start - _NAMES_CHARS, 0) : stop])
-    return text[:end].rstrip(_WORD_SIGNS)
+def sameness(text: str, *, exact: bool = False, image: int = 0) -> int:
+    """A digest that is equal for results that say the same; holds within one process. Ids, times
+    and durations do not count, unless little else is there. `exact`: the text is content, which is
+    compared as it is; `image`: the digest of a picture in it, 0 for none."""
+    if exact or not text:
+        return hash((text, image))
+    middle = ""
+    shown = text
+    if len(text) > HEAD_CHARS + TAIL_CHARS:
+        middle = text[HEAD_CHARS:-TAIL_CHARS]
+        shown = f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
+    blanked, ids = _IDS.subn("#", shown)
+    if ids and len(_WORD.findall(blanked)) < _LEAST_WORDS * min(ids, _MOST_IDS):
+        blanked = shown
+    return hash((blanked, middle, image))
 
 
 STATUS_CHARS = 400  # length up to which an answer is a status and not content

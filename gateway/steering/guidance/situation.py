@@ -16,10 +16,10 @@ from msgspec import Struct, field
 
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import ActionFacts, alike, describe_action
-from gateway.steering.evidence.observation import ObservedCalls, RunObserver
 from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_bare
-from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.guidance.render import sanitise
+from gateway.steering.ledger.ledger import Ledger
+from gateway.steering.ledger.tries import Tries, Try
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists
@@ -141,7 +141,6 @@ QUOTE_CHARS = 160  # longest quote of a result or a thought
 COMPARED_STEPS = 8  # newest steps that are read, as many as the gateway keeps of a run
 FAILED_AGAIN = 2  # equal failures that are trouble; a first failure is ordinary work
 SHOWN_AGAIN = 3  # equal results that are trouble; looking a second time is ordinary work
-REPEATS = 0.5  # strength from which a call counts as a repeat; see `evidence.repeats`
 SAME_CALL = 0.5  # share of words, in [0, 1], from which two calls of one tool ask for the same
 SAME_MESSAGE = 0.7  # share of words, in [0, 1], from which two messages say the same
 _ANSWER_CHARS = 120  # A result of at most so many characters is quoted as a whole
@@ -223,30 +222,31 @@ class Situation(Struct, frozen=True, kw_only=True):
         return event.replace(": {quote}", f': "{shown}"' if shown else "")
 
 
-def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
-    """Trouble of the newest of the steps; None when it brings something new. `calls`: what the run
-    observed of the newest step's calls; without it only the steps count."""
+def read_situation(recent: Sequence[Step], calls: Tries = ()) -> Situation | None:
+    """Trouble of the newest of the steps; None when it brings something new. `calls`: the
+    newest step's calls in the run's ledger; without them only the steps count."""
     steps = recent[-COMPARED_STEPS:]
     if steps and steps[-1].actions:
         return _stuck_call(steps, calls)
     return _talk(steps) if steps else None
 
 
-def _stuck_call(steps: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
+def _stuck_call(steps: Sequence[Step], calls: Tries = ()) -> Situation | None:
     """Trouble of the newest step's worst call."""
 
-    def rank(at: int) -> tuple[bool, int, float]:
-        facts, repeat = calls[at]
-        return facts.failure is not None, repeat.failures, repeat.strength
+    def rank(at: int) -> tuple[bool, int, bool, int]:
+        facts, found = calls[at]
+        return facts.failure is not None, found.failures, found.repeats, found.count
 
     newest = steps[-1]
     if len(calls) != len(newest.actions):
-        observer = RunObserver()
-        calls = [observer.observe(step).actions for step in steps][-1]
+        ledger = Ledger()
+        calls = [ledger.observe(step).actions for step in steps][-1]
     at = max(range(len(calls)), key=rank)
-    action, (facts, repeat) = newest.actions[at], calls[at]
+    action = newest.actions[at]
+    facts, found = calls[at]
     read = _repeated if facts.failure is None else _failed
-    return read(steps, action, facts, repeat)
+    return read(steps, action, facts, found)
 
 
 def _because(
@@ -279,7 +279,7 @@ def read_doubt(recent: Sequence[Step]) -> Situation | None:
 
 
 def _failed(
-    steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
+    steps: Sequence[Step], action: Action, facts: ActionFacts, found: Try
 ) -> Situation | None:
     line = message = decisive_line(action.observation, reads_content=facts.effect.reads)
     if _WARNING.search(line) is not None:
@@ -287,7 +287,7 @@ def _failed(
     command = _command(action, facts)
     properties = _properties(action, facts)
     # Failures of one bare word need not be the same.
-    count = 1 if is_bare(facts.failure or "") else repeat.failures
+    count = 1 if is_bare(facts.failure or "") else found.failures
     if "own" not in properties and _RAISED.match(line) is not None:
         properties |= {"raised"}
     if command and _is_prose(command):
@@ -311,17 +311,19 @@ def _failed(
 
 
 def _repeated(
-    steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
+    steps: Sequence[Step], action: Action, facts: ActionFacts, found: Try
 ) -> Situation | None:
     if facts.edits and (times := _times_made(steps, facts)) > 1:
         return _because("repeated", {"edit"}, count=times, quote=_quote(_edited(facts)))
-    if repeat.kind == "rerun" or repeat.strength < REPEATS:
-        if repeat.kind != "pending" or repeat.count <= COMPARED_STEPS:
+    if found.kind == "pending":
+        if found.count <= COMPARED_STEPS:
             return None
         quote = _quote(action.observation.strip()[:_ANSWER_CHARS])
-        return _because("waiting", count=repeat.count, quote=quote)
+        return _because("waiting", count=found.count, quote=quote)
+    if found.entry is None:
+        return None
     properties, calls = _properties(action, facts), _calls(steps)
-    if repeat.kind == "reworded" and facts.span is not None:
+    if found.kind == "reworded" and facts.span is not None:
         path, first, last = facts.span
         parts = [each for each in calls if each.span and each.span[0] == path]
         # Who could not apply an edit has to look again.
@@ -330,9 +332,9 @@ def _repeated(
         quote = _quote(f"lines {first} to {last} of {path}")
         return _because("reworded", {"span"}, count=len(parts), quote=quote)
     empty = "empty_search" in properties
-    if repeat.kind == "reworded" and not empty:
+    if found.kind == "reworded" and not empty:
         return _reworded(steps, facts, properties)
-    count = repeat.count if repeat.kind == "same" else 1
+    count = found.entry.count
     if empty:
         count = max(count, sum(c.answer.empty for c in calls if c.operation == facts.operation))
     if count < COUNTED:

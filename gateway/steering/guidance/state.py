@@ -9,9 +9,9 @@ from typing import Any, Literal
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
-from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.situation import Situation, read_situation, restored_edit
+from gateway.steering.ledger.ledger import LedgerStep
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import Step
 from gateway.steering.word_lists import word_list
@@ -143,7 +143,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     recent: Sequence[Step] = ()
     model: str = ""
     at_risk: bool | None = None
-    observed: ObservedStep | None = None
+    observed: LedgerStep | None = None
     tools: Sequence[str] = ()
 
     @property
@@ -158,7 +158,7 @@ class Moment(Struct, frozen=True, kw_only=True):
 
     def situation(self) -> Situation | None:
         """Trouble of the newest step, None when it brings something new."""
-        if self.observed is not None and self.observed.trouble == "reverted edit":
+        if self.observed is not None and self.observed.reverts:
             return restored_edit()
         return read_situation(self.recent, self.observed.actions if self.observed else ())
 

@@ -117,13 +117,14 @@ def due_text(
     severity = max(given.get(subject, 0), given.get(failure_type, 0)) + 1
     if severity > severities(failure_type):
         return None, ("monitor: all texts sent",)
-    if situation is None:
+    sent = given.get(subject, 0)
+    if situation is None or sent >= len(situation.cause.texts):
         text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
     else:
         if not injection.quotes:
             situation = Situation(cause=situation.cause, count=situation.count)
         # The mildest move comes first for each cause, whatever was said about others.
-        text = situation.text(given.get(subject, 0) + 1)
+        text = situation.text(sent + 1)
     due = MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity)
     return due, ()
 

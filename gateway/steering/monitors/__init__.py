@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.steering.monitors.settings import MonitorSettings, RobustSettings
-from gateway.steering.monitors.suite import ALARMING, Alarm, Readings, Suite, combine
+from gateway.steering.monitors.suite import Alarm, Readings, Suite, combine
 from gateway.steering.monitors.table import (
+    ALARMING,
     FAILURE_LABELS,
     FAILURE_TYPES,
     MONITORS,

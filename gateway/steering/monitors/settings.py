@@ -47,10 +47,12 @@ class MonitorSettings:
 
     `weights` override single weights of the profile. `profiles` are custom ones; a monitor that one
     leaves out keeps its weight in the default profile. Weights are clamped to [0, 1]. `monitors`
-    lists the ones that run, None = those of the suite that run by default. A monitor fires at a
-    score of at least `fire_threshold`, in (0, 1]. Of suite `reference`: `streak` scores 1 at
-    `streak_cap` calls in a row, `call_count` at `call_budget` calls; `diversity` looks at the
-    newest `diversity_window` calls, once there are `diversity_min_total`.
+    lists the ones that run, None = all of the suite. A monitor fires at a score of at least
+    `fire_threshold`, in (0, 1]; `alarms` lists the ones that may, None = those that do by default:
+    in suite `robust` the three over tries that fail, repeat or undo each other. Of suite
+    `reference`: `streak` scores 1 at `streak_cap` calls in a row, `call_count` at `call_budget`
+    calls; `diversity` looks at the newest `diversity_window` calls, once there are
+    `diversity_min_total`.
 
     Raises:
         ValueError: unknown suite, profile or monitor name, a profile named like a built-in one, a
@@ -62,6 +64,7 @@ class MonitorSettings:
     weights: Mapping[str, float] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     monitors: tuple[str, ...] | None = None
+    alarms: tuple[str, ...] | None = None
     fire_threshold: float = 0.6
     streak_cap: int = 5
     call_budget: int = 20
@@ -81,6 +84,7 @@ class MonitorSettings:
         if self.profile not in known:
             raise ValueError(f"profile: {self.profile!r} is not one of {', '.join(known)}")
         _refuse_unknown("monitors", self.monitors or ())
+        _refuse_unknown("alarms", self.alarms or ())
         fire = self.fire_threshold
         if not _is_number(fire) or not 0.0 < fire <= 1.0:
             raise ValueError(f"fire_threshold: expected a number in (0, 1], got {fire!r}")
@@ -90,10 +94,15 @@ class MonitorSettings:
     @property
     def active(self) -> tuple[str, ...]:
         """The monitors that run, in the order of MONITORS: those of the suite that are listed."""
-        listed = self.monitors
-        if listed is None:
-            listed = tuple(row.name for row in TABLE if self.suite not in row.listed_in)
+        listed = MONITORS if self.monitors is None else self.monitors
         return tuple(r.name for r in TABLE if self.suite in r.classes and r.name in listed)
+
+    @property
+    def alarming(self) -> frozenset[str]:
+        """The monitors that may fire."""
+        if self.alarms is not None:
+            return frozenset(self.alarms)
+        return frozenset(row.name for row in TABLE if self.suite not in row.reads_in)
 
     def resolved_weights(self) -> dict[str, float]:
         """Weight of each monitor in [0, 1]: defaults, then the profile, then the overrides."""

@@ -1,20 +1,21 @@
 """Suites of monitors, readings from their scores, and the alarm about a high difficulty."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
+from gateway.steering.ledger.entries import Entry
+from gateway.steering.ledger.ledger import Ledger, LedgerStep
+from gateway.steering.ledger.readers import ReadsLedger
+from gateway.steering.ledger.session import Returned
 from gateway.steering.monitors.settings import MonitorSettings
-from gateway.steering.monitors.table import FAILURE_TYPES, monitor_classes
+from gateway.steering.monitors.table import FAILURE_TYPES, MONITORS, monitor_classes
 from gateway.steering.transcript.steps import Step
 
 COMPOSITE_DIGITS = 4
-ALARMING = ("streak", "test_repeat", "edit_revert")
-"""The monitors whose firing is an alarm. Source: design section 9."""
 
 
 class Alarm(Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class Monitor(Protocol[Observed]):
 class Suite(ABC, Generic[Observed]):
     """The active monitors of one suite, each made with `argument`; cost flat in a run's length."""
 
-    __slots__ = ("_fire_threshold", "_weights", "monitors")
+    __slots__ = ("_alarming", "_fire_threshold", "_weights", "monitors")
 
     def __init__(self, settings: MonitorSettings, argument: object) -> None:
         classes = monitor_classes(settings.suite)
@@ -69,6 +70,7 @@ class Suite(ABC, Generic[Observed]):
         }
         self._weights = settings.resolved_weights()
         self._fire_threshold = settings.fire_threshold
+        self._alarming = settings.alarming
 
     @abstractmethod
     def push(self, step: Step) -> None:
@@ -82,7 +84,13 @@ class Suite(ABC, Generic[Observed]):
             scores[name], reason = monitor.reading()
             if reason:
                 evidence[name] = reason
-        return combine(scores, evidence, weights=self._weights, fire_threshold=self._fire_threshold)
+        return combine(
+            scores,
+            evidence,
+            weights=self._weights,
+            fire_threshold=self._fire_threshold,
+            alarming=self._alarming,
+        )
 
 
 def combine(
@@ -91,11 +99,13 @@ def combine(
     *,
     weights: Mapping[str, float],
     fire_threshold: float,
+    alarming: Container[str] = frozenset(MONITORS),
 ) -> Readings:
     """The readings of single scores, which are in the order of MONITORS: among fired monitors of
     equal weighted score the first names the failure."""
     weighted = {name: weights[name] * score for name, score in scores.items()}
-    fired = tuple([name for name, score in scores.items() if score >= fire_threshold])
+    over = [name for name, score in scores.items() if score >= fire_threshold]
+    fired = tuple([name for name in over if name in alarming])
     return Readings(
         scores=dict(scores),
         composite=round(sum(weighted.values(), 0.0), COMPOSITE_DIGITS),
@@ -105,16 +115,9 @@ def combine(
     )
 
 
-ALARM_DIFFICULTY = 0.65
-"""Least difficulty of a step on which a monitor fires, in [0, 1]. Source: design section 7."""
 HEEDED_COMPLAINTS = 2  # complaints of a harness about a call that it could not find
 QUIET_STEPS = 3  # steps, from a harness's own reminder on, in which no monitor fires
 SEVERITIES = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
-
-
-def with_alarm(score: float, fired: Sequence[str]) -> float:
-    """The difficulty of a step on which these monitors fired."""
-    return max(score, ALARM_DIFFICULTY) if fired else score
 
 
 def severity_of(alarmed_steps: int) -> int:
@@ -122,51 +125,80 @@ def severity_of(alarmed_steps: int) -> int:
     return sum([1 for least in SEVERITIES if alarmed_steps >= least]) if alarmed_steps else 0
 
 
-class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
-    """The active robust monitors over one run."""
+class RobustSuite(ReadsLedger[None], Suite[LedgerStep]):
+    """The active monitors over the ledger of one run."""
 
-    __slots__ = ("_began", "_observer", "_quiet", "_steps", "_uncalled")
+    __slots__ = ("_ledger", "_quiet", "_step", "_uncalled")
 
     def __init__(self, settings: MonitorSettings) -> None:
         super().__init__(settings, settings.robust)
-        self._observer = RunObserver()
-        self._quiet = self._uncalled = 0
-        self._steps = 0
-        self._began: dict[str, int] = {}  # step at which each monitor that fires began to
+        self._ledger: Ledger | None = None
+        self._quiet = self._uncalled = self._step = 0
 
-    def push(self, step: Step) -> None:
-        """Observe the next step of the run."""
-        self.push_observed(self._observer.observe(step))
+    @property
+    def ledger(self) -> Ledger:
+        """Its own ledger, for steps that no run's ledger has read."""
+        if self._ledger is None:
+            self._ledger = Ledger()
+        return self._ledger
 
-    def push_observed(self, observed: ObservedStep) -> None:
-        """Take the run's observation of the next step."""
-        self._steps += 1
+    def push_read(self, read: LedgerStep) -> None:
+        """Take a step that the run's ledger has read."""
+        self._step = read.number
         self._quiet = max(self._quiet - 1, 0)
-        self._uncalled += observed.facts.cue == "uncalled"
-        if observed.facts.reminded:
+        self._uncalled += read.facts.cue == "uncalled"
+        if read.facts.reminded:
             self._quiet = QUIET_STEPS
-        elif observed.facts.cue == "uncalled" and self._uncalled <= HEEDED_COMPLAINTS:
+        elif read.facts.cue == "uncalled" and self._uncalled <= HEEDED_COMPLAINTS:
             self._quiet = max(self._quiet, 1)
         for monitor in self.monitors.values():
-            monitor.push(observed)
+            monitor.push(read)
 
     def readings(self) -> Readings:
         """The readings; no monitor fires while a reminder of its harness is new to the agent."""
         found = super().readings()
         if self._quiet:
-            found = replace(found, fired=(), failure_type=None)
-        fired = [name for name in ALARMING if name in found.fired]
-        self._began = {name: self._began.get(name, self._steps) for name in fired}
-        alarms = [self._alarm(name, found.evidence.get(name, name)) for name in fired]
-        return replace(found, alarms=tuple(alarms)) if alarms else found
+            return replace(found, fired=(), failure_type=None)
+        alarms = tuple([self._alarm(name, found.evidence.get(name, "")) for name in found.fired])
+        return replace(found, alarms=alarms) if alarms else found
 
     def _alarm(self, monitor: str, reason: str) -> Alarm:
-        first, newest = self._began[monitor], self._steps
+        entry = getattr(self.monitors[monitor], "entry", None)
+        if entry is not None:
+            return alarm_of(monitor, entry)
         return Alarm(
             monitor=monitor,
-            entry=f"{monitor}:{first}",
-            sentence=f"{reason}, steps {first} to {newest}",
-            count=newest - first + 1,
-            first_step=first,
-            newest_step=newest,
+            entry=monitor,
+            sentence=f"{reason or monitor}, step {self._step}",
+            count=1,
+            first_step=self._step,
+            newest_step=self._step,
         )
+
+
+SESSION = "session"
+"""The name in an alarm about what returns over the runs of a session."""
+
+
+def session_alarm(returned: Returned) -> Alarm:
+    """The alarm about what has returned in a session."""
+    return Alarm(
+        monitor=SESSION,
+        entry=returned.key,
+        sentence=returned.sentence,
+        count=returned.count,
+        first_step=returned.first,
+        newest_step=returned.newest,
+    )
+
+
+def alarm_of(monitor: str, entry: Entry) -> Alarm:
+    """The alarm about an entry of the ledger."""
+    return Alarm(
+        monitor=monitor,
+        entry=entry.key,
+        sentence=entry.sentence,
+        count=entry.count,
+        first_step=entry.first,
+        newest_step=entry.newest,
+    )

@@ -35,17 +35,16 @@ class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     its class per suite, as `module:Class` (below this package with a leading dot), imported when
     the suite is used; a suite without it neither scores nor weighs it. `texts`: what the agent is
     sent at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes; without
-    texts the monitor is recorded and routes like any other. `listed_in`: suites in which it runs
-    only if `monitors` lists it, as `call_count`, which fired on real sessions at 189 calls that all
-    brought something. A weight of 0, as that of `stopped`: it names a failure only if it has been
-    seen, and no random arm draws it."""
+    texts the monitor is recorded and routes like any other. `reads_in`: suites in which it is a
+    reading, in the composite, and raises an alarm only if `alarms` lists it. With a weight of 0 it
+    names a failure only if it has been seen, and no random arm draws it."""
 
     name: str
     failure_type: str
     weights: ProfileWeights
     classes: Mapping[SuiteName, str]
     texts: tuple[str, ...] = ()
-    listed_in: tuple[SuiteName, ...] = ()
+    reads_in: tuple[SuiteName, ...] = ()
 
 
 # Names, order and failure types: reference sections 4.7 and 18; weights: reference section 4.8.
@@ -69,6 +68,8 @@ def _added_rows() -> tuple[MonitorRow, ...]:
 TABLE: tuple[MonitorRow, ...] = (*_BUILT_IN, *_added_rows())
 MONITORS: tuple[str, ...] = tuple(row.name for row in TABLE)
 """Names of the monitors, in the order in which they are scored and shown."""
+ALARMING: tuple[str, ...] = tuple(row.name for row in TABLE if "robust" not in row.reads_in)
+"""Names of the monitors that raise alarms in suite `robust` unless `monitors.alarms` says other."""
 FAILURE_TYPES: Mapping[str, str] = MappingProxyType({row.name: row.failure_type for row in TABLE})
 """Failure type by monitor."""
 FAILURE_LABELS: tuple[str, ...] = tuple(dict.fromkeys(FAILURE_TYPES.values()))

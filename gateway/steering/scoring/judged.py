@@ -1,7 +1,7 @@
 """Scores that a model gave: the question, the parser of the answer, and the key of a score.
 
 A judged score is kept under a digest of the run up to its step, by which another fold of the same
-transcript finds it. A step that was not judged, or after another history, has the calibrated score.
+transcript finds it. A step that was not judged, or after another history, has the ledger's.
 """
 
 import hashlib
@@ -9,9 +9,10 @@ import math
 import re
 from collections.abc import Sequence
 
-from gateway.steering.evidence.observation import ObservedStep, ReadsObservations
-from gateway.steering.scoring.calibrated import CalibratedScorer
-from gateway.steering.scoring.scorer import NOT_JUDGED, DifficultySettings, Judgeable
+from gateway.steering.ledger.ledger import Ledger, LedgerStep
+from gateway.steering.ledger.readers import ReadsLedger
+from gateway.steering.scoring.difficulty import LedgerScorer
+from gateway.steering.scoring.scorer import JUDGED, NOT_JUDGED, DifficultySettings, Judgeable
 from gateway.steering.transcript.steps import Step, recent_text
 
 JUDGED_STEPS = 5  # newest steps that are shown to the model; as many as an e2 look-up reads
@@ -28,30 +29,34 @@ _ANSWER = re.compile(
 )
 
 
-class JudgedScorer(Judgeable, ReadsObservations[float]):
-    """The calibrated score of each step, or that of `judged` where there is one."""
+class JudgedScorer(ReadsLedger[float], Judgeable):
+    """The difficulty that a model gave, and that of the ledger where it gave none."""
 
-    __slots__ = ("_calibrated", "_chain")
+    __slots__ = ("_chain", "_ledger", "_own", "reason")
 
     def __init__(self, settings: DifficultySettings) -> None:
-        self._calibrated = CalibratedScorer(settings)
+        self._ledger: Ledger | None = None
+        self._own = LedgerScorer(settings)
         self.judged = NOT_JUDGED
         self._chain = b""
+        self.reason = ""
 
     @property
     def key(self) -> str:
         """Key of the newest step's score; empty before the first."""
         return self._chain.hex()
 
-    def push(self, step: Step) -> float:
-        """Difficulty of `step` in [0, 1], given the steps pushed before it."""
-        return self._judge(step, self._calibrated.push(step))
+    @property
+    def ledger(self) -> Ledger:
+        """Its own ledger, for steps that no run's ledger has read."""
+        if self._ledger is None:
+            self._ledger = Ledger()
+        return self._ledger
 
-    def push_observed(self, observed: ObservedStep) -> float:
-        """The same, of a step that the run has observed."""
-        return self._judge(observed.step, self._calibrated.push_observed(observed))
-
-    def _judge(self, step: Step, own: float) -> float:
+    def push_read(self, read: LedgerStep) -> float:
+        """Difficulty of a step in [0, 1], given the steps before it."""
+        own = self._own.push_read(read)
+        step = read.step
         digest = hashlib.blake2b(self._chain, digest_size=_KEY_BYTES)
         texts = [step.thought, step.reasoning]
         for action in step.actions:
@@ -60,7 +65,9 @@ class JudgedScorer(Judgeable, ReadsObservations[float]):
             encoded = text.encode("utf-8", "surrogatepass")
             digest.update(b"%d:" % len(encoded) + encoded)
         self._chain = digest.digest()
-        return self.judged.get(self.key, own)
+        judged = self.judged.get(self.key)
+        self.reason = self._own.reason if judged is None else JUDGED
+        return own if judged is None else judged
 
 
 def question(steps: Sequence[Step]) -> str:

@@ -10,12 +10,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.steering.plugins import load_class, plugins
-from gateway.steering.scoring.calibration import Calibration
 from gateway.steering.transcript.steps import Step
 
 _SCORERS: dict[str, str] = {  # class of each scorer; its module is imported when a run needs it
     "heuristic": ".heuristic:HeuristicScorer",
-    "calibrated": ".calibrated:CalibratedScorer",
+    "ledger": ".difficulty:LedgerScorer",
     "judge": ".judged:JudgedScorer",
 }
 _SCORERS |= {each.name: each.value for each in plugins("steering_gateway.scorers", _SCORERS)}
@@ -29,17 +28,17 @@ UNKNOWN = 0.5  # Score of a step without text. Source: reference section 2, rule
 
 Judged = Mapping[str, float]  # scores that a model gave, by key; see `Judgeable.key`
 
+JUDGED = "the judge's score"
+"""The reason of a score that a model gave."""
 NOT_JUDGED: Judged = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
-    """Scorer of a run, and the weights of the fitted one, None = those that ship. Scorer `judge`
-    uses the scores that a model gave, and the calibrated score where it gave none. Raises:
-    ValueError for an unknown scorer."""
+    """Scorer of a run. Scorer `judge` uses the scores that a model gave, and the ledger's where it
+    gave none. Raises: ValueError for an unknown scorer."""
 
-    scorer: "ScorerName" = "calibrated"
-    calibration: Calibration | None = None
+    scorer: "ScorerName" = "ledger"
 
     def __post_init__(self) -> None:
         if self.scorer not in _SCORERS:

@@ -264,7 +264,8 @@ class StepReader:
         checksum = zlib.crc32(answer.encode("utf-8", "surrogatepass"))
         self._cue = text_protocols.read_cue(answer)
         nudges = self._cue == "go"
-        self._prompted = not (nudges or checksum in self._user_messages)
+        silent = answer[:1] in ("[", "(") and answer.rstrip()[-1:] in ("]", ")")
+        self._prompted = not (nudges or silent or checksum in self._user_messages)
         if len(answer) >= _REMEMBERED_CHARS:
             self._user_messages.add(checksum)
         if draft.acts:

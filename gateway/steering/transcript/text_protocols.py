@@ -17,7 +17,8 @@ Cue = Literal["", "go", "reminded", "uncalled", "compacted", "stopped"]
 """What the message before a step tells the agent: to go on, that it repeats itself, that its call
 was not found, what came before a compaction, that the person has stopped it again and again."""
 _TURNED_DOWN = re.compile(  # openings of what clients send for a person who stops the agent
-    r"(?i)(?:error: )?(?:the user doesn't want to (?:proceed|take)|\[request interrupted by user"
+    r"(?i)(?:error: )?(?:permission to use .{1,60} has been denied"
+    r"|the user doesn't want to (?:proceed|take)|\[request interrupted by user"
     r"|<turn_aborted>|(?:the )?user (?:has )?(?:rejected|denied|declined|cancell?ed|aborted"
     r"|interrupted)\b"
     r"|(?:exec )?(?:command |call |patch )?(?:rejected|aborted|denied|declined) by (?:the )?user)"

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.texts import (
     MAX_EVIDENCE_CHARS,
     SKIP_DIRECTIVE,
@@ -24,11 +25,12 @@ ALL = [
 ]
 
 
-def test_every_failure_has_three_different_texts() -> None:
-    """Seven failures, three severities, twenty-one texts."""
-    assert {severities(failure_type) for failure_type in FAILURE_LABELS} == {3}
+def test_every_failure_has_as_many_texts_as_a_run_may_get() -> None:
+    """Six failures, five severities, thirty texts: a failure that persists gets a new one each."""
+    cap = InjectionSettings().monitor_cap
+    assert {severities(failure_type) for failure_type in FAILURE_LABELS} == {cap}
     texts = {monitor_text(failure_type, severity) for failure_type, severity in ALL}
-    assert len(texts) == 21
+    assert len(texts) == 6 * cap
 
 
 @pytest.mark.parametrize(("failure_type", "severity"), ALL)

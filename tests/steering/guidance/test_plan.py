@@ -182,9 +182,9 @@ def test_a_persisting_problem_escalates_and_then_falls_silent() -> None:
     run = Run()
     calls = [run.step(FSMState.SLOW, readings("streak")) for _ in range(12)]
     items = [item for call in calls for item in call.decided.items]
-    assert [item.severity for item in items] == [1, 2, 3]
-    assert len({item.text for item in items}) == 3
-    assert calls[-1].plan.reasons[-1] == "monitor: all texts sent"
+    assert [item.severity for item in items] == [1, 2, 3, 4, 5]
+    assert len({item.text for item in items}) == 5
+    assert calls[-1].plan.reasons[-1] == "monitor: cap reached"
 
 
 def test_a_text_held_back_is_not_lost() -> None:

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from gateway.library import starter_patterns
-from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import decide
@@ -23,6 +22,7 @@ from gateway.steering.guidance.situation import (
 )
 from gateway.steering.guidance.state import GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
+from gateway.steering.ledger.ledger import Ledger
 from gateway.steering.monitors import Readings
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.content import FRAME_CLOSE
@@ -306,9 +306,9 @@ def test_files_written_for_one_test_restore_nothing() -> None:
     def tried(text: str) -> Step:
         return shell(f"cat > in.txt <<'E'\n{text}\nE\npython -m app in.txt", f"read {text}")
 
-    observer = RunObserver()
+    observer = Ledger()
     seen = [observer.observe(tried(text)).trouble for text in ("one", "two", "one", "two")]
-    assert "reverted edit" not in seen
+    assert "was changed back" not in seen
 
 
 def test_parts_of_one_file_that_overlap_are_named() -> None:

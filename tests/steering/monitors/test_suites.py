@@ -18,16 +18,16 @@ from gateway.steering.monitors import (
     SUITE_NAMES,
     MonitorSettings,
     Readings,
+    RobustSettings,
     SuiteName,
     combine,
+    evaluate,
     make_suite,
 )
 from gateway.steering.monitors.reference import ReferenceSuite
 from gateway.steering.monitors.table import TABLE, monitor_classes
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 
-SIX = MONITORS[:-1]
-"""Those of the reference; the last one is only in suite `robust`."""
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})
 
 
@@ -40,15 +40,14 @@ def combined(scores: dict[str, float], settings: MonitorSettings | None = None) 
 
 def test_the_six_monitors_and_their_order() -> None:
     """C15: the six of the monitors page, in its order."""
-    assert SIX == ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
-    assert tuple(evaluate_reference([]).scores) == SIX
-    assert (*SIX, "stopped") == MONITORS
+    assert MONITORS == ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
+    assert tuple(evaluate_reference([]).scores) == MONITORS
 
 
 def test_the_composite_is_the_weighted_sum() -> None:
     """0.35 x streak + 0.15 x call_count + edit_revert + test_repeat, + 0.10 x diversity, hedge."""
     weights = reference().resolved_weights()
-    assert weights == dict(zip(MONITORS, (0.35, 0.15, 0.15, 0.15, 0.10, 0.10, 0.0), strict=True))
+    assert weights == dict(zip(MONITORS, (0.35, 0.15, 0.15, 0.15, 0.10, 0.10), strict=True))
     assert combined(dict.fromkeys(MONITORS, 1.0)).composite == 1.0
     assert combined({"streak": 1.0, "hedge": 0.5}).composite == 0.4
 
@@ -64,7 +63,7 @@ def test_the_composite_is_the_weighted_sum() -> None:
 def test_the_built_in_profiles(profile: str, weights: tuple[float, ...]) -> None:
     """C16: coding as the monitors page, pr_review and qa from the second generation."""
     settings = reference(profile=profile)
-    assert settings.resolved_weights() == dict(zip(MONITORS, (*weights, 0.0), strict=True))
+    assert settings.resolved_weights() == dict(zip(MONITORS, weights, strict=True))
 
 
 def test_useful_numbers() -> None:
@@ -101,7 +100,6 @@ def test_the_failure_type_is_the_label_of_the_worst_weighted_fired_monitor() -> 
         "test_repeat",
         "diversity",
         "hedge",
-        "stopped",
     ]
 
 
@@ -207,34 +205,46 @@ import sys
 from gateway.steering.monitors import MonitorSettings, evaluate, steps_from_records
 
 evaluate([{"action": "bash"}], MonitorSettings(suite=sys.argv[1]))
-print(*[name for name in sys.modules if name.startswith("gateway.steering.monitors.r")])
+print(*[name for name in sys.modules if name.startswith("gateway.steering.monitors.")])
 """
 
 
-@pytest.mark.parametrize(("suite", "other"), [("robust", "reference"), ("reference", "robust")])
-def test_only_the_suite_in_use_is_imported(suite: str, other: str) -> None:
-    """The modules of a suite, and the word lists behind them, cost nothing until it is used."""
+@pytest.mark.parametrize(
+    ("suite", "module", "other"),
+    [("robust", "over_ledger", "reference"), ("reference", "reference", "over_ledger")],
+)
+def test_only_the_suite_in_use_is_imported(suite: str, module: str, other: str) -> None:
+    """The module of a suite costs nothing until it is used."""
     ended = subprocess.run(
         [sys.executable, "-c", LOADED, suite], capture_output=True, text=True, check=True
     )
     loaded = ended.stdout.split()
-    assert f"gateway.steering.monitors.{suite}" in loaded
+    assert f"gateway.steering.monitors.{module}" in loaded
     assert not [name for name in loaded if name.startswith(f"gateway.steering.monitors.{other}")]
 
 
 @pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_every_row_names_a_class_that_exists(suite: SuiteName) -> None:
     """A misspelled reference fails here, not at the first request."""
-    names = MONITORS if suite == "robust" else SIX
-    assert tuple(monitor_classes(suite)) == names
-    assert MonitorSettings(suite=suite, monitors=MONITORS).active == names
+    assert tuple(monitor_classes(suite)) == MONITORS
+    assert MonitorSettings(suite=suite).active == MONITORS
 
 
-def test_length_alone_fires_nothing_by_default() -> None:
-    """On real sessions most long runs are work: who wants the budget of calls lists it."""
-    default = tuple(name for name in MONITORS if name != "call_count")
-    assert MonitorSettings().active == default
-    assert MonitorSettings(suite="reference").active == SIX
+def test_three_monitors_raise_alarms_and_the_others_can_be_switched_on() -> None:
+    """Length, diversity and hedging are readings until real sessions prove them; in the reference
+    all six fire."""
+    assert MonitorSettings().alarming == {"streak", "test_repeat", "edit_revert"}
+    assert MonitorSettings(suite="reference").alarming == set(MONITORS)
+    long_run = [acts(f"tool_{n}", observation=f"news {n}") for n in range(12)]
+    settings = MonitorSettings(robust=RobustSettings(call_budget=10))
+    assert evaluate(long_run, settings).fired == ()
+    assert evaluate(long_run, settings).scores["call_count"] >= 0.6
+    listed = MonitorSettings(robust=RobustSettings(call_budget=10), alarms=("call_count",))
+    found = evaluate(long_run, listed)
+    assert found.fired == ("call_count",)
+    assert [alarm.monitor for alarm in found.alarms] == ["call_count"]
+    with pytest.raises(ValueError, match="alarms: 'stopped' is not one of"):
+        MonitorSettings(alarms=("stopped",))
 
 
 def test_texts_have_one_place_for_the_evidence() -> None:

@@ -6,19 +6,8 @@ import pytest
 
 from gateway.steering.evidence.commands import read_call
 from gateway.steering.evidence.outcomes import failure_line
-from gateway.steering.evidence.repeats import MAX_WORDS, KnownWords
 from gateway.steering.monitors import MonitorSettings, make_suite
 from tests.steering.robust.planting import step
-
-
-def test_known_words_are_forgotten_in_the_end() -> None:
-    """Two generations of words are kept, older ones count as new again."""
-    known = KnownWords()
-    known.novelty(frozenset({"first"}))
-    for i in range(3 * MAX_WORDS // 50):
-        assert known.novelty(frozenset(f"w{i}_{k}" for k in range(50))) == 1.0
-    assert known.novelty(frozenset({"first"})) == 1.0
-    assert known.novelty(frozenset()) == 0.0
 
 
 def test_monitors_keep_what_they_know_of_files_and_programs_bounded() -> None:

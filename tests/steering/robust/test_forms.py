@@ -353,7 +353,7 @@ def test_a_chat_that_repeats_itself_is_heard() -> None:
         messages.append({"role": "assistant", "content": text})
         messages.append({"role": "user", "content": f"I wrote it above, it is {100 + turn}."})
     outcomes = ConversationFold(Policy()).extend(messages)
-    assert [outcome.observed.trouble for outcome in outcomes[1:]] == ["said before"] * 6
+    assert [outcome.observed.trouble for outcome in outcomes[1:]] == ["was said again"] * 6
     assert "streak" in outcomes[4].readings.fired
     assert outcomes[-1].difficulty > 0.6
 
@@ -366,7 +366,7 @@ def test_polling_that_never_ends_is_trouble_in_the_end() -> None:
         messages.extend(message(call, number))
     outcomes = ConversationFold(Policy()).extend(messages)
     assert all(outcome.observed.waits and not outcome.readings.fired for outcome in outcomes[:20])
-    assert outcomes[29].observed.trouble == "no news"
+    assert outcomes[29].observed.trouble == "gave the same result"
     assert outcomes[29].difficulty > 0.6
     assert outcomes[29].state is not FSMState.FAST
 

@@ -14,7 +14,7 @@ from gateway.steering.transcript.steps import Step, extract
 from tests.steering.robust.planting import INNOCENTS, LOOPS, edit_test_edit, planted, step
 
 SAMPLE = Path(__file__).parents[2] / "replays" / "sample.jsonl.gz"
-REPETITIONS = 4
+REPETITIONS = 6
 FOUND = 0.95
 FALSE = 0.02
 
@@ -66,10 +66,10 @@ def test_healthy_runs_are_many_and_mostly_quiet(healthy_runs: list[list[Step]]) 
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_planted_loops_are_found_within_four_repetitions(
+def test_planted_loops_are_found_within_six_repetitions(
     name: str, healthy_runs: list[list[Step]]
 ) -> None:
-    """A loop in the middle of a healthy run fires a monitor before it has gone round five times."""
+    """A loop in the middle of a healthy run fires a monitor within its seventh round."""
     rng = random.Random(7)
     found = 0
     for run in healthy_runs:

@@ -1,0 +1,47 @@
+"""Edits of files: which one takes an earlier one back, or sets the same once more."""
+
+from collections import deque
+
+from msgspec import Struct
+
+from gateway.steering.evidence.edits import Edit, goes_back
+
+REMEMBERED_EDITS = 8  # newest edits of a file that a later one is compared with
+REMEMBERED_FILES = 64  # files whose edits are remembered, the latest edited ones
+
+
+class EditedAgain(Struct, frozen=True, kw_only=True):
+    """An edit against the earlier ones of its file. `key`: of the entry that it belongs to;
+    `reverts`: it takes an earlier edit back, and does not only set the same once more; `since`:
+    step of the edit before."""
+
+    key: str
+    reverts: bool
+    since: int
+
+
+class Files:
+    """The newest edits of each file, within a bounded memory."""
+
+    __slots__ = ("_edits",)
+
+    def __init__(self) -> None:
+        self._edits: dict[str, deque[tuple[Edit, int]]] = {}
+
+    def edit(self, edit: Edit, step: int) -> EditedAgain | None:
+        """Remember an edit; what it repeats or takes back, None for one that does neither."""
+        seen = self._edits.pop(edit.path, None) or deque(maxlen=REMEMBERED_EDITS)
+        earlier = [each for each, _ in seen]
+        newest, since = seen[-1] if seen else (None, 0)
+        found = None
+        if goes_back(edit, earlier):
+            texts = frozenset((edit.new, edit.old or (newest.new if newest else 0)))
+            key = f"reverted {edit.path} {hash(texts)}"
+            found = EditedAgain(key=key, reverts=True, since=since)
+        elif newest is not None and not edit.old and newest.new == edit.new:
+            found = EditedAgain(key=f"set {edit.path}", reverts=False, since=since)
+        seen.append((edit, step))
+        self._edits[edit.path] = seen
+        if len(self._edits) > REMEMBERED_FILES:
+            del self._edits[next(iter(self._edits))]
+        return found

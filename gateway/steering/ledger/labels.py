@@ -1,0 +1,39 @@
+"""Names of objects, for people: the command, file, address or query that a call was about."""
+
+from gateway.steering.evidence.commands import named_object, shell_command
+from gateway.steering.transcript.steps import Action
+
+LABEL_CHARS = 70
+"""Longest name of an object."""
+
+
+def label(action: Action) -> str:
+    """The object of a call: its command line, else its tool with the file, address or query."""
+    command = shell_command(action.name, action.arguments)
+    if command:
+        return quoted(command)
+    named = named_object(action.arguments)
+    return quoted(f"{action.name} {named}" if named else action.name)
+
+
+def quoted(text: str) -> str:
+    """A text on one line, cut, between backticks."""
+    plain = " ".join(text[: 4 * LABEL_CHARS].split()).replace("`", "'")
+    if len(plain) > LABEL_CHARS:
+        plain = plain[: LABEL_CHARS - 3].rstrip() + "..."
+    return f"`{plain}`"
+
+
+def ordinal(number: int) -> str:
+    """A number as first, second, ..., 11th."""
+    if number <= len(_ORDINALS):
+        return _ORDINALS[number - 1]
+    ending = "th" if number % 100 in (11, 12, 13) else _ENDINGS.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"),
+    "tenth",
+)
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}

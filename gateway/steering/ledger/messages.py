@@ -1,0 +1,45 @@
+"""Messages of an agent: which one says an earlier one again."""
+
+from collections import deque
+
+from msgspec import Struct
+
+from gateway.steering.evidence.features import StepFacts, alike
+
+REMEMBERED_TEXTS = 6  # newest messages that the next one is compared with
+SHORT_TEXT_WORDS, LONG_TEXT_WORDS = 3, 12  # words from which equal, and alike, messages count
+SAME_TEXT = 0.7  # share of words, in [0, 1], from which two long messages are alike
+
+
+class _Message(Struct, frozen=True, kw_only=True):
+    """A message. `text`: its digest; `key`: that of the first one that said the same."""
+
+    text: int
+    words: frozenset[str]
+    step: int
+    key: str
+
+
+class Messages:
+    """The newest messages of a run."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self) -> None:
+        self._texts: deque[_Message] = deque(maxlen=REMEMBERED_TEXTS)
+
+    def say(self, facts: StepFacts, step: int) -> tuple[str, int] | None:
+        """Remember a message; the key and the step of the one that it says again, None for a new
+        one. A short form of answer to different wishes of a person is a new one."""
+        words = facts.vocabulary
+        long = len(words) >= LONG_TEXT_WORDS
+        found = None
+        if long or (len(words) >= SHORT_TEXT_WORDS and not facts.prompted):
+            for each in self._texts:
+                alike_text = long and not facts.prompted and alike(words, each.words, SAME_TEXT)
+                if each.text == facts.thought or alike_text:
+                    found = each
+                    break
+        key = f"said {facts.thought}" if found is None else found.key
+        self._texts.append(_Message(text=facts.thought, words=words, step=step, key=key))
+        return None if found is None else (key, found.step)

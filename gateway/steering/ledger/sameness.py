@@ -1,0 +1,110 @@
+"""Calls that ask for the same in other words, and parts of files that were shown before."""
+
+import re
+
+from msgspec import Struct
+
+from gateway.steering.evidence.features import ActionFacts, alike
+from gateway.steering.transcript.steps import Action
+
+NAMES_CHARS = 400  # of a call's arguments that are compared word by word
+LEAST_NAMES = 2  # words of two calls that must be common
+RICH_RESULT = 20  # words from which an equal result shows the same, whatever was asked
+PLACE_RESULT, PLACE_CHARS = 8, 600  # the same of a result that names a page or a file
+TELLING_RESULT = 5  # words from which an equal result shows the same of the same object
+REWORDED = 0.6  # share of words, in [0, 1], from which two calls ask for the same
+MAX_FILES, MAX_SPANS = 64, 16  # files, and parts of one file, that are remembered
+KNOWN_LINES = 0.6  # share of known lines from which a part of a file was shown before
+NOTHING_NAMED = hash(())  # the identity of arguments without a name
+_NAME = re.compile(r"\w+")
+_PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
+
+
+class SeenCall(Struct, frozen=True, kw_only=True):
+    """A call that was made. `changes`: those of the run by then."""
+
+    action: Action
+    facts: ActionFacts
+    step: int
+    changes: int
+
+
+def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
+    """True if a call, in other words, brings what an earlier one has brought."""
+    facts, asked = call.facts, other.facts
+    if facts.effect.changes or facts.effect.plans or asked.call == facts.call:
+        return False
+    if asked.answer.result != facts.answer.result or call.changes != other.changes:
+        return False
+    same_tool = asked.operation == facts.operation
+    return (same_tool and _same_names(call.action, other.action)) or _shows_the_same(call, other)
+
+
+def _same_names(action: Action, earlier: Action) -> bool:
+    """True if the words of one call's arguments include those of the other."""
+    own, others = _names(action), _names(earlier)
+    return len(own & others) >= LEAST_NAMES and (own <= others or others <= own)
+
+
+def _names(action: Action) -> frozenset[str]:
+    return frozenset(_NAME.findall(action.arguments[:NAMES_CHARS].lower()))
+
+
+def _shows_the_same(call: SeenCall, other: SeenCall) -> bool:
+    """True if the result is so rich, or the calls are so alike, that equal results say the same."""
+    facts, asked = call.facts, other.facts
+    size = len(facts.answer.words)
+    files = facts.effect.reads and asked.effect.reads and "://" not in call.action.arguments
+    if not files and size >= PLACE_RESULT:
+        shown = call.action.observation[:PLACE_CHARS]
+        if size >= RICH_RESULT or _PLACE.search(shown) is not None:
+            return True
+    own, others = facts.question.objects, asked.question.objects
+    if own and others and not own & others:
+        return False
+    if asked.operation == facts.operation and _asks_alike(facts, asked, named=bool(own)):
+        return True
+    asks = facts.effect.reads or facts.effect.looks_up or facts.operation.startswith("$")
+    if not asks or size < TELLING_RESULT or facts.answer.empty:
+        return False
+    if own:
+        return True
+    same_tool = asked.operation == facts.operation
+    return same_tool and alike(facts.question.words, asked.question.words, REWORDED)
+
+
+def _asks_alike(facts: ActionFacts, asked: ActionFacts, *, named: bool) -> bool:
+    """True for one command with other options, one test run once more in another way, and one
+    thing that is put in other words."""
+    if facts.program is not None and facts.effect.settles and asked.effect.settles:
+        return True
+    question = facts.question
+    has_name = not named and question.identity != NOTHING_NAMED
+    if facts.operation.startswith("$") or has_name:
+        return question.is_like(asked.question)
+    return False
+
+
+class ShownLines:
+    """The parts of files that were shown since the last change."""
+
+    __slots__ = ("_files",)
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[int, list[tuple[int, int]]]] = {}
+
+    def show(self, span: tuple[str, int, int], changes: int) -> bool:
+        """Remember a part of a file; True if most of its lines were shown before."""
+        path, first, last = span
+        known_at, spans = self._files.pop(path, (changes, []))
+        if known_at != changes:
+            spans = []
+        known = 0
+        line = first
+        for start, end in sorted(spans):
+            known += max(min(end, last) - max(start, line) + 1, 0)
+            line = max(line, end + 1)
+        self._files[path] = (changes, [*spans[1 - MAX_SPANS :], (first, last)])
+        if len(self._files) > MAX_FILES:
+            del self._files[next(iter(self._files))]
+        return known >= KNOWN_LINES * (last - first + 1)

@@ -1,0 +1,184 @@
+"""Difficulty of a step: the first row of one table that fits, with its value and its reason.
+
+The values suit the windows of the states: six steps that bring news are below 0.2, a failure that
+comes again is above 0.6, and above 0.85 only while the same thing fails on and on."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gateway.steering.ledger.entries import Ending, Entry
+from gateway.steering.ledger.labels import ordinal
+from gateway.steering.ledger.ledger import Ledger, LedgerStep
+from gateway.steering.ledger.readers import ReadsLedger
+from gateway.steering.scoring.scorer import DifficultySettings
+
+
+class Difficulty(Struct, frozen=True, kw_only=True):
+    """The difficulty of a step."""
+
+    value: float
+    """In [0, 1]; 1 is hardest."""
+    reason: str
+    """The situation, in words."""
+
+
+NEWS, MESSAGE, EMPTY, WAITING, FIRST_FAILURE = 0.15, 0.3, 0.35, 0.3, 0.45
+FAILURES = (FIRST_FAILURE, 0.65, 0.75, 0.82, 0.88, 0.9, 0.92, 0.94)
+"""Difficulty of the first, second, ... failure of one object."""
+UNCHANGED = 0.05
+"""Added from the third failure on, if nothing has changed since the one before."""
+REPETITIONS = (NEWS, 0.55, 0.65, 0.8, 0.88, 0.9, 0.92, 0.94)
+"""Difficulty of the first, second, ... time that a call brings what the run has."""
+WORKS_ON, WORKS_ON_LONG = 0.5, 0.62
+"""Difficulty of other work while a failure is open, after two and after more of it."""
+RECOVERED, RECOVERED_TWICE = 0.55, 0.4
+"""Difficulty of the first and the second success after a repeated failure."""
+LONG = 3
+
+
+def _at(values: tuple[float, ...], count: int) -> float:
+    return values[min(count, len(values)) - 1]
+
+
+def _fails(step: LedgerStep) -> Difficulty | None:
+    entry = _worst([e for e in step.entries if e.is_failure or e.ending is Ending.REVERTED])
+    if entry is None:
+        return None
+    if entry.ending is Ending.REVERTED:
+        value = _at(FAILURES, entry.count + 1)
+        return Difficulty(
+            value=value, reason=f"{entry.name} is changed back for the {ordinal(entry.count)} time"
+        )
+    return Difficulty(value=_failure_value(entry), reason=failure_reason(entry))
+
+
+def _failure_value(entry: Entry) -> float:
+    value = _at(FAILURES, entry.count)
+    unchanged = entry.count >= LONG and entry.unchanged >= 2
+    return min(value + UNCHANGED * unchanged, FAILURES[-1])
+
+
+def failure_reason(entry: Entry) -> str:
+    """One failure as words: which one it is, of what, and what changed in between."""
+    times = ordinal(entry.count)
+    if entry.ending is Ending.REFUSED:
+        what = f"{times} edit in a row that was refused, {entry.name}"
+    elif entry.ending is Ending.LATER:
+        what = f"{times} call of one tool that is put off, {entry.name}"
+    elif entry.ending is Ending.DENIED:
+        what = f"{times} call of one tool in a row that failed or found nothing, {entry.name}"
+    elif entry.varied:
+        what = f'{times} failure with "{entry.said}", now of {entry.name}'
+    else:
+        what = f"{times} failure of {entry.name}"
+    if entry.count < 2:
+        return what
+    if entry.unchanged >= 2:
+        return f"{what}, no file change seen since step {entry.before}"
+    return f"{what}, the one before at step {entry.before}"
+
+
+def _repeats(step: LedgerStep) -> Difficulty | None:
+    entry = _worst(step.entries)
+    if entry is None:
+        return None
+    times = f"{ordinal(entry.count)} time"
+    if entry.ending is Ending.NOTHING_NEW:
+        return Difficulty(
+            value=_at(REPETITIONS, entry.count),
+            reason=f"{ordinal(entry.count)} step in a row that brings what the run has",
+        )
+    if entry.varied:
+        return Difficulty(
+            value=_at(REPETITIONS, entry.count),
+            reason=f"a result that is known comes for the {times}, now from {entry.name}",
+        )
+    reasons = {
+        Ending.SAME: f"{entry.name} gives the same result for the {times}",
+        Ending.IN_TURN: f"{entry.name} comes in turn with the same others for the {times}",
+        Ending.SET_AGAIN: f"{entry.name} is set to the same for the {times}",
+        Ending.SAID_AGAIN: f"the same message for the {times}: {entry.name}",
+    }
+    return Difficulty(value=_at(REPETITIONS, entry.count), reason=reasons[entry.ending])
+
+
+def _recovers(step: LedgerStep) -> Difficulty | None:
+    entry = step.closed
+    if entry is None:
+        return None
+    reason = f"first success after {entry.count} failures of {entry.name}"
+    return Difficulty(value=RECOVERED, reason=reason)
+
+
+def _works_on(step: LedgerStep) -> Difficulty | None:
+    entry = step.open_failure
+    if entry is None or not step.actions:
+        return None
+    value = WORKS_ON_LONG if entry.count >= LONG else WORKS_ON
+    reason = f"after {entry.count} failures of {entry.name}, the newest at step {entry.newest}"
+    return Difficulty(value=value, reason=reason)
+
+
+def _waits(step: LedgerStep) -> Difficulty | None:
+    if not step.waits:
+        return None
+    return Difficulty(value=WAITING, reason="waits for something that is not there yet")
+
+
+def _speaks(step: LedgerStep) -> Difficulty | None:
+    if step.actions:
+        return None
+    return Difficulty(value=MESSAGE, reason="a message without a call")
+
+
+def _finds_nothing(step: LedgerStep) -> Difficulty | None:
+    if not all(action.answer.empty for action, _ in step.actions):
+        return None
+    changes = any(action.effect.changes for action, _ in step.actions)
+    if changes:
+        return None
+    return Difficulty(value=EMPTY, reason="the result is empty")
+
+
+def _brings_news(_step: LedgerStep) -> Difficulty:
+    return Difficulty(value=NEWS, reason="a result that the run did not have")
+
+
+TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
+    *(_fails, _waits, _repeats, _recovers, _works_on, _speaks, _finds_nothing, _brings_news),
+)
+"""The rows, in the order in which they are asked; the first that fits counts."""
+
+
+def _worst(entries: list[Entry]) -> Entry | None:
+    return max(entries, key=lambda entry: entry.count, default=None)
+
+
+class LedgerScorer(ReadsLedger[float]):
+    """Scores the steps of one run by the table; `reason` is that of the newest step."""
+
+    __slots__ = ("_ledger", "_recovered", "reason")
+
+    def __init__(self, _settings: DifficultySettings) -> None:
+        self._ledger: Ledger | None = None
+        self.reason = ""
+        self._recovered: Entry | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its own ledger, for steps that no run's ledger has read."""
+        if self._ledger is None:
+            self._ledger = Ledger()
+        return self._ledger
+
+    def push_read(self, read: LedgerStep) -> float:
+        """Difficulty of a step that the run's ledger has read."""
+        found = next(each for row in TABLE if (each := row(read)) is not None)
+        if self._recovered is not None and found.value < RECOVERED_TWICE and read.actions:
+            entry = self._recovered
+            reason = f"second success after {entry.count} failures of {entry.name}"
+            found = Difficulty(value=RECOVERED_TWICE, reason=reason)
+        self._recovered = read.closed
+        self.reason = found.reason
+        return found.value
