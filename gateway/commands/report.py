@@ -86,8 +86,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         ledger, _ = await read_savings(stores, 0.0, time.time(), tenant)
         sums = stores.attribution
         paid = await sums.groups(RunFilter(tenant=tenant), "tag:paid") if sums else ()
-        projects = await alarms_by_project(stores, tenant)
-        wrong = [{**structs.asdict(each), "share": each.share} for each in projects]
+        wrong = await alarms_by_project(stores, tenant)
         extra = {"savings": ledger, "paid": paid, "wrong_alarms": wrong}
         shown = {**structs.asdict(found), **extra}
     else:

@@ -201,9 +201,7 @@ class RequestSteerer:
         quiet = result.mode == "off" or result.resolved.incoming.compacts
         if quiet or result.position.run != current.index:
             return  # nothing is injected, or a new run begins
-        decided = repeat(
-            current.memory, result.position.step, server_keeps_history=request.earlier is not None
-        )
+        decided = repeat(current.memory, result.position.step)
         result.placed = self._placed(result, request, decided)
 
     async def catch_up(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
@@ -362,10 +360,7 @@ class RequestSteerer:
                 lessons = await self._lessons.find(query, tenant)
             own_time.check()
         result.model = proposal.routed.model
-        kept_there = request.earlier is not None
-        result.decision = decision = conclude(
-            rules, current.memory, proposal, found, lessons, server_keeps_history=kept_there
-        )
+        result.decision = decision = conclude(rules, current.memory, proposal, found, lessons)
         result.reasons += decision.reasons
         with timed(timings, "place"):
             return self._place(result, request, decision)

@@ -54,21 +54,6 @@ class AlarmsOfStep(Struct, frozen=True, kw_only=True):
         return KIND, act, self.run_id, {**about, "monitors": list(self.monitors)}
 
 
-class ProjectAlarms(Struct, frozen=True, kw_only=True):
-    """The alarms of a project, counted once for each run and kind. `wrong`: those called wrong;
-    `alarms`: all; `muted`: the kinds that are muted now."""
-
-    project: str
-    wrong: int
-    alarms: int
-    muted: tuple[str, ...] = ()
-
-    @property
-    def share(self) -> float:
-        """Wrong ones of all alarms, in [0, 1]."""
-        return self.wrong / max(self.alarms, self.wrong, 1)
-
-
 async def find_alarms(
     runs: RunStore, run_id: str, step: int | None, tenant: str | None
 ) -> AlarmsOfStep | None:
@@ -88,27 +73,23 @@ async def find_alarms(
     return None
 
 
-async def alarms_by_project(stores: Stores, tenant: str | None) -> list[ProjectAlarms]:
-    """The projects in which an alarm was called wrong or is muted, by name. Raises: StoreError."""
-    if stores.changes is None:
+async def alarms_by_project(stores: Stores, tenant: str | None) -> list[dict[str, Any]]:
+    """The projects in which an alarm was called wrong: how many were, of how many alarms, counted
+    once for each run and kind, their share in [0, 1], and the kinds muted now. Raises:
+    StoreError."""
+    if stores.changes is None or stores.controls is None:
         return []
     said = _newest(await stores.changes.find(kind=KIND, limit=_MOST_SAID))
+    held = {control.subject for control in await stores.controls.list_controls()}
     wrong = Counter([key[:2] for key, act in said.items() if act == _WRONG])
-    listed = await stores.controls.list_controls() if stores.controls else ()
-    held = {control.subject for control in listed}
     found = []
-    for owner, project in sorted({key[:2] for key in said}):
-        if tenant not in (None, owner):
-            continue
-        subjects = {name: alarm_subject(owner, project, name) for name in MONITORS}
-        found.append(
-            ProjectAlarms(
-                project=project,
-                wrong=wrong[owner, project],
-                alarms=await _count(stores, owner, project),
-                muted=tuple([name for name, subject in subjects.items() if subject in held]),
-            )
-        )
+    for owner, project in sorted({key[:2] for key in said if tenant in (None, key[0])}):
+        named = wrong[owner, project]
+        alarms = await _count(stores, owner, project)
+        muted = [name for name in MONITORS if alarm_subject(owner, project, name) in held]
+        share = named / max(alarms, named, 1)
+        row = {"project": project, "wrong": named, "alarms": alarms, "share": share}
+        found.append({**row, "muted": muted})
     return found
 
 

@@ -34,7 +34,7 @@ from gateway.steering.guidance.pattern import PatternMatch, Tier
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.plan import Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, KEPT_THERE, GuidanceState, Moment
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.guidance.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.steering.monitors import FAILURE_TYPES
@@ -239,11 +239,8 @@ def conclude(
     proposal: Proposal,
     found: Found,
     lessons: Sequence[LessonMatch] = (),
-    *,
-    server_keeps_history: bool = False,
 ) -> Decision:
-    """The decision, given the results of the look-ups. With `server_keeps_history` earlier blocks
-    between messages are not sent again: the server has stored them with the history."""
+    """The decision, given the results of the look-ups."""
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
     if lessons and proposal.lessons is not None:
         decided = with_lessons(
@@ -253,8 +250,6 @@ def conclude(
             settings=rules.lessons,
             injection=rules.injection,
         )
-    if server_keeps_history:
-        decided = _without_kept(decided)
     after = replace(
         memory,
         guidance=decided.state,
@@ -265,11 +260,10 @@ def conclude(
     return Decision(proposal=proposal, decided=decided, memory=after)
 
 
-def repeat(memory: RunMemory, step: int, *, server_keeps_history: bool = False) -> Decided:
+def repeat(memory: RunMemory, step: int) -> Decided:
     """Guidance of a call without a decision: earlier guidance again. `step`: scored steps of the
-    run. `server_keeps_history`: as in `conclude`."""
-    decided = Decided(step=step or FIRST_CALL, state=memory.guidance)
-    return _without_kept(decided) if server_keeps_history else decided
+    run."""
+    return Decided(step=step or FIRST_CALL, state=memory.guidance)
 
 
 def place(
@@ -282,7 +276,8 @@ def place(
     server_keeps_history: bool = False,
 ) -> Placed | None:
     """Placement of the call's guidance, earlier guidance included; None, without a call of
-    `messages` and `target`, when there is none."""
+    `messages` and `target`, when there is none. With `server_keeps_history` earlier blocks between
+    messages are not sent again: the server has stored them with the history."""
     if not (decided.items or decided.directive or decided.state.injections):
         return None
     return placement.place(
@@ -418,12 +413,3 @@ def _plan(
         text = BUDGET_DIRECTIVE.format(used=why.removeprefix("budget: "))
         planned = replace(planned, directive=text)
     return planned, (why,)
-
-
-def _without_kept(decided: Decided) -> Decided:
-    """The decision; earlier blocks have no place in it, as the server has them in its history."""
-    blocks = []
-    for block in decided.state.injections:
-        kept = block.place != "system" and block.step < decided.step
-        blocks.append(replace(block, offset=KEPT_THERE) if kept else block)
-    return replace(decided, state=replace(decided.state, injections=tuple(blocks)))

@@ -27,7 +27,7 @@ from gateway.steering.guidance.edits import (
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.render import ADVISORY, frame
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, Injection, Place
+from gateway.steering.guidance.state import KEPT_THERE, GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
 from gateway.steering.transcript.content import FRAME_OPEN
 
@@ -72,6 +72,8 @@ def place(
     replayed = decided.state.injections
     if settings.lifetime == "call":  # only those of this step are sent again, in a retry
         replayed = tuple(block for block in replayed if block.step >= decided.step)
+    if begun:
+        replayed = tuple([_kept_there(block, decided.step) for block in replayed])
     tail = body.tail()
     said = islice(messages, len(leading), None)
     sent_before = begun or any(_role(message) == "assistant" for message in said)
@@ -139,6 +141,12 @@ def _new_injections(
             prefaced = True
             added.append(replace(where, step=decided.step, text=text))
     return tuple(added)
+
+
+def _kept_there(block: Injection, step: int) -> Injection:
+    """The block; one of an earlier step is with the server, which has stored it."""
+    kept = block.place != "system" and block.step < step
+    return replace(block, offset=KEPT_THERE) if kept else block
 
 
 def _is_pinned(item: Item) -> bool:
