@@ -19,7 +19,6 @@ from gateway.learning.context import project_of
 from gateway.learning.gate import MOST_CHARS
 from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.learning.worker import Learner, Report
-from gateway.reader.reader import JOBS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import RETRIEVED, Status
@@ -58,7 +57,6 @@ def add_parser(commands: Any) -> None:
     forget.add_argument("--tenant", help="only a run of this tenant")
     jobs = add_verb(verbs, "jobs", "what the reader was asked, and what it used", _jobs)
     jobs.add_argument("--tenant", help="only jobs of this tenant")
-    jobs.add_argument("--limit", type=int, default=20, help="most jobs (default: 20)")
     rules = add_verb(verbs, "rules", "the rules of projects, with who said them", _rules)
     rules.add_argument("--tenant", help="only rules of this tenant")
     rules.add_argument("--project", help="only rules of this project, as they are listed")
@@ -187,22 +185,15 @@ async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 
 async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    store = stores.learning
-    view = await views.reader_view(store, settings.reader, args.tenant, time.time())
-    jobs = [views.job_view(job) for job in await store.jobs(JOBS, args.tenant, limit=args.limit)]
-    if args.json:
-        say(json.dumps({**view, "jobs": jobs}))
-        return
+    reader = settings.reader
+    view = await views.reader_view(stores.learning, reader, args.tenant, time.time())
     counts = ", ".join(f"{number} {state}" for state, number in view["counts"].items())
-    say(
+    line = (
         f"{view['model'] or 'reader.model is not set, nothing is read'}: {counts}; today "
         f"{view['tokens']} of {view['tokens_per_day']} tokens, "
         f"${view['cost_usd']:.4f} of ${view['usd_per_day']:.2f} per tenant"
     )
-    for job in jobs:
-        used = f"{job['tokens']} tokens  ${job['cost_usd']:.4f}"
-        about = f"{job['question']} of run {job['run_id']}"
-        say(f"{job['state']:<8} {about}  {used}  {one_line(job['error'], 90)}".rstrip())
+    answer(args, view, line)
 
 
 async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

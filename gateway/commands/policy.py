@@ -191,8 +191,8 @@ def _refused(new: _Learned, policy: LearnedPolicy, places: dict[str, str]) -> It
         named = {word for part in texts.move.split("`")[1::2] for word in part.split()}
         known: Any = {"known": named, "approved": APPROVED in marks.applies_when}
         no = refusal(texts.move or texts.avoid, **known)
-        if no := no or (refusal(texts.situation, approved=True) if texts.situation else None):
-            yield f"{places[each.name]}: {each.name}: {no.reason}"
+        if no := no or (refusal(texts.situation, approved=True) if texts.situation else ""):
+            yield f"{places[each.name]}: {each.name}: {no}"
 
 
 async def _replayed(stores: Stores, old: _Learned, new: _Learned) -> str:

@@ -10,19 +10,12 @@ import tomllib
 from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 from gateway.text.secrets import MARK, find_secrets
 
 MOST_WORDS = 25  # of one instruction. Source: `learning.md`, "What a lesson may say"
 MOST_CHARS = 600  # of a text that an operator wrote
-
-
-class Refusal(NamedTuple):
-    """Reason why a text may not be advice. `approvable`: it may once a person approves the text."""
-
-    reason: str
-    approvable: bool = False
 
 
 @cache
@@ -54,26 +47,26 @@ _SENTENCE = re.compile(r"(?:^|[.!?:]\s+)[\"'`(]*$")
 _PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
 
 
-def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -> Refusal | None:
-    """Reason why a text may not be advice; None if it may. `known`: names and values that the
+def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -> str:
+    """Reason why a text may not be advice; "" if it may. `known`: names and values that the
     agent's own tools declare, besides those that belong to no task; `approved`: a person wrote or
     approved this very text, which allows what does something, and values, and never a credential
     or a frame's mark."""
     if not text.strip() or not text.isprintable():
-        return Refusal("it is empty or has control characters")
+        return "it is empty or has control characters"
     if has_secret(text):
-        return Refusal("it holds what looks like a credential")
+        return "it holds what looks like a credential"
     if form("frames").search(text):
-        return Refusal("it holds a mark of the gateway's own frames")
+        return "it holds a mark of the gateway's own frames"
     if approved:
-        return Refusal(f"it has over {MOST_CHARS} characters") if len(text) > MOST_CHARS else None
+        return f"it has over {MOST_CHARS} characters" if len(text) > MOST_CHARS else ""
     if len(text.split()) > MOST_WORDS:
-        return Refusal(f"it has more than {MOST_WORDS} words")
+        return f"it has more than {MOST_WORDS} words"
     if form("address").search(text) or form("orders").search(f"{text} {_spelled(text)}"):
-        return Refusal("it holds an address or an order against the user")
+        return "it holds an address or an order against the user"
     if value := _value(text, frozenset(known)):
-        return Refusal(f"{value!r} may be of one task")
-    return Refusal("it does what needs a person's approval", True) if does_harm(text) else None
+        return f"{value!r} may be of one task"
+    return "it does what needs a person's approval" if does_harm(text) else ""
 
 
 @lru_cache(maxsize=4096)

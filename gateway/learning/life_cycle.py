@@ -441,8 +441,8 @@ class LessonActions:
         a text that no lesson may have."""
         old = stored.pattern
         refused = refusal(advice, approved=True)
-        if old.lesson is None or refused is not None:
-            raise ValueError(refused.reason if refused else "it is no lesson")
+        if old.lesson is None or refused:
+            raise ValueError(refused or "it is no lesson")
         name = "intervention" if old.tier is Tier.E2 else "recommended_action"
         lesson = structs.replace(
             old.lesson,

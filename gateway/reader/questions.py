@@ -158,7 +158,6 @@ RULES = Question(
     "one sentence copied from `typed` letter by letter; [] if there is none.",
     read=_rules,
 )
-QUESTIONS: Final[Sequence[Question]] = (KIND, TITLE, TROUBLE, RULES)
 
 
 def shown(typed: str, before: str = "", after: str = "answer") -> dict[str, str]:

@@ -56,13 +56,12 @@ _log = get_logger("gateway.reader")
 
 class Thing(Struct, frozen=True, kw_only=True):
     """One thing to ask about a run, with the data that the model is shown. `step`: the one that it
-    is about; `after_run`: what was typed there answers the run before in its conversation."""
+    is about; what was `typed` at step 0 answers the run before in its conversation."""
 
     question: Question
     step: int
     shown: Mapping[str, str]
     typed: str = ""
-    after_run: bool = False
 
 
 def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
@@ -83,7 +82,6 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
                 step=row.step_index,
                 shown=shown(typed, agent_words(last)),
                 typed=typed,
-                after_run=row.step_index == 0,
             )
         last = _newest_of(row) or last
 
@@ -247,7 +245,7 @@ class Reader:
             evidence=f"step {thing.step}",
         )
         await self.store.add_outcome(row)
-        earlier = await self._earlier(trace) if thing.after_run else None
+        earlier = await self._earlier(trace) if thing.question is KIND and not thing.step else None
         if earlier is None or answer not in (*WRONG, *ACCEPTING):
             return
         source, verdict = ("correction", "failure") if answer in WRONG else ("moved_on", "success")

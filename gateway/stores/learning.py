@@ -153,7 +153,6 @@ class LessonFilter(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     statuses: Sequence[Status] = ()
     tier: Tier | None = None
-    key: str | None = None
     key_prefix: str | None = None
     since: float | None = None
 

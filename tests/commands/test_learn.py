@@ -99,7 +99,7 @@ def test_a_run_is_forgotten_with_what_only_it_supports(command: Run) -> None:
     """A lesson goes with the last run that supports it, a job with its run."""
     assert "reader.model is not set, nothing is read: 1 waiting" in command("jobs")
     assert command("forget", "r0003") == "0 lessons removed\n"
-    assert json.loads(command("jobs", "--json"))["jobs"] == []
+    assert json.loads(command("jobs", "--json"))["counts"]["waiting"] == 0
     for run in ("r0000", "r0001"):
         assert command("forget", run) == "0 lessons removed\n"
     removed = json.loads(command("forget", "r0002", "--json"))["removed"]

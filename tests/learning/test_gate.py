@@ -35,7 +35,7 @@ KNOWN = (
 )
 def test_what_may_be_said(said: str) -> None:
     """Instructions without a value of one task; what keeps from an act, or names its occasion."""
-    assert refusal(said, known=(*KNOWN, "./gradlew test")) is None
+    assert refusal(said, known=(*KNOWN, "./gradlew test")) == ""
 
 
 ACTS = [
@@ -82,9 +82,8 @@ def test_an_act_needs_the_approval_of_this_very_text(said: str) -> None:
     """What installs, fetches, deletes, publishes, overrides or skips a check is refused, until a
     person approves the text."""
     found = refusal(said, known=KNOWN)
-    assert found is not None
-    assert found.approvable
-    assert refusal(said, known=KNOWN, approved=True) is None
+    assert found == "it does what needs a person's approval"
+    assert refusal(said, known=KNOWN, approved=True) == ""
 
 
 MADE = {
@@ -109,8 +108,7 @@ def test_a_claim_or_an_act_in_a_name_waits(form: str, name: str) -> None:
     """An exception, a rank, a consent or a check that was made, as a parameter or value, and a step
     that ends, pays or lifts something: no advice before a person approves it."""
     found = refusal(MADE[form].format(name), known=(*NAMES, name))
-    assert found is not None
-    assert found.approvable
+    assert found == "it does what needs a person's approval"
 
 
 @pytest.mark.parametrize(
@@ -125,16 +123,15 @@ def test_a_claim_or_an_act_in_a_name_waits(form: str, name: str) -> None:
 )
 def test_an_honest_name_may_be_said(form: str, name: str) -> None:
     """A check that is made before the call, references, and claims that are left out."""
-    assert refusal(MADE[form].format(name), known=(*NAMES, name)) is None
+    assert refusal(MADE[form].format(name), known=(*NAMES, name)) == ""
 
 
 @pytest.mark.parametrize("said", VALUES)
 def test_a_value_of_one_task_is_refused(said: str) -> None:
     """Names, numbers, paths and identifiers, unless the agent's own tools declare them."""
     found = refusal(said)
-    assert found is not None
-    assert not found.approvable
-    assert refusal("Set `mode` to `exact`.", known=("mode", "exact")) is None
+    assert found.endswith(("may be of one task", "an order against the user"))
+    assert refusal("Set `mode` to `exact`.", known=("mode", "exact")) == ""
 
 
 @pytest.mark.parametrize(

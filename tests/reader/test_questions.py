@@ -13,7 +13,6 @@ from gateway.reader.questions import (
     KINDS,
     MOST_BEFORE,
     MOST_TYPED,
-    QUESTIONS,
     RULES,
     TITLE,
     TROUBLE,
@@ -24,6 +23,7 @@ from gateway.reader.questions import (
 from gateway.steering.transcript.steps import Action
 from gateway.text.secrets import MARK
 from tests.reader.planted import POISON
+from tests.reader.reading import QUESTIONS
 
 TYPED = (
     "Fix it.\n\nNever open draft pull requests. We don\u2019t use   npm here, ok?\n"

@@ -357,7 +357,6 @@ class LearningStore:
         chosen = {
             "tenant": ("p.tenant IN ('', :tenant)", wanted.tenant),
             "tier": ("p.tier = :tier", wanted.tier.value if wanted.tier else None),
-            "key": ("p.key = :key", wanted.key),
             "key_prefix": (f"{dialect.position('p.key', 'key_prefix')} = 1", wanted.key_prefix),
             "since": ("p.updated_at >= :since", wanted.since),
             "statuses": (dialect.among("p.status", "statuses", "text"), statuses),

@@ -186,7 +186,7 @@ async def keeps_lessons_apart_from_patterns_and_tenants(stores: Stores) -> None:
     assert all(each.indexed for each in listed.patterns)
     assert not (await stores.patterns.list_patterns(PatternFilter(learned=False))).patterns
     assert await stores.patterns.without_vector(9) == []
-    by_key = LessonFilter(tenant=TENANT, key="not_found|bash.mvn|1", tier=Tier.E2)
+    by_key = LessonFilter(tenant=TENANT, key_prefix="not_found|bash.mvn|1", tier=Tier.E2)
     assert [each.pattern.pattern_id for each in await store.lessons(by_key)] == ["e2-b"]
 
 
