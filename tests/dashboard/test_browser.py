@@ -187,7 +187,7 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
     text = await tab.js(f"{card}.querySelector('.guidance pre').textContent")
     assert text.strip() == following["guidance"][0]["text"].strip()
     place = await tab.js(f"{card}.querySelector('.guidance-head').textContent")
-    assert "in the system message" in place or "as a separate message" in place
+    assert "at the end of a message" in place
     reached = set()
     await tab.js("document.activeElement.blur()")
     for _ in range(30):
