@@ -32,6 +32,7 @@ _ERROR_CHARS = 400  # failure text of a call that only its client calls failed
 _OPENING_CHARS = 600  # the opening of a result, whose words are compared
 _NOTE_CHARS = 300  # of a note at the end of a result
 _NOTE_MARKS = ("identical", "in a row", "repeat", "loop ", "same ")
+_ERROR_TAG = "<tool_use_error>"
 _CANCELLED = re.compile(r"(?:<tool_use_error>)?Sibling tool call errored")
 _CODE_ONE = "exit code 1"  # all that is left of a search that found nothing
 _TOKEN = re.compile(r"\w+")
@@ -172,7 +173,7 @@ def describe_action(action: Action) -> ActionFacts:
     result = readable(action.observation.strip())
     reads = call.effect.reads
     line = failure_line(result, reads_content=reads)
-    if line is None and action.is_error:
+    if line is None and (action.is_error or result.startswith(_ERROR_TAG)):
         line = result[:_ERROR_CHARS]
     elif line is not None and not action.is_error and call.operation.startswith("$"):
         line = None if ended_well(action.observation, call.canonical) else line

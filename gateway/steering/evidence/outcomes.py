@@ -75,6 +75,7 @@ _FAILURE_PART = re.compile(
     + r"""
     | \b[Ss]yntax\ error(?:\ (?:at|near|in)\b|$) | has\ introduced\ new\ syntax\ error
     | did\ not\ appear\ verbatim | [Cc]annot\ overwrite
+    | \bhas\ not\ been\ read\ yet\b
     | \((?:[A-Z]\w*)(?:Error|Exception)\)$
     | \b(?:[Ee]xecution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied
       |[Aa]ccess\ to\ .{1,200}\ is\ denied|[Nn]ot\ authorized)

@@ -5,12 +5,15 @@ from enum import Enum
 
 from msgspec import Struct
 
+from gateway.steering.evidence.arguments import Question
 from gateway.steering.evidence.features import ActionFacts
 from gateway.steering.ledger.labels import label
 from gateway.steering.transcript.steps import Action
 
 MAX_ENTRIES = 128
 """Entries that a run remembers, the newest ones: a bound on memory."""
+ARGUMENT_CHARS = 2000
+"""Characters of a call's arguments that an entry keeps."""
 PATIENCE = 6
 """Calls that bring news, after which an entry counts as left: the agent does something else."""
 
@@ -55,8 +58,14 @@ class Entry(Struct, kw_only=True):
     key: str
     """Stable through the run."""
     ending: Ending
-    name: str = ""
-    """The object of the newest try, for people."""
+    is_failure: bool = False
+    """True if the tries reached nothing."""
+    named: str = ""
+    """The object, where the calls do not name it."""
+    tool: str = ""
+    """The tool of the newest try."""
+    arguments: str = ""
+    """The beginning of its arguments."""
     said: str = ""
     """The line in which the newest try failed; empty without one."""
     count: int = 0
@@ -71,8 +80,8 @@ class Entry(Struct, kw_only=True):
     """Step of the try before the newest; 0 without one."""
     call: int = 0
     """Digest of the newest try's call."""
-    objects: frozenset[str] = frozenset()
-    """Files, hosts and tables that the newest call names."""
+    question: Question | None = None
+    """What the newest call asks for."""
     operation: str = ""
     """The tool of the newest call, or the program that a shell ran."""
     varied: bool = False
@@ -83,9 +92,14 @@ class Entry(Struct, kw_only=True):
     """Calls with news of the run at the newest try."""
 
     @property
-    def is_failure(self) -> bool:
-        """True if the tries reached nothing."""
-        return self.ending in FAILURES
+    def name(self) -> str:
+        """The object of the newest try, for people."""
+        return self.named or label(self.tool, self.arguments)
+
+    @property
+    def objects(self) -> frozenset[str]:
+        """Files, hosts and tables that the newest call names."""
+        return frozenset() if self.question is None else self.question.objects
 
     @property
     def sentence(self) -> str:
@@ -126,7 +140,7 @@ class Entries:
         clock = self._clock
         entry = self._open.pop(key, None)
         if entry is None or clock.news - entry.news > patience:
-            entry = Entry(key=key, ending=ending)
+            entry = Entry(key=key, ending=ending, is_failure=ending in FAILURES)
             if since:
                 entry.count = 1
                 entry.unchanged = 1
@@ -160,7 +174,8 @@ class Entries:
         entry = self.open(key, ending, since=since, patience=patience)
         entry.varied = entry.varied or entry.call not in (0, facts.call)
         entry.call = facts.call
-        entry.objects = facts.question.objects
+        entry.question = facts.question
         entry.operation = facts.operation
-        entry.name = label(action)
+        entry.tool = action.name
+        entry.arguments = action.arguments[:ARGUMENT_CHARS]
         return entry

@@ -75,6 +75,7 @@ def settles(entry: Entry, action: Action, facts: ActionFacts, *, denied: bool) -
         return of_tool and not denied and not facts.answer.transient
     if entry.call == facts.call:
         return True
-    names_all = bool(entry.objects) and entry.objects <= facts.question.objects
     program = entry.operation.removeprefix("$")
-    return names_all and (facts.operation == entry.operation or program in action.arguments)
+    if facts.operation != entry.operation and program not in action.arguments:
+        return False
+    return bool(entry.objects) and entry.objects <= facts.question.objects

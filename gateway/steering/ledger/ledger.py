@@ -49,11 +49,13 @@ class LedgerStep(Struct, frozen=True, kw_only=True):
     """The repeated failure that the run works on, if this step is no try of it."""
     repairing: bool = False
     """True if files were edited since the last test that passed and the last commit."""
+    entries: tuple[Entry, ...] = ()
+    """The entries that the step added a try to."""
 
     @property
     def waits(self) -> bool:
         """True if every call of the step waits for something."""
-        return bool(self.actions) and all(each.waits for _, each in self.actions)
+        return bool(self.actions) and not [1 for _, each in self.actions if not each.waits]
 
     @property
     def reverts(self) -> bool:
@@ -65,12 +67,6 @@ class LedgerStep(Struct, frozen=True, kw_only=True):
         """The end of the newest repeated try; None for a step that brings something new."""
         found = [entry for entry in self.entries if entry.count > 1]
         return found[-1].ending.value if found else None
-
-    @property
-    def entries(self) -> list[Entry]:
-        """The entries that the step added a try to."""
-        found = [each.entry for _, each in self.actions if each.entry is not None]
-        return [*found, self.said] if self.said is not None else found
 
 
 class _Past(Struct, frozen=True, kw_only=True):
@@ -124,6 +120,9 @@ class Ledger:
             for action, each in zip(step.actions, facts.actions, strict=True)
         ]
         said = None if tries else self._say(step, facts)
+        entries = [each.entry for _, each in tries if each.entry is not None]
+        if said is not None:
+            entries.append(said)
         self._acted = bool(tries)
         failing = self._failing
         if failing is not None and clock.news - failing.news > LEFT:
@@ -140,6 +139,7 @@ class Ledger:
             closed=self._closed,
             open_failure=open_failure,
             repairing=self._repairing,
+            entries=tuple(entries),
         )
 
     def _try(self, action: Action, facts: ActionFacts, *, asked: bool) -> Try:
@@ -183,7 +183,7 @@ class Ledger:
 
     def _acted_since(self, past: _Past, tool: str) -> bool:
         """True if another tool has done something new since a call was made."""
-        return any(at > past.number for name, at in self._acts.items() if name != tool)
+        return bool([1 for name, at in self._acts.items() if at > past.number and name != tool])
 
     def _remember(self, action: Action, facts: ActionFacts, count: int) -> None:
         clock = self._clock
@@ -245,9 +245,8 @@ class Ledger:
         if past is not None:
             return "same", self._repeat(action, facts, past.step)
         call = self._seen(action, facts)
-        since = next(
-            (each.step for each in reversed(self._recent) if brings_the_same(call, each)), 0
-        )
+        equal = [each for each in self._recent if each.facts.answer.result == facts.answer.result]
+        since = max([each.step for each in equal if brings_the_same(call, each)], default=0)
         if since:
             return "reworded", self._repeat(action, facts, since)
         if known and span is not None:
@@ -297,6 +296,9 @@ class Ledger:
         if is_of_object(failure) and entry.count < 2:
             return entry  # another host or table is another question
         self._same_failures = entry.count
+        known = self._entries.get(f"denied {action.name}")
+        if entry.count == 1 and known is not None and known.call == facts.call:
+            return entry  # the same call, which fails in another way: something moves
         in_a_row = self._fail_in_a_row(action, facts)
         if entry.count == 1:
             self._clock.news += 1  # a failure that the run did not have tells something
@@ -340,7 +342,7 @@ class Ledger:
             ending = Ending.REVERTED if again.reverts else Ending.SET_AGAIN
             since = 0 if again.reverts else again.since
             found = self._entries.add(again.key, ending, (action, facts), since=since)
-            found.name = quoted(edit.path)
+            found.named = quoted(edit.path)
             found.varied = False
         if facts.effect.changes and changed:
             self._clock.changes += 1
@@ -355,5 +357,5 @@ class Ledger:
             return None
         key, since = again
         entry = self._entries.open(key, Ending.SAID_AGAIN, since=since)
-        entry.name = quoted(step.thought)
+        entry.named = quoted(step.thought)
         return copy(entry)

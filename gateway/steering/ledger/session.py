@@ -84,6 +84,8 @@ class SessionLedger:
             if command and _SETS.search(command[:400]):
                 name = command.rsplit(None, 1)[0]
                 found += self._set(name, command, f"{quoted(command)} is run", run, read)
+        if not found:
+            return found
         return [each for each in found if each.key == "stopped" or each.count >= SET_AGAIN]
 
     def claim(self, text: str, run: int, step: int) -> None:

@@ -71,8 +71,10 @@ class _OfEntries:
 
     def push(self, step: LedgerStep) -> None:
         """Look at the entries that the step added a try to."""
-        found = [entry for entry in step.entries if entry.ending in self.endings]
-        self.entry = max(found, key=score_of, default=None)
+        self.entry = None
+        if step.entries:
+            found = [entry for entry in step.entries if entry.ending in self.endings]
+            self.entry = max(found, key=score_of) if found else None
         if self.entry is None:
             self._score = min(self._score, DUE_SCORE) * self._recovery
             return
@@ -128,7 +130,7 @@ class CallCount:
     def push(self, step: LedgerStep) -> None:
         """Count the step's calls; waiting for a job costs nothing."""
         for action, each in step.actions:
-            self._calls += not each.waits
+            self._calls += each.kind != "pending"
             self._works = self._works or action.works
 
     def reading(self) -> tuple[float, str]:

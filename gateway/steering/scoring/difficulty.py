@@ -3,7 +3,7 @@
 The values suit the windows of the states: six steps that bring news are below 0.2, a failure that
 comes again is above 0.6, and above 0.85 only while the same thing fails on and on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -42,6 +42,8 @@ def _at(values: tuple[float, ...], count: int) -> float:
 
 
 def _fails(step: LedgerStep) -> Difficulty | None:
+    if not step.entries:
+        return None
     entry = _worst([e for e in step.entries if e.is_failure or e.ending is Ending.REVERTED])
     if entry is None:
         return None
@@ -151,8 +153,8 @@ TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
 """The rows, in the order in which they are asked; the first that fits counts."""
 
 
-def _worst(entries: list[Entry]) -> Entry | None:
-    return max(entries, key=lambda entry: entry.count, default=None)
+def _worst(entries: Sequence[Entry]) -> Entry | None:
+    return max(entries, key=lambda entry: entry.count) if entries else None
 
 
 class LedgerScorer(ReadsLedger[float]):

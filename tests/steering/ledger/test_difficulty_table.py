@@ -1,0 +1,70 @@
+"""Difficulty as one table over the ledger: values, reasons, and the states that follow."""
+
+from __future__ import annotations
+
+from gateway.steering.fold import RunFold, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.policy import Policy
+from gateway.steering.transcript.steps import Step
+from tests.steering.ledger.test_ledger import edit, ran
+from tests.steering.robust.planting import step
+
+
+def play(steps: list[Step]) -> list[StepOutcome]:
+    """The outcomes of a run."""
+    fold = RunFold(Policy())
+    return [fold.push(each) for each in steps]
+
+
+def test_a_failure_that_comes_again_climbs_and_says_so() -> None:
+    """Over 0.6 at the second, over 0.85 only while the same goes on and on."""
+    found = play([ran()] * 7)
+    values = [each.difficulty for each in found]
+    assert values == sorted(values)
+    assert values[0] < 0.5 < 0.6 < values[1] < values[2] <= 0.8
+    assert values[2] < 0.85 < values[5]
+    assert found[2].reason == (
+        "third failure of `pytest tests/test_a.py`, no file change seen since step 2"
+    )
+
+
+def test_a_change_in_between_is_said() -> None:
+    """Then the reason names the try before."""
+    found = play([ran(), edit(1), ran()])
+    assert found[2].reason == (
+        "second failure of `pytest tests/test_a.py`, the one before at step 1"
+    )
+    assert found[1].difficulty < 0.2
+
+
+def test_recovery_is_remembered_for_two_steps() -> None:
+    """The first success after a repeated failure is 0.5 to 0.6, the second below 0.5."""
+    passed = ran("1 passed in 0.31s")
+    fresh = [step("Read", {"file_path": f"{n}.py"}, f"text {n} of it") for n in range(2)]
+    found = play([ran(), ran(), passed, *fresh])
+    assert 0.5 <= found[2].difficulty <= 0.6
+    assert found[2].reason == "first success after 2 failures of `pytest tests/test_a.py`"
+    assert found[3].difficulty < 0.5
+    assert found[4].difficulty < 0.2
+
+
+def test_six_easy_steps_are_fast() -> None:
+    """Each brings something that the run did not have."""
+    found = play([step("Read", {"file_path": f"{n}.py"}, f"text {n} of it") for n in range(7)])
+    assert [each.state for each in found[4:6]] == [FSMState.NORMAL, FSMState.FAST]
+
+
+def test_five_hard_steps_are_slow_and_thirty_five_very_hard_ones_skip() -> None:
+    """One failing test, run on and on."""
+    found = play([ran()] * 50)
+    states = [each.state for each in found]
+    assert states.index(FSMState.SLOW) == 5
+    assert FSMState.SKIP in states
+    assert states.index(FSMState.SKIP) >= 35
+
+
+def test_a_step_that_waits_is_neither_easy_nor_hard() -> None:
+    """It says that it waits."""
+    found = play([step("get_job_status", {"id": 4}, '{"status": "running"}')] * 3)
+    assert {each.difficulty for each in found} == {0.3}
+    assert found[-1].reason == "waits for something that is not there yet"

@@ -1,0 +1,231 @@
+"""The ledger of tries: what joins an entry, what closes it, and what does not matter."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.steering.fold import ConversationFold, RunFold
+from gateway.steering.ledger.entries import MAX_ENTRIES, Ending
+from gateway.steering.ledger.ledger import Ledger, LedgerStep
+from gateway.steering.policy import Policy
+from gateway.steering.transcript.steps import Action, Step
+from tests.steering.robust.planting import step
+
+ASSERTION = "E       assert 41 == 42\nFAILED tests/test_a.py::test_sum - assert 41 == 42\n1 failed"
+
+
+def ran(result: str = ASSERTION) -> Step:
+    """A test that is run."""
+    return step("bash", {"command": "pytest tests/test_a.py"}, result)
+
+
+def edit(number: int, result: str = "The file has been updated.") -> Step:
+    """A new edit of one file."""
+    return step(
+        "Edit",
+        {"file_path": "a.py", "old_string": f"x = {number}", "new_string": f"x = {number + 1}"},
+        result,
+    )
+
+
+def read(steps: Sequence[Step]) -> list[LedgerStep]:
+    """The steps against the ledger of one run."""
+    ledger = Ledger()
+    return [ledger.observe(each) for each in steps]
+
+
+def alarms(steps: Sequence[Step]) -> list[str]:
+    """The sentences of a run's alarms."""
+    fold = RunFold(Policy())
+    return [alarm.sentence for each in steps for alarm in fold.push(each).readings.alarms]
+
+
+def test_the_same_failure_after_each_edit_is_one_entry() -> None:
+    """Patched, the same assertion: the tries count over the edits, and the alarm names them."""
+    found = read([each for n in range(5) for each in (edit(n), ran())])
+    counts = [entry.count for each in found for entry in each.entries]
+    assert counts == [1, 2, 3, 4, 5]
+    (sentence, *_) = alarms([each for n in range(5) for each in (edit(n), ran())])
+    assert sentence.startswith("`pytest tests/test_a.py` failed in the same way, 5 tries")
+    assert "steps 2 to 10" in sentence
+
+
+def test_ten_refused_edits_without_a_flag_are_ten_failures() -> None:
+    """A client's words for a refusal are enough."""
+    refused = (
+        "<tool_use_error>File has not been read yet. Read it first before writing.</tool_use_error>"
+    )
+    found = read([edit(n, refused) for n in range(10)])
+    assert [each.entries[0].count for each in found] == list(range(1, 11))
+    assert {each.entries[0].ending for each in found} == {Ending.REFUSED}
+
+
+def test_a_success_closes_the_entry() -> None:
+    """The step after it is a first failure again."""
+    passed = ran("1 passed in 0.31s")
+    found = read([ran(), ran(), passed, ran()])
+    closed = found[2].closed
+    assert closed is not None
+    assert closed.count == 2
+    assert [entry.count for entry in found[3].entries] == [1]
+
+
+def test_an_entry_that_the_agent_has_left_begins_anew() -> None:
+    """Seven results that the run did not have lie in between."""
+    others = [step("Read", {"file_path": f"f{n}.py"}, f"content {n} of it") for n in range(7)]
+    found = read([ran(), ran(), *others, ran()])
+    assert [entry.count for entry in found[-1].entries] == [1]
+
+
+def batch(results: Sequence[str]) -> Step:
+    """Calls that are made at once."""
+    actions = [
+        Action(
+            name="web_fetch", arguments=json.dumps({"url": f"https://a.test/{n}"}), observation=text
+        )
+        for n, text in enumerate(results)
+    ]
+    return Step(index=0, thought="", actions=tuple(actions))
+
+
+def test_a_batch_is_one_try() -> None:
+    """However many of its calls fail, and a call that was not made is none at all."""
+    failed = "Request failed with status code 403"
+    assert read([batch([failed] * 4)])[0].entries[0].count == 1
+    cancelled = "<tool_use_error>Sibling tool call errored</tool_use_error>"
+    assert [each.kind for _, each in read([batch([failed, cancelled])])[0].actions][
+        1
+    ] == "cancelled"
+
+
+@given(st.permutations(range(4)))
+def test_the_order_of_a_batch_does_not_matter(order: list[int]) -> None:
+    """The counts after it are the same."""
+    results = ["Error: no route to b", "one page of text", "Error: no such host", "another page"]
+    plain = read([batch(results), batch(results)])
+    actions = plain[0].step.actions
+    mixed = Step(index=0, thought="", actions=tuple(actions[at] for at in order))
+    found = read([mixed, mixed])
+    assert sorted(e.count for e in found[1].entries) == sorted(e.count for e in plain[1].entries)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "<shellId: {n} completed with exit code 1>\n{text}",
+        "Chunk ID: a{n}b{n}\nWall time: 0.{n} seconds\nProcess exited with code 1\nOutput:\n{text}",
+        "{text}\n[took {n}.2s]",
+        "2026-01-0{n}T10:0{n}:00Z {text}",
+    ],
+)
+def test_counters_ids_and_times_do_not_make_a_failure_new(frame: str) -> None:
+    """Seven runs that fail alike are seven tries, whatever their frame counts."""
+    text = "AssertionError: expected 42, got 41"
+    found = read([ran(frame.format(n=n, text=text)) for n in range(1, 8)])
+    assert found[-1].entries[0].count == 7
+
+
+def test_one_failing_test_less_is_another_failure() -> None:
+    """What is counted is no noise."""
+    results = [f"== {n} failed, {9 - n} passed in 0.5s ==" for n in (5, 4, 3, 2)]
+    assert alarms([ran(each) for each in results]) == []
+
+
+def test_a_persons_wish_for_a_repetition_is_none() -> None:
+    """After a person has spoken the same look is a new one."""
+    look = step("bash", {"command": "git status"}, "nothing to commit, working tree clean")
+    asked = Step(index=0, thought="", actions=look.actions, prompted=True)
+    assert alarms([asked] * 8) == []
+    assert alarms([look] * 8) != []
+
+
+FRAMES = {
+    "claude-code": "Exit code 1\n{text}",
+    "codex": "Chunk ID: 0a{n}f21\nWall time: 1.{n} seconds\nProcess exited with code 1\n"
+    "Output:\n{text}",
+    "codex-json": '{{"output": "{json}", "metadata": {{"exit_code": 1, "seconds": 0.{n}}}}}',
+    "copilot": "{text}\n<shellId: {n} completed with exit code 1>",
+    "gemini": "Command: pytest\nDirectory: (root)\nOutput: {text}\nError: (none)\nExit Code: 1\n"
+    "Signal: 0\nBackground PIDs: (none)\nProcess Group PGID: 4{n}17",
+    "mini-swe-agent": '{{"returncode": 1, "output": "{json}"}}',
+    "mini-swe-agent-tags": "<returncode>1</returncode>\n<output>\n{text}\n</output>",
+    "opencode": "{text}\n\n(exit code 1, took {n}ms)",
+    "openhands": "{text}\n[The command completed with exit code 1.]\n[Directory: /w]",
+    "cline": "Command executed.\nOutput:\n{text}",
+}
+
+
+@pytest.mark.parametrize("client", FRAMES)
+def test_the_same_failure_is_an_alarm_at_the_same_step_in_every_client(client: str) -> None:
+    """The third run of one failing test without a change between them, in each client's frame."""
+    text = "E   assert 41 == 42\nFAILED tests/test_a.py::test_sum - assert 41 == 42"
+    fold = RunFold(Policy())
+    raised = []
+    for n in range(1, 6):
+        result = FRAMES[client].format(n=n, text=text, json=text.replace("\n", "\\n"))
+        raised.append(bool(fold.push(ran(result)).readings.alarms))
+    assert raised == [False, False, True, True, True]
+
+
+def calls_made(steps: Sequence[Step]) -> int:
+    """Function calls that the newest of these steps costs."""
+    ledger = Ledger()
+    for each in steps[:-1]:
+        ledger.observe(each)
+    counted = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    sys.setprofile(count)
+    try:
+        ledger.observe(steps[-1])
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_a_late_step_costs_what_an_early_one_does() -> None:
+    """Counted in calls of functions: the memory of a run is bounded."""
+    run = [
+        each
+        for n in range(400)
+        for each in (edit(n), step("bash", {"command": f"make job_{n}"}, f"KeyError: 'k{n}'"))
+    ]
+    assert calls_made(run) <= 2 * calls_made(run[:40])
+    ledger = Ledger()
+    for each in run:
+        ledger.observe(each)
+    assert len([*ledger._entries]) <= MAX_ENTRIES
+
+
+@given(st.lists(st.sampled_from(["edit", "fail", "pass", "look"]), max_size=14))
+def test_a_fold_built_again_has_the_same_alarms_and_reasons(kinds: list[str]) -> None:
+    """Message by message, or from the whole transcript."""
+    messages: list[dict] = [{"role": "user", "content": "Repair it."}]
+    makers = {
+        "edit": lambda n: edit(n),
+        "fail": lambda n: ran(),
+        "pass": lambda n: ran("1 passed in 0.31s"),
+        "look": lambda n: step("Read", {"file_path": "a.py"}, "x = 1"),
+    }
+    online = ConversationFold(Policy())
+    found = []
+    for n, kind in enumerate(kinds):
+        action = makers[kind](n).actions[0]
+        call = {"id": f"c{n}", "type": "function"}
+        call["function"] = {"name": action.name, "arguments": action.arguments}  # type: ignore[assignment]
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{n}", "content": action.observation})
+        found += online.extend(messages)
+    again = ConversationFold(Policy()).extend(messages)
+    assert [(o.difficulty, o.reason, o.readings) for o in found] == [
+        (o.difficulty, o.reason, o.readings) for o in again
+    ]
