@@ -44,6 +44,9 @@ _DRAIN_POLL_S = 0.05
 _START_S = 120.0  # longest wait for a gateway in a thread of this process
 _POLL_S = 0.01
 _CLOSE_S = 1.0  # to close connections that have no request
+_SWITCH_S = 0.0005
+"""Longest time for which a thread runs Python code while another one waits: the event loop waits so
+long in each of its turns beside a thread that reads a large body. Python's own is ten times it."""
 
 
 def serve(
@@ -73,6 +76,7 @@ def serve(
 
     def work(place: Place | None, own: socket.socket) -> bool:
         """Serve in this process; `place`: which worker it is."""
+        sys.setswitchinterval(_SWITCH_S)
         app = build_app(settings)
         reloads = Reloads(app.runtime, load, config_path, loaded)
         server = GatewayServer(uvicorn_config(app, settings), app, place, reloads)

@@ -7,6 +7,7 @@ import contextvars
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +120,24 @@ leave(7)
         assert process.stdout is not None
         assert process.stderr is not None
         assert (process.stdout.read(), process.stderr.read()) == ("said", "")
+
+
+_SERVED = """
+import sys
+from dataclasses import replace
+from gateway import server
+from gateway.config import Settings
+server.GatewayServer.run = lambda *_, **__: print(sys.getswitchinterval())
+server.GatewayServer.started = True
+own = Settings()
+server.serve(replace(own, server=replace(own.server, port=0)), Settings, None)
+"""
+
+
+def test_a_gateway_passes_the_interpreter_on_soon(tmp_path: Path) -> None:
+    """The event loop waits for a thread that computes in each of its turns."""
+    command = [sys.executable, "-c", _SERVED]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, timeout=ANSWER_S, check=True, cwd=tmp_path
+    )
+    assert float(ran.stdout) < 0.001
