@@ -29,6 +29,10 @@ def _parser() -> argparse.ArgumentParser:
     evidence = commands.add_parser("evidence", help="alarms and states in labelled runs")
     evidence.add_argument("--jobs", type=int, help="processes (default: one per core)")
     evidence.set_defaults(run=_evidence)
+    alarms = commands.add_parser("alarms", help="alarms on planted forms, runs and sessions")
+    alarms.add_argument("--verbose", action="store_true", help="list the alarms of all records")
+    alarms.add_argument("files", nargs="+", type=Path, help="records, JSONL (also .gz)")
+    alarms.set_defaults(run=_alarms)
     routing = commands.add_parser("routing", help="routing policies on tasks of several models")
     policies = "learned, states, cheapest, dearest or always:MODEL; repeated for more (default: "
     policies += "the first four)"
@@ -110,6 +114,12 @@ def _evidence(args: argparse.Namespace) -> int:
     from lab.evidence import run_evidence
 
     return run_evidence(args.files, jobs=args.jobs)
+
+
+def _alarms(args: argparse.Namespace) -> int:
+    from lab.alarms import run_alarms
+
+    return run_alarms(args.files, verbose=args.verbose)
 
 
 def _routing(args: argparse.Namespace) -> int:

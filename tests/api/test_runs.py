@@ -42,7 +42,7 @@ def test_a_trace_shows_the_run(start: Start, upstream: ScriptedUpstream) -> None
     assert last["call"]["overhead_ms"] > 0
     assert "test_repeat" in {name for step in steps for name in step["fired"]}
     assert any("failed in the same way" in alarm for step in steps for alarm in step["alarms"])
-    assert "failure" in last["reason"]
+    assert "fail" in last["reason"]
     given = [row for step in steps for row in step["guidance"]]
     assert {"e3", "monitor"} <= {row["source"] for row in given}
     assert all(row["text"] and row["placement"] and row["applied"] for row in given)

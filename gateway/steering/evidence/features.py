@@ -204,7 +204,7 @@ def describe_action(action: Action) -> ActionFacts:
         or still_runs(action.observation)
         or (
             line is None
-            and not (reads or call.effect.plans)
+            and not (reads or call.effect.plans or call.program is not None)
             and is_pending(result, words, call.operation)
         ),
         transient=short and is_transient(result, words),

@@ -342,7 +342,8 @@ class Ledger:
             ending = Ending.REVERTED if again.reverts else Ending.SET_AGAIN
             since = 0 if again.reverts else again.since
             found = self._entries.add(again.key, ending, (action, facts), since=since)
-            found.named = quoted(edit.path)
+            if not edit.path.startswith(":"):  # some editors name lines only
+                found.named = quoted(edit.path)
             found.varied = False
         if facts.effect.changes and changed:
             self._clock.changes += 1

@@ -50,7 +50,9 @@ def _fails(step: LedgerStep) -> Difficulty | None:
     if entry.ending is Ending.REVERTED:
         value = _at(FAILURES, entry.count + 1)
         return Difficulty(
-            value=value, reason=f"{entry.name} is changed back for the {ordinal(entry.count)} time"
+            value=value,
+            reason=f"{entry.name} is changed back for the {ordinal(entry.count)} time "
+            f"since step {entry.first}",
         )
     return Difficulty(value=_failure_value(entry), reason=failure_reason(entry))
 
@@ -63,33 +65,38 @@ def _failure_value(entry: Entry) -> float:
 
 def failure_reason(entry: Entry) -> str:
     """One failure as words: which one it is, of what, and what changed in between."""
-    times = ordinal(entry.count)
-    if entry.ending is Ending.REFUSED:
-        what = f"{times} edit in a row that was refused, {entry.name}"
-    elif entry.ending is Ending.LATER:
-        what = f"{times} call of one tool that is put off, {entry.name}"
-    elif entry.ending is Ending.DENIED:
-        what = f"{times} call of one tool in a row that failed or found nothing, {entry.name}"
-    elif entry.varied:
-        what = f'{times} failure with "{entry.said}", now of {entry.name}'
-    else:
-        what = f"{times} failure of {entry.name}"
     if entry.count < 2:
-        return what
+        return f"{entry.name} fails" if entry.ending is Ending.FAILED else _refusal(entry)
+    times = ordinal(entry.count)
+    if entry.ending is not Ending.FAILED:
+        what = _refusal(entry, f" for the {times} time since step {entry.first}")
+    elif entry.varied:
+        what = f'{times} failure with "{entry.said}" since step {entry.first}, now of {entry.name}'
+    else:
+        what = f"{times} failure of {entry.name} in the same way since step {entry.first}"
     if entry.unchanged >= 2:
         return f"{what}, no file change seen since step {entry.before}"
     return f"{what}, the one before at step {entry.before}"
+
+
+def _refusal(entry: Entry, when: str = "") -> str:
+    if entry.ending is Ending.REFUSED:
+        return f"an edit is refused{when}: {entry.name}"
+    if entry.ending is Ending.LATER:
+        return f"a call of {entry.tool} is put off{when}: {entry.name}"
+    return f"a call of {entry.tool} fails or is denied{when}: {entry.name}"
 
 
 def _repeats(step: LedgerStep) -> Difficulty | None:
     entry = _worst(step.entries)
     if entry is None:
         return None
-    times = f"{ordinal(entry.count)} time"
+    times = f"{ordinal(entry.count)} time since step {entry.first}"
     if entry.ending is Ending.NOTHING_NEW:
         return Difficulty(
             value=_at(REPETITIONS, entry.count),
-            reason=f"{ordinal(entry.count)} step in a row that brings what the run has",
+            reason=f"{ordinal(entry.count)} step since step {entry.first} that brings what the run "
+            "has, with nothing new in between",
         )
     if entry.varied:
         return Difficulty(
@@ -109,7 +116,7 @@ def _recovers(step: LedgerStep) -> Difficulty | None:
     entry = step.closed
     if entry is None:
         return None
-    reason = f"first success after {entry.count} failures of {entry.name}"
+    reason = f"a success after {entry.count} failures of {entry.name}"
     return Difficulty(value=RECOVERED, reason=reason)
 
 
@@ -144,7 +151,7 @@ def _finds_nothing(step: LedgerStep) -> Difficulty | None:
 
 
 def _brings_news(_step: LedgerStep) -> Difficulty:
-    return Difficulty(value=NEWS, reason="a result that the run did not have")
+    return Difficulty(value=NEWS, reason="neither a failure nor a repetition")
 
 
 TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
@@ -179,7 +186,7 @@ class LedgerScorer(ReadsLedger[float]):
         found = next(each for row in TABLE if (each := row(read)) is not None)
         if self._recovered is not None and found.value < RECOVERED_TWICE and read.actions:
             entry = self._recovered
-            reason = f"second success after {entry.count} failures of {entry.name}"
+            reason = f"the step after a success that followed {entry.count} failures"
             found = Difficulty(value=RECOVERED_TWICE, reason=reason)
         self._recovered = read.closed
         self.reason = found.reason

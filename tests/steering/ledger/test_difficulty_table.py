@@ -24,7 +24,8 @@ def test_a_failure_that_comes_again_climbs_and_says_so() -> None:
     assert values[0] < 0.5 < 0.6 < values[1] < values[2] <= 0.8
     assert values[2] < 0.85 < values[5]
     assert found[2].reason == (
-        "third failure of `pytest tests/test_a.py`, no file change seen since step 2"
+        "third failure of `pytest tests/test_a.py` in the same way since step 1, "
+        "no file change seen since step 2"
     )
 
 
@@ -32,7 +33,8 @@ def test_a_change_in_between_is_said() -> None:
     """Then the reason names the try before."""
     found = play([ran(), edit(1), ran()])
     assert found[2].reason == (
-        "second failure of `pytest tests/test_a.py`, the one before at step 1"
+        "second failure of `pytest tests/test_a.py` in the same way since step 1, "
+        "the one before at step 1"
     )
     assert found[1].difficulty < 0.2
 
@@ -43,7 +45,7 @@ def test_recovery_is_remembered_for_two_steps() -> None:
     fresh = [step("Read", {"file_path": f"{n}.py"}, f"text {n} of it") for n in range(2)]
     found = play([ran(), ran(), passed, *fresh])
     assert 0.5 <= found[2].difficulty <= 0.6
-    assert found[2].reason == "first success after 2 failures of `pytest tests/test_a.py`"
+    assert found[2].reason == "a success after 2 failures of `pytest tests/test_a.py`"
     assert found[3].difficulty < 0.5
     assert found[4].difficulty < 0.2
 
