@@ -18,6 +18,11 @@ ARRIVAL_BYTES_S: Final = 2**14
 """After `server.max_body_s`, so much of a body or message has to arrive in each second."""
 
 
+SMALL_BYTES: Final = 2**16
+"""A body or message up to this size waits for nothing, as most small calls: the room may be full of
+what others leave there, and thousands of these fit beside it."""
+
+
 class Room:
     """The bytes that are held, from before they are read to the end of what needs them. Whoever
     waits for room gets it in the order of arrival, but what fits does not wait for something larger
@@ -102,7 +107,7 @@ class Share:
     def take(self, size: int) -> bool:
         """Have room for `size` bytes in all, if there is any, and tell whether there is."""
         if size > self.size and self.limit:
-            if not self._room._fits(self, size):
+            if size > SMALL_BYTES and not self._room._fits(self, size):
                 return False
             self._room._set(self, size)
         return True

@@ -132,6 +132,15 @@ def test_an_answer_counts_until_its_client_has_read_it(
     assert hear(client, content=big, headers=JSON).status == 200
 
 
+def test_a_small_body_passes_a_full_room() -> None:
+    """Also one that holds more than there is, as after those who waited for each other."""
+    room, settings = Room(lambda: 2**20), ServerSettings(max_bytes_in_flight_mb=4)
+    with room.share(settings) as full, room.share(settings) as small:
+        assert full.take(4 * 2**20)
+        assert small.take(2**16)
+        assert not small.take(2**16 + 1)
+
+
 def test_answers_leave_half_of_the_room_to_bodies() -> None:
     """Nobody has to read what is sent; what is not held is relayed all the same."""
     room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=4)

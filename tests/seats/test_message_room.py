@@ -149,7 +149,7 @@ async def test_one_key_has_half_of_the_room() -> None:
     with pytest.raises(Overloaded, match="2 MiB of this key"):
         await second.grow(2 * MIB)
     assert other.take(2 * MIB)
-    assert not room.share(settings, "three").take(1)
+    assert not room.share(settings, "three").take(100 * KIB)
     with first, second, other:
         pass
     assert room.share(settings, "one").take(3 * MIB)  # one that is larger goes alone
@@ -160,9 +160,9 @@ async def test_what_waits_for_the_database_takes_room() -> None:
     room, settings = Room(lambda: 3 * MIB), ServerSettings(max_bytes_in_flight_mb=4)
     first, second = room.share(settings), room.share(settings)
     assert first.take(2 * MIB)
-    assert not second.take(1)
+    assert not second.take(100 * KIB)
     first.shrink(KIB)
-    assert second.take(KIB)
+    assert second.take(100 * KIB)
 
 
 Start = Callable[..., AppServer]
