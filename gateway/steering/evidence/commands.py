@@ -202,6 +202,7 @@ _NAMING = (
     *("query", "pattern", "q", "selector", "ref", "id", "name", "key", "title"),
 )
 _NAMED_CHARS = 200
+_TERMS = ("pattern", "query", "q", "regex", "search_term", "symbol")
 
 
 def named_object(arguments: str) -> str:
@@ -222,6 +223,15 @@ _TOUCHES = re.compile(
     r"|think|plan|todo|task|agent|test|calc|python|interpreter|notebook|repl",
     re.IGNORECASE,
 )
+
+
+def sought(arguments: str) -> str:
+    """The term that a search is for, its letters and digits in lower case; "" for another call."""
+    values = _parse(arguments)
+    if not isinstance(values, dict):
+        return ""
+    term = next((values[key] for key in _TERMS if isinstance(values.get(key), str)), "")
+    return "".join([sign for sign in term[:_NAMED_CHARS].lower() if sign.isalnum()])
 
 
 @remembered

@@ -77,11 +77,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     by_user: bool = False
     cancelled: bool = False
 
-    @property
-    def tells(self) -> bool:
-        """True if it has a word that is neither a number nor a word of the call."""
-        return has_answer(self.words, self.asked)
-
 
 class ActionFacts(Struct, frozen=True, kw_only=True):
     """One tool call and its result. `call`: digest of operation and arguments; `program`: digest of
@@ -223,14 +218,6 @@ def describe_action(action: Action) -> ActionFacts:
         failure=None if line is None else signature(line),
         span=call.span,
     )
-
-
-def has_answer(words: frozenset[str], asked: frozenset[str]) -> bool:
-    """True if one of `words` is neither a number nor among the words of the call, `asked`."""
-    for word in words:  # noqa: SIM110 - the first mostly is one: `any` costs more than the search
-        if word.isalpha() and word not in asked:
-            return True
-    return False
 
 
 def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:

@@ -177,7 +177,6 @@ class Ledger:
             kind=kind,
             count=count,
             failures=self._same_failures if facts.failure is not None else 0,
-            changed=past is not None and not gave,
             entry=None if entry is None else copy(entry),
         )
 
@@ -245,7 +244,13 @@ class Ledger:
         if past is not None:
             return "same", self._repeat(action, facts, past.step)
         call = self._seen(action, facts)
-        equal = [each for each in self._recent if each.facts.answer.result == facts.answer.result]
+        answer = facts.answer
+        equal = [
+            each
+            for each in self._recent
+            if each.facts.answer.result == answer.result
+            or (answer.empty and each.facts.answer.empty)
+        ]
         since = max([each.step for each in equal if brings_the_same(call, each)], default=0)
         if since:
             return "reworded", self._repeat(action, facts, since)
@@ -258,8 +263,12 @@ class Ledger:
         """The entry of a result that the run has, or that of several of them in a row."""
         made = (action, facts)
         answer = facts.answer
-        tool = "" if len(answer.words) >= TELLING_RESULT else facts.operation
-        entry = self._entries.add(f"same {tool} {answer.result}", Ending.SAME, made, since=since)
+        key = f"same {answer.result}"
+        if answer.empty:
+            key = f"empty {facts.operation}"
+        elif len(answer.words) < TELLING_RESULT:
+            key = f"same {facts.operation} {answer.result}"
+        entry = self._entries.add(key, Ending.SAME, made, since=since)
         in_a_row = self._entries.add("nothing new", Ending.NOTHING_NEW, made, patience=0)
         return in_a_row if in_a_row.count > entry.count else entry
 

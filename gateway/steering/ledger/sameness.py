@@ -4,6 +4,7 @@ import re
 
 from msgspec import Struct
 
+from gateway.steering.evidence.commands import sought
 from gateway.steering.evidence.features import ActionFacts, alike
 from gateway.steering.transcript.steps import Action
 
@@ -34,7 +35,11 @@ def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
     facts, asked = call.facts, other.facts
     if facts.effect.changes or facts.effect.plans or asked.call == facts.call:
         return False
-    if asked.answer.result != facts.answer.result or call.changes != other.changes:
+    if call.changes != other.changes:
+        return False
+    if facts.answer.empty and asked.answer.empty and _seeks_the_same(call.action, other.action):
+        return True
+    if asked.answer.result != facts.answer.result:
         return False
     same_tool = asked.operation == facts.operation
     return (same_tool and _same_names(call.action, other.action)) or _shows_the_same(call, other)
@@ -44,6 +49,14 @@ def _same_names(action: Action, earlier: Action) -> bool:
     """True if the words of one call's arguments include those of the other."""
     own, others = _names(action), _names(earlier)
     return len(own & others) >= LEAST_NAMES and (own <= others or others <= own)
+
+
+def _seeks_the_same(action: Action, earlier: Action) -> bool:
+    """True if two searches of one tool are for the same term, however it is written."""
+    if action.name != earlier.name:
+        return False
+    term = sought(action.arguments)
+    return bool(term) and term == sought(earlier.arguments)
 
 
 def _names(action: Action) -> frozenset[str]:

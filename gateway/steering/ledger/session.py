@@ -70,7 +70,7 @@ class SessionLedger:
         for action, (facts, each) in zip(read.step.actions, read.actions, strict=True):
             if facts.failure is not None or each.kind == "cancelled" or facts.answer.by_user:
                 continue
-            if read.facts.prompted:
+            if read.facts.prompted or read.number == 1:
                 continue  # a person may want it so once more
             for edit in facts.edits:
                 found += self._set(

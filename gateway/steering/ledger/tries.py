@@ -7,7 +7,7 @@ from msgspec import Struct
 from gateway.steering.evidence.features import ActionFacts
 from gateway.steering.ledger.entries import Entry
 
-Kind = Literal["new", "failed", "same", "reworded", "pending", "rerun", "cancelled"]
+Kind = Literal["new", "failed", "same", "reworded", "pending", "cancelled"]
 
 
 class Try(Struct, frozen=True, kw_only=True):
@@ -18,8 +18,6 @@ class Try(Struct, frozen=True, kw_only=True):
     """Times that this call gave this result since something changed."""
     failures: int = 0
     """Times that its failure has come in the run; 0 without one."""
-    changed: bool = False
-    """True if the same call gave another result before."""
     entry: Entry | None = None
     """The entry that it joined; None for a try that brings news."""
 
