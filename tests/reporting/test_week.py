@@ -74,7 +74,7 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
     await stores.learning.move(TENANT, "e1-a", Status.ACTIVE, reason="it helps", at=NOW)
     week = await read_week(stores, monday_of("2023-11-15", 0), TENANT)
     assert (week["now"].total_runs, week["before"].total_runs) == (2, 1)
-    paid = {"savings": (), "paid": week["parts"]["Login"][0]}
+    paid = {"savings": (), "paid": week["parts"]["Login"][0], "wrong_alarms": ()}
     report = _rendered("summary.txt", {**structs.asdict(week["now"]), **paid})
     assert ", of it $0.25 with subscriptions, which nobody pays" in report
     (run, _, length, _) = week["stretches"][0]
