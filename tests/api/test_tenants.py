@@ -175,6 +175,7 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("stopRun", send("POST", "/api/runs/{run}/stop", {}), 403),
     ("pauseRun", send("POST", "/api/runs/{run}/pause", {}), 403),
     ("resumeRun", send("POST", "/api/runs/{run}/resume", {}), 403),
+    ("muteAlarm", send("POST", "/api/runs/{run}/wrong-alarm", {}), 403),
     ("getConversationTree", get("/api/conversations/{conversation}/tree"), 404),
     ("getRunTree", get("/api/runs/{run}/tree"), 404),
     ("getUsage", get("/api/usage"), 200),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 
 import pytest
 
@@ -12,12 +13,14 @@ from gateway.steering.guidance.decide import decide, passing
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, with_id
 from gateway.steering.guidance.plan import CHARS_PER_TOKEN, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.situation import cause_names, read_situation
+from gateway.steering.guidance.situation import read_situation
 from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.transcript.steps import Action, Step
 
 Case = tuple[str, object, str]
 STARTER = starter_patterns()
+LISTED = resources.files("gateway.steering.guidance").joinpath("causes.json").read_bytes()
+CAUSES = [cause["cause"] for cause in json.loads(LISTED)["causes"]]
 TIMES = 3
 
 TROUBLE: dict[str, list[Case]] = {
@@ -171,7 +174,7 @@ def test_ordinary_work_finds_none(cases: list[Case]) -> None:
 def test_each_cause_has_a_pattern_and_three_moves() -> None:
     """And no pattern names a cause that there is not."""
     named = {cause for pattern in STARTER for cause in causes(pattern)}
-    assert named == set(cause_names())
+    assert named == set(CAUSES)
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-haiku-4-5", "claude-sonnet-4-5", "o3"])

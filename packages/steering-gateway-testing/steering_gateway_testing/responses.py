@@ -122,7 +122,7 @@ class ResponsesApi:
 
 
 def _unfinished(response: Item, status: str) -> Item:
-    nothing = {"output": [], "usage": None, "incomplete_details": None, "error": None}
+    nothing: Item = {"output": [], "usage": None, "incomplete_details": None, "error": None}
     return {**response, "status": status, **nothing}
 
 
