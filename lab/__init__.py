@@ -1,4 +1,4 @@
-"""The laboratory: how the shipped weights are fitted, and the figures of docs/evidence.md.
+"""The laboratory: the figures of docs/evidence.md, and what is fitted.
 
 Not in the wheel; `README.md` says how to run it. May import the whole gateway and the tests.
 """

@@ -190,7 +190,7 @@ class Audit:
                 given.kinds.clear()  # the run may have recovered in between
             given.monitor.append(step)
             given.kinds[kind] += 1
-            if len(given.monitor) > 5 or given.kinds[kind] > 3:
+            if len(given.monitor) > 5 or given.kinds[kind] > 5:
                 broken.append(f"monitor texts {given.kinds}")
         return broken
 
