@@ -26,6 +26,7 @@ from gateway.steering.ledger.tries import Kind, Tries, Try
 from gateway.steering.transcript.steps import Action, Step
 
 COMPARED = 8  # newest calls that a call is compared with
+EQUAL_RESULTS = 3  # newest of them with the same result whose arguments are compared
 MAX_CALLS = 256  # calls whose newest result is remembered: a bound on memory
 WAITS = 20  # equal answers after which waiting is a repetition
 LEFT = 4  # calls with news after which a failure is no longer worked on
@@ -251,7 +252,8 @@ class Ledger:
             if each.facts.answer.result == answer.result
             or (answer.empty and each.facts.answer.empty)
         ]
-        since = max([each.step for each in equal if brings_the_same(call, each)], default=0)
+        newest = equal[-EQUAL_RESULTS:]
+        since = max([each.step for each in newest if brings_the_same(call, each)], default=0)
         if since:
             return "reworded", self._repeat(action, facts, since)
         if known and span is not None:
