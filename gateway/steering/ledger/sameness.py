@@ -18,6 +18,7 @@ MAX_FILES, MAX_SPANS = 64, 16  # files, and parts of one file, that are remember
 KNOWN_LINES = 0.6  # share of known lines from which a part of a file was shown before
 NOTHING_NAMED = hash(())  # the identity of arguments without a name
 _NAME = re.compile(r"\w+")
+_ID = re.compile(r"[A-Za-z_]+\d\w*|\d{3,}")
 _PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
 
 
@@ -39,10 +40,19 @@ def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
         return False
     if facts.answer.empty and asked.answer.empty and _seeks_the_same(call.action, other.action):
         return True
-    if asked.answer.result != facts.answer.result:
+    if asked.answer.result != facts.answer.result or _names_its_own(call.action, other.action):
         return False
     same_tool = asked.operation == facts.operation
     return (same_tool and _same_names(call.action, other.action)) or _shows_the_same(call, other)
+
+
+def _names_its_own(action: Action, earlier: Action) -> bool:
+    """True if a result differs from another one, and names what its own call asked for: that is no
+    id that differs by chance."""
+    shown = action.observation[:PLACE_CHARS]
+    if shown == earlier.observation[:PLACE_CHARS]:
+        return False
+    return bool([1 for name in _ID.findall(action.arguments[:NAMES_CHARS]) if name in shown])
 
 
 def _same_names(action: Action, earlier: Action) -> bool:

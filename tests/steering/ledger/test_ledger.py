@@ -229,3 +229,14 @@ def test_a_fold_built_again_has_the_same_alarms_and_reasons(kinds: list[str]) ->
     assert [(o.difficulty, o.reason, o.readings) for o in found] == [
         (o.difficulty, o.reason, o.readings) for o in again
     ]
+
+
+def test_results_that_name_what_was_asked_for_are_not_one() -> None:
+    """Pages of one form, each about the number that its call has, are reading on."""
+    page = "\n".join(f"    value_{n} = table.lookup(key, default=None)" for n in range(30))
+    looks = [
+        step("search", {"path": f"src/parser_{n}.py"}, f"src/parser_{n}.py\n{page}")
+        for n in range(8)
+    ]
+    assert alarms(looks) == []
+    assert {each.kind for found in read(looks) for _, each in found.actions} == {"new"}
