@@ -104,7 +104,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "lessons": {
         "steering": STEERING,
         # Nothing is learned meanwhile: the replay knows the lessons that there were before.
-        "learning": {"trials": "on", "read_runs": False, "interval_s": 3600, "per_run": 3},
+        "learning": {"trials": "on", "interval_s": 3600, "per_run": 3},
     },
     "one run, own monitors": {
         "conversations": {"run_boundary": "never"},
@@ -210,7 +210,8 @@ def _label(item: Mapping[str, Any]) -> str:
     source = item["source"]
     if source == "skip":
         return "skip:directive"
-    return f"{source}:{item.get('failure_type') or item.get('pattern_id')}"
+    about = item.get("failure_type") or item.get("pattern_id")
+    return f"{source}:{about}" if about else source
 
 
 async def disagreements(
