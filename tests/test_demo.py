@@ -53,8 +53,9 @@ def test_every_step_has_its_line(played: tuple[bool, str]) -> None:
 
 
 def test_the_end_says_what_it_all_came_to(played: tuple[bool, str]) -> None:
-    """Both runs side by side: result, calls, tokens, cost."""
+    """Both runs side by side: result, calls, tokens, cost; and what changed the run."""
     _, shown = played
+    assert "(none)" not in shown
     for row in ("result", "model calls", "tokens", "cost at list prices"):
         assert re.search(rf"\b{row}\b", shown), row
 

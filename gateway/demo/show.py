@@ -159,8 +159,8 @@ def _cost(run: list[Turn], model: str = "") -> str:
 
 
 def _closing(advice: str) -> Panel:
-    # The first text of the guidance block, without its frame.
-    text = advice.partition(ADVISORY)[2].replace(FRAME_CLOSE, "").strip().split("\n\n")[0]
+    # The first text of the block. Only the first block of a run says what such blocks are.
+    text = advice.partition(FRAME_CLOSE)[0].replace(ADVISORY, "").strip().split("\n\n")[0]
     agent = ("Your agent:  ", "dim"), ("gateway wrap -- claude", "bold"), "   or codex, ..."
     server = ("a server:    ", "dim"), "gateway serve", ("  (then OPENAI_BASE_URL)", "dim")
     lines = [
