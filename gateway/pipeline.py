@@ -260,7 +260,6 @@ class Pipeline:
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
         result.agent, result.project = control.agent, control.tags.get("project", "")
-        result.person = call.exchange.request.key
         arm, experiment = None, services.settings.experiment
         if control.arm == "random" and control.unit is not None:
             arm = RandomArm(

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from gateway.learning.life_cycle import (
-    FALSE_DISCOVERIES,
     FIRST_LOOK,
     LOOK_EVERY,
     MOST_SHARE,
-    RULE_PROVED,
     Observation,
     judged,
     posterior,
@@ -110,9 +108,9 @@ class Planted:
 
     `cluster`: decisions in a run, which share its fate; `runs`: of a conversation, four of five of
     which share theirs; `drift`: both probabilities go up and down by this; `beside`: another lesson
-    is drawn on the same occasions, and helps by this; `linked`: what comes again is a correction,
-    so that a run without one succeeds; `failed_known`, `solved_known`: shares of the failed and of
-    the solved runs whose outcome is known; `late`: most decisions made before a result comes."""
+    is drawn on the same occasions, and helps by this; `failed_known`, `solved_known`: shares of the
+    failed and of the solved runs whose outcome is known; `late`: most decisions made before a
+    result comes."""
 
     recurs: Arms
     succeeds: Arms
@@ -121,7 +119,6 @@ class Planted:
     runs: int = 1
     drift: float = 0.0
     beside: float = 0.0
-    linked: bool = False
     failed_known: Arms = (1.0, 1.0)
     solved_known: Arms = (1.0, 1.0)
     late: int = 0
@@ -138,7 +135,6 @@ PLANTED: Mapping[str, Planted] = {
     "no effect, rates drift": Planted(recurs=_FLAT, succeeds=_FLAT, drift=0.4),
     "no effect, its instance helps": Planted(recurs=(0.6, 0.6), succeeds=(0.4, 0.4), beside=0.3),
     "no effect, results late": Planted(recurs=_FLAT, succeeds=(0.7, 0.7), late=30),
-    "no effect, a rule": Planted(recurs=(0.25, 0.25), succeeds=_FLAT, linked=True),
     "+30 points": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.8)),
     "+30 points, by eight": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.8), batch=8),
     "+30 points, five runs in a conversation": Planted(
@@ -146,7 +142,6 @@ PLANTED: Mapping[str, Planted] = {
     ),
     "+30 points, its instance helps": Planted(recurs=(0.8, 0.5), succeeds=(0.3, 0.6), beside=0.2),
     "+30 points, frequent failure": Planted(recurs=(0.9, 0.6), succeeds=(0.3, 0.6)),
-    "+30 points, a rule": Planted(recurs=(0.5, 0.2), succeeds=_FLAT, linked=True),
     "+30 points, half of the outcomes": Planted(
         recurs=(0.6, 0.3), succeeds=(0.5, 0.8), failed_known=_FLAT, solved_known=_FLAT
     ),
@@ -162,7 +157,6 @@ PLANTED: Mapping[str, Planted] = {
     ),
     "-20 points of success": Planted(recurs=(0.6, 0.2), succeeds=(0.6, 0.4)),
     "-30 points": Planted(recurs=(0.3, 0.6), succeeds=(0.6, 0.3)),
-    "-30 points, a rule": Planted(recurs=(0.2, 0.5), succeeds=_FLAT, linked=True),
     "no failure, no success, of .87": Planted(recurs=(0.5, 0.0), succeeds=(0.87, 0.0)),
     "no failure, no success, of .5": Planted(recurs=(0.5, 0.0), succeeds=(0.5, 0.0)),
     "no failure, no success, of .15": Planted(recurs=(0.5, 0.0), succeeds=(0.15, 0.0)),
@@ -188,7 +182,7 @@ def occasions(
                 gives = draw.random() < now
                 moved = other + lesson.drift * math.sin(2 * math.pi * number / DRIFTS_EVERY)
                 recurred = again < lesson.recurs[gives] - moved
-                won = not recurred if lesson.linked else solved < lesson.succeeds[gives] + moved
+                won = solved < lesson.succeeds[gives] + moved
                 known = draw.random() < (lesson.solved_known if won else lesson.failed_known)[gives]
                 success = won if known and not position else None
                 yield Observation(gives, now, recurred, success, first=not position)
@@ -217,8 +211,7 @@ def trial(seed: int, lesson: Planted) -> tuple[str, int]:
     """The status at the end of a trial, and after how many decisions."""
     found = Posterior()
     for found in looks(seed, lesson):
-        bar = RULE_PROVED if lesson.linked else 1 / FALSE_DISCOVERIES
-        move = judged(found, active=False, bar=bar)
+        move = judged(found, active=False)
         if move is not None:
             return move.status.value, found.decisions
     return "trial", found.decisions

@@ -199,7 +199,7 @@ async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> 
 
 def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> dict[str, Any]:
     """A lesson; names that only the runs it is from may know are for the operator."""
-    view = lesson_view(stored, runtime.settings)
+    view = lesson_view(stored)
     if not access.operator and strange(f"{view['situation']} {view['advice']}"):
         view |= {"situation": "", "advice": "It has names that only some runs know.", "key": ""}
     return view

@@ -93,11 +93,10 @@ def picked(value: object, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
+def lesson_view(stored: StoredLesson) -> dict[str, Any]:
     """A lesson with its support, its trial with the rate at which the failure recurred in each arm
     (95 % intervals), and why it is not active."""
-    pattern, trials = stored.pattern, settings.learning.trials == "on"
-    config_tenants = frozenset(settings.auth.gateway_keys.values())
+    pattern = stored.pattern
     lesson, texts = pattern.lesson or Lesson(key=""), content(pattern.fields)
     found = stored.posterior
     held = found.decisions - found.given
@@ -113,7 +112,7 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
         "advice": texts.move or texts.avoid,
         **picked(stored.support, "conversations", "tasks", "keys"),
         **picked(stored, "created_at", "updated_at", "reason"),
-        "why_not_active": why_not_active(stored, trials=trials, config_tenants=config_tenants),
+        "why_not_active": why_not_active(stored),
         "posterior": dataclasses.asdict(found),
         "arms": [
             {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
@@ -123,7 +122,7 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
     }
 
 
-def rule_views(found: Sequence[StoredLesson], settings: Settings) -> list[dict[str, Any]]:
+def rule_views(found: Sequence[StoredLesson]) -> list[dict[str, Any]]:
     """The rules that people stated, the most often said first, with project, author and words.
     Projects of one name are distinguished by the beginning of their digest."""
     views = []
@@ -132,7 +131,7 @@ def rule_views(found: Sequence[StoredLesson], settings: Settings) -> list[dict[s
             marks = {"author": "", "project": "no name", "said": ""}
             said = lesson.applies_when
             view: dict[str, Any] = {name: said.get(name, text) for name, text in marks.items()}
-            view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored, settings)}
+            view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored)}
             views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
     folders = {(view["project"], view["scope"]) for view in views}
     several = [name for name, count in Counter(name for name, _ in folders).items() if count > 1]

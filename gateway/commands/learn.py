@@ -96,18 +96,13 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
 
 def open_learner(stores: Stores, settings: Settings) -> Learner:
     """The learner from the runs of these stores."""
-    return Learner(
-        stores.learning,
-        stores.runs,
-        lambda: settings.learning,
-        config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
-    )
+    return Learner(stores.learning, stores.runs, lambda: settings.learning)
 
 
 async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     found = await stores.learning.lessons(_chosen(args), limit=args.limit)
     for stored in found:
-        view = views.lesson_view(stored, settings)
+        view = views.lesson_view(stored)
         effect = view["posterior"]["effect"]
         trial = f"{view['posterior']['decisions']} decisions"
         if effect is not None:
@@ -122,7 +117,7 @@ async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     stored = await _stored(stores, args)
     pattern = stored.pattern
-    view = views.lesson_view(stored, settings)
+    view = views.lesson_view(stored)
     evidence = await stores.learning.evidence(pattern.tenant, pattern.pattern_id)
     marks = pattern.lesson.applies_when if pattern.lesson else {}
     version = view["version"]
@@ -203,7 +198,7 @@ async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
-    rows = views.rule_views(await stores.learning.lessons(wanted, limit=_MOST), settings)
+    rows = views.rule_views(await stores.learning.lessons(wanted, limit=_MOST))
     if args.project or args.export:
         opening = PromptMessage(role="system", text=f"Working directory: {Path.cwd()}")
         scope, name = project_of([opening])

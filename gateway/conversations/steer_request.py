@@ -355,8 +355,7 @@ class RequestSteerer:
             with timed(timings, "look_up"):
                 opening = partial(opening_prompts, request.body, request.transcript, 0)
                 own = partial(str, request.body)
-                who = result.person
-                query = replace(proposal.lessons, person=who, opening=opening, own=own)
+                query = replace(proposal.lessons, opening=opening, own=own)
                 lessons = await self._lessons.find(query, tenant)
             own_time.check()
         result.model = proposal.routed.model

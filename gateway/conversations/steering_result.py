@@ -87,7 +87,7 @@ class SteeringResult(Struct, kw_only=True):
     """The findings and decisions about one request.
 
     `state_after`: the position's state, or END when the answer was final. `agent`: the client's
-    program; `project`: its tag; `person`: name of the key. `observed`: the request's steps are
+    program; `project`: its tag. `observed`: the request's steps are
     scored; before that `position` is the expected one.
     `unsteered`: why no decision was made, "" when one was. `tasks`: the first user message of each
     run that the store does not have. `prompts`: new messages of this call that belong to no step;
@@ -108,7 +108,6 @@ class SteeringResult(Struct, kw_only=True):
     model: str
     state_after: FSMState
     agent: str = ""
-    person: str = ""
     project: str = ""
     observed: bool = False
     unsteered: str = ""

@@ -201,7 +201,7 @@ async def show_lessons(visit: Visit) -> Page:
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
     others = (each for each in found if not is_rule(each.pattern))
     views = [lessons.shown(each, runtime, visit.access) for each in others]
-    rules = rule_views(found, settings)
+    rules = rule_views(found)
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     shown = {
         "title": "Lessons",

@@ -1,5 +1,4 @@
-"""The lessons that runs may be given, by tenant, in memory: found by key and project, rules also
-by person."""
+"""The lessons that runs may be given, by tenant, in memory: found by key and project."""
 
 import asyncio
 import time
@@ -133,7 +132,8 @@ def _shelved(stored: Sequence[StoredLesson], published: bool) -> _Shelf:
     shelf = _Shelf(time.monotonic())
     for each in stored:
         pattern, lesson = each.pattern, each.pattern.lesson
-        if lesson is None or (is_guess(each) and not (published and is_rule(pattern))):
+        read = published or approved(each) if is_rule(pattern) else not is_guess(each)
+        if lesson is None or not read:
             continue
         texts = content(pattern.fields)
         harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
@@ -165,16 +165,14 @@ def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> lis
 
 
 def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[LessonMatch]:
-    """The rules to begin a run with, or to remind of after the calls before their mistakes. One
-    that is neither proved nor approved, and that one person alone has said, is for that person."""
+    """The rules to begin a run with, or to remind of after the calls before their mistakes."""
     doing = {situation_of(action) for action in query.actions} if rules else set()
     fitting: list[tuple[Pattern, str]] = []
     for stored in rules:
         known = stored.pattern.lesson or Lesson(key="")
         marks, name = known.applies_when, stored.pattern.pattern_id
-        proved = known.status is Status.ACTIVE or approved(stored) or stored.support.keys > 1
-        due = (not query.actions or marks.get("precedes") in doing) and name not in query.exclude
-        if due and (proved or marks.get("author", "") == query.person):
+        due = not query.actions or marks.get("precedes") in doing
+        if due and name not in query.exclude:
             fitting.append((stored.pattern, known.key))
     prompts = query.opening() if fitting else ()
     project, _ = project_of(prompts)

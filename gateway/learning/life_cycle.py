@@ -2,12 +2,12 @@
 
     candidate -> trial -> active -> quarantined | retired
 
-Only an operator moves a lesson that a model wrote out of `candidate`, or brings one back. Decisions
-are weighted by the inverse of the probability with which they were drawn."""
+Only an operator moves a lesson out of `candidate`, or brings one back. Decisions are weighted by
+the inverse of the probability with which they were drawn."""
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from gateway.learning.gate import does_harm, refusal, strange
+from gateway.learning.gate import refusal
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.learning.verdicts import best
 from gateway.steering.guidance.lessons import SAID, is_rule
@@ -26,7 +26,6 @@ from gateway.steering.guidance.pattern import (
     Status,
     Tier,
     Trust,
-    content,
 )
 from gateway.stores.learning import (
     DecisionRow,
@@ -39,7 +38,6 @@ from gateway.stores.learning import (
 from gateway.stores.sql.learning import LearningStore
 
 FALSE_DISCOVERIES = 0.05  # most of a tenant's proved lessons that may help by chance
-RULE_PROVED = 50.0  # e-value of a rule: a run's corrections also decide whether it succeeded
 HELPS_ABOVE = 0.5  # probability of an effect that matters, for a lesson to become active
 SAFE_FROM = 10.0  # e-value against less success from which a lesson is safe: probability .9
 RETIRE_HARM_ABOVE = 0.90  # probability of harm from which a lesson is retired
@@ -49,11 +47,7 @@ FIRST_LOOK, LOOK_EVERY = 30, 15
 """Decisions before a trial is judged for the first time, and between two looks: whoever looks
 after each decision retires by chance. Source of these: tests/learning/test_trials.py."""
 LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
-NEEDED_CONVERSATIONS = NEEDED_TASKS = NEEDED_KEYS = 2
-"""Different conversations, for a general lesson tasks, and where the tenant has several gateway
-keys also keys, that support a lesson in trial: nobody opens a trial for the others alone."""
-MAY_BE_PRIVATE = "may be of one task"
-ANOTHER_DAY_S = 16 * 3600.0  # between the first and the last time that one person says a rule
+WAITS = "an operator has to approve it"
 BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
 GUESSES: Mapping[str, str] = MappingProxyType(
     {
@@ -78,15 +72,9 @@ class Move(NamedTuple):
 
 
 def next_move(
-    lesson: StoredLesson,
-    now: float,
-    *,
-    trials: bool,
-    config_tenants: Collection[str] = (),
-    bar: float = 1 / FALSE_DISCOVERIES,
+    lesson: StoredLesson, now: float, *, bar: float = 1 / FALSE_DISCOVERIES
 ) -> Move | None:
-    """The change that is due, None for none. `trials`: whether lessons may be tried at all;
-    `config_tenants`: those with a key in the config; `bar`: of `proof_bar`."""
+    """The change that is due, None for none. `bar`: of `proof_bar`."""
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
@@ -97,12 +85,7 @@ def next_move(
     if known.expires_at is not None and now >= known.expires_at:
         return Move(Status.RETIRED, "expired: not given for too long")
     if known.status is Status.CANDIDATE:
-        if not trials or missing_support(lesson, config_tenants):
-            return None
-        support = lesson.support
-        reason = f"supported by {support.conversations} conversations, {support.tasks} tasks"
-        return Move(Status.TRIAL, reason)
-    bar = max(bar, RULE_PROVED) if is_rule(lesson.pattern) else bar
+        return None
     move = judged(lesson.posterior, active=known.status is Status.ACTIVE, bar=bar)
     if move is not None and move.status is Status.ACTIVE and approved(lesson):
         return Move(Status.ACTIVE, f"{move.reason}; approved {BY_OPERATOR}")
@@ -126,31 +109,6 @@ def rule_stays(lesson: StoredLesson) -> bool:
     known = lesson.pattern.lesson
     status = known.status if known else Status.CANDIDATE
     return is_rule(lesson.pattern) and approved(lesson) and status in RETRIEVED
-
-
-def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
-    """Support that a candidate lacks for a trial; empty when it lacks nothing. All keys that a
-    tenant has in the config bear its name, so they count as one."""
-    known, support = lesson.pattern.lesson, lesson.support
-    rule = is_rule(lesson.pattern)
-    if rule and does_harm(content(lesson.pattern.fields).move):
-        return "an operator has to approve it: it does what needs a person's approval"
-    if known is not None and not known.trust.advises and known.trust is not Trust.USER:
-        return f"an operator has to approve it: its text comes from the {known.trust.value}"
-    if support.conversations < NEEDED_CONVERSATIONS:
-        return f"{NEEDED_CONVERSATIONS - support.conversations} more conversation has to confirm it"
-    if rule:
-        others = support.tasks >= NEEDED_TASKS and support.keys >= NEEDED_KEYS
-        enough = others or support.span_s >= ANOTHER_DAY_S
-        return "" if enough else "it has to be said by another person, or on another day"
-    if lesson.pattern.tier is Tier.E2 and support.tasks < NEEDED_TASKS:
-        return f"{NEEDED_TASKS - support.tasks} more task has to confirm it"
-    known_keys = support.tenant_keys + (lesson.pattern.tenant in config_tenants)
-    if support.keys < min(NEEDED_KEYS, known_keys):
-        return f"runs of {NEEDED_KEYS - support.keys} more gateway key have to confirm it"
-    in_shell = known is not None and known.applies_when.get("head", "").startswith("$")
-    name = strange(content(lesson.pattern.fields).move) if in_shell else ""  # no tool declares it
-    return f"an operator has to approve it: {name!r} {MAY_BE_PRIVATE}" if name else ""
 
 
 def proof_bar(tried: Sequence[Posterior]) -> float:
@@ -180,9 +138,7 @@ def judged(found: Posterior, *, active: bool, bar: float = 1 / FALSE_DISCOVERIES
     return Move(Status.ACTIVE, f"helps by {points:.0f} points, and runs do not fail more often")
 
 
-def why_not_active(
-    lesson: StoredLesson, *, trials: bool, config_tenants: Collection[str] = ()
-) -> str:
+def why_not_active(lesson: StoredLesson) -> str:
     """The reason why the lesson is not active, or should not be, for its page; else empty."""
     known = lesson.pattern.lesson
     if known is None or known.status is Status.ACTIVE:
@@ -191,8 +147,7 @@ def why_not_active(
     if known.status in (Status.QUARANTINED, Status.RETIRED):
         return lesson.reason or known.status.value
     if known.status is Status.CANDIDATE:
-        missing = missing_support(lesson, config_tenants)
-        return missing or ("waits for the next look" if trials else "learning.trials is off")
+        return WAITS
     found = lesson.posterior
     if found.decisions < FIRST_LOOK:
         return f"{FIRST_LOOK - found.decisions} more decisions until the first look"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -64,16 +64,14 @@ class _Touched:
 
 @dataclass(eq=False)
 class Learner:
-    """Reads the runs of one store. `config_tenants`: those with a key in the config;
-    `behind`: whether calls wait to be stored, so that the last ones of a run may be missing;
-    `noted`: takes each run that is over."""
+    """Reads the runs of one store. `behind`: whether calls wait to be stored, so that the last ones
+    of a run may be missing; `noted`: takes each run that is over."""
 
     store: LearningStore
     runs: RunStore
     settings: Callable[[], LearningSettings]
     changed: Callable[[], None] = lambda: None
     failed: Callable[[StoreError], None] = lambda error: None
-    config_tenants: Callable[[], Collection[str]] = tuple
     behind: Callable[[], bool] = lambda: False
     noted: Callable[[RunTrace], Awaitable[None]] | None = None
     now: Callable[[], float] = time.time
@@ -222,14 +220,13 @@ class Learner:
     async def review(self, tenant: str | None = None, *, late: bool = False) -> int:
         """Move the lessons whose time has come; how many moved. `late`: count outcomes that were
         reported since the decisions were settled."""
-        settings, now, moved = self.settings(), self.now(), 0
+        now, moved = self.now(), 0
         if late:
             self._reviewed = now
             for stored in await self._tried(tenant, RETRIEVED):
                 if stored.posterior.decisions and stored.pattern.lesson is not None:
                     pattern, version = stored.pattern, stored.pattern.lesson.version
                     await self.recompute(pattern.tenant, pattern.pattern_id, version)
-        trials, config_tenants = settings.trials == "on", self.config_tenants()
         every = await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED, Status.RETIRED))
         tried = defaultdict[str, list[Posterior]](list)
         for stored in every:
@@ -237,9 +234,7 @@ class Learner:
         bars = {owner: life_cycle.proof_bar(found) for owner, found in tried.items()}
         for stored in every:
             pattern, bar = stored.pattern, bars[stored.pattern.tenant]
-            move = life_cycle.next_move(
-                stored, now, trials=trials, config_tenants=config_tenants, bar=bar
-            )
+            move = life_cycle.next_move(stored, now, bar=bar)
             if move is None or not await self._move(pattern, move.status, move.reason, now):
                 continue
             moved += 1
@@ -291,6 +286,5 @@ def open_learning(
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
         behind=lambda: host.degraded() is not None,
-        config_tenants=lambda: frozenset(host.settings.auth.gateway_keys.values()),
     )
     return Learning(book=book, learner=learner)

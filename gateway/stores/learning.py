@@ -127,13 +127,12 @@ class Posterior:
 
 class Support(Struct, frozen=True, kw_only=True):
     """Numbers of different conversations, tasks and keys that support a lesson. `span_s`: seconds
-    from the first to the last; `tenant_keys`: number of names that its tenant's valid keys have."""
+    from the first to the last."""
 
     conversations: int
     tasks: int
     keys: int = 1
     span_s: float = 0.0
-    tenant_keys: int = 0
 
 
 class StoredLesson(Struct, frozen=True, kw_only=True):

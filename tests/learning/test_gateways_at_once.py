@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
+from gateway.learning.life_cycle import BY_OPERATOR
 from gateway.learning.worker import Learner, Report
+from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import Pattern, Status
 from gateway.stores.exchanges import RawCall
 from gateway.stores.learning import DecisionRow, LessonFilter, OutcomeRow
@@ -60,7 +62,7 @@ async def test_gateways_that_read_the_same_runs_at_once_count_them_once(
     """Each run has its outcomes once, as if one gateway had read it, and a rule is moved once."""
     failing: list[Call] = [shell("pytest", "1 failed"), shell("pytest", "E  Error: 1 failed")]
     for number, person in enumerate(("ann", "ben")):
-        await state(gateways[0], number, RULE, person=person, tenant=TENANT)
+        await state(gateways[0], number, RULE, person=person, tenant=TENANT, origin=SAID)
     for number in range(3):
         await gateways[0].states.commit(stored(number, failing))
 
@@ -213,14 +215,14 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
 
 
 async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
-    """Two people stated it; the gateways open one trial, and settle each run's decision once."""
+    """An operator approved it; the gateways settle each run's decision once."""
     for number, person in enumerate(("ann", "ben")):
         await state(gateways[0], number, RULE, person=person, tenant=TENANT)
     learners = [learner(stores) for stores in gateways]
-    assert sum(await asyncio.gather(*(each.review() for each in learners))) == 1
     (rule,) = await gateways[1].learning.lessons(LessonFilter(key_prefix="said|"))
+    moved = (TENANT, rule.pattern.pattern_id, Status.ACTIVE)
+    await gateways[1].learning.move(*moved, reason=f"approved {BY_OPERATOR}", at=START)
     assert rule.pattern.lesson is not None
-    assert rule.pattern.lesson.status is Status.TRIAL
     runs = [f"r{number:04}" for number in range(2, 12)]
     for number in range(2, 12):
         decision = DecisionRow(

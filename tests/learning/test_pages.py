@@ -81,7 +81,7 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
         assert sorted(each["pattern_id"] for each in listed) == ["e1-one", "e2-one"]
         one = acme.get("/api/lessons/e1-one").json()
         assert (one["why_not_active"], one["source_trace_id"]) == (
-            "1 more conversation has to confirm it",
+            "an operator has to approve it",
             "run-1#3",
         )
         assert one["applies_when"] == {}  # a person's words are for the operator

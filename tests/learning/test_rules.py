@@ -164,26 +164,6 @@ def test_what_instructions_say(rule: str, own: str, says: bool) -> None:
     assert instructed(rule, [PromptMessage(role="user", text=own)]) is says
 
 
-@pytest.mark.parametrize("how", [{"person": "ben"}, {"day": 1}])
-async def test_a_trial_opens_with_two_people_or_two_days(how: dict[str, Any]) -> None:
-    """One person alone opens none on one day; what does harm waits for an operator."""
-    stores = await open_stores(StorageSettings(path=":memory:"))
-    harm = "Always delete the branch after a merge."
-    for text in (RULE, harm):
-        for number in range(2):
-            await state(stores, number + 10 * (text == harm), text)
-    assert [next_move(each, 2.0, trials=True) for each in await rules(stores)] == [None, None]
-    for number, text in ((2, RULE), (13, harm)):
-        await state(stores, number, text, **how)
-    moves = {
-        str(each.pattern.fields["recommended_action"]): next_move(each, 2.0, trials=True)
-        for each in await rules(stores)
-    }
-    assert moves["Use pnpm instead of npm."] is not None
-    assert list(moves.values()).count(None) == 1
-    await stores.close()
-
-
 def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
     """The key that an agent has can change no rule; an operator's approval makes it active."""
     path = tmp_path / "acme.db"
@@ -285,45 +265,43 @@ async def test_projects_of_one_name_are_separate(
     assert (folder / "CLAUDE.md").read_text().startswith("## Rules")
 
 
-async def test_what_one_person_said_is_for_that_person() -> None:
-    """Until it is approved, or somebody else says it; an edited rule is given to all."""
+async def test_a_rule_is_given_once_an_operator_approved_it() -> None:
+    """However many people said it, also where an earlier version tried it; at the start of a run,
+    and as a reminder before its mistake; an edited rule is given at once."""
     stores = await open_stores(StorageSettings(path=":memory:"))
     opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
 
-    async def given(person: str, *calls: Action) -> list[str]:
+    async def given(*calls: Action) -> list[str]:
         book = LessonBook(stores.learning, failed=failed)
-        query = LessonQuery(
-            keys=(), exclude=frozenset(), actions=calls, person=person, opening=lambda: opening
-        )
+        query = LessonQuery(keys=(), exclude=frozenset(), actions=calls, opening=lambda: opening)
         return [match.pattern.pattern_id for match in await book.find(query, "default")]
 
     def failed(error: Exception) -> None:
         raise error
 
-    for day in range(2):
-        await state(stores, day, RULE, day=day)
+    for number, person in enumerate(("ann", "ben")):
+        await state(stores, number, RULE, person=person)
     (rule,) = await rules(stores)
     name = rule.pattern.pattern_id
-    assert await given("ann") == []  # a candidate
-    await stores.learning.move("default", name, Status.TRIAL, reason="two days", at=1.0)
-    assert (await given("ann"), await given("ben")) == ([name], [])
+    assert await given() == []  # a candidate
+    await stores.learning.move("default", name, Status.TRIAL, reason="two people", at=1.0)
+    assert await given() == []
+    (rule,) = await rules(stores)
+    await stores.learning.move("default", name, Status.ACTIVE, reason=f"a {BY_OPERATOR}", at=2.0)
     before, other = action("Bash", command="git commit -m x"), action("Bash", command="ls src")
-    assert (await given("ann", before), await given("ann", other)) == ([name], [])
-    await state(stores, 2, RULE, person="ben")
-    assert await given("ben") == [name]
+    assert (await given(), await given(before), await given(other)) == ([name], [name], [])
     (rule,) = await rules(stores)
     edited = await LessonActions(stores.learning).edit(rule, "Use pnpm for all.", 2.0)
-    assert await given("eve") == [edited.pattern_id]
+    assert await given() == [edited.pattern_id]
     shares = {each.pattern.pattern_id: each.posterior.share for each in await rules(stores)}
     assert shares[edited.pattern_id] == ACTIVE_SHARE
     await stores.close()
 
 
-async def test_a_rule_is_tried_in_runs(
+async def test_an_approved_rule_is_given_in_whole_runs(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    """Stated by two people it is tried, in whole runs with it and without it; the successes of both
-    arms count."""
+    """In whole runs with it, and some without it; what became of the runs is counted."""
     upstream.default = pusher
     where = str(tmp_path / "runs.db")
     learning = {"trials": "on", "interval_s": 0.02}
@@ -332,6 +310,8 @@ async def test_a_rule_is_tried_in_runs(
         made = make_key("default", person)
         await stores.keys.add_key(made.record)
         await state(stores, number, RULE, person=person)
+    (stated,) = await rules(stores)
+    await LessonActions(stores.learning).move(stated, Status.TRIAL, f"approved {BY_OPERATOR}", 1.0)
     gateway = gateway_server({**PLAIN, "storage": {"path": where}, "learning": learning})
     here, url = "Working directory: /home/ann/shop", gateway.base_url
 
@@ -343,8 +323,6 @@ async def test_a_rule_is_tried_in_runs(
             await asyncio.sleep(0.02)
 
     async with asyncio.timeout(60):
-        tried = await rule(lambda each: each.reason.startswith("supported"))
-        assert (tried.support.keys, tried.support.tasks) == (2, 2)
         given = []
         for number in range(12):
             outcome = "success" if number % 3 else "failure"
@@ -353,8 +331,8 @@ async def test_a_rule_is_tried_in_runs(
             given.append(RULE in str(calls[0]))
             assert all((RULE in str(call)) == given[-1] for call in calls[:2])
         found = (await rule(lambda each: each.posterior.decisions >= 12)).posterior
-    assert 0 < found.given < found.decisions
-    assert None not in (found.rate_given, found.rate_held, found.success_given, found.success_held)
+    assert found.given == sum(given) > 6
+    assert None not in (found.rate_given, found.success_given)
     await asyncio.to_thread(gateway.stop)
     await stores.close()
 
@@ -370,10 +348,10 @@ async def test_an_approved_rule_stays_although_it_harms() -> None:
     await stores.learning.put_posterior(owner, name, 1, harmful, 2.0)
     await stores.learning.prolong(owner, name, 3.0)
     (rule,) = await rules(stores)
-    assert next_move(rule, 4.0, trials=True) is None
-    reason = why_not_active(rule, trials=True)
+    assert next_move(rule, 4.0) is None
+    reason = why_not_active(rule)
     assert reason == "an operator approved it, but harms with probability 0.99"
     assert rule.pattern.lesson is not None
     unapproved = replace(rule, reason="helps")
-    assert next_move(unapproved, 4.0, trials=True) is not None
+    assert next_move(unapproved, 4.0) is not None
     await stores.close()

@@ -239,32 +239,17 @@ def stored(status: Status, **changes: object) -> StoredLesson:
 
 
 def test_when_a_lesson_moves() -> None:
-    """Support opens a trial, a model's text waits for an operator, time retires, trials can be
-    off."""
-    candidate = Status.CANDIDATE
-    ready = next_move(stored(candidate), 0.0, trials=True)
-    assert ready is not None
-    assert ready.status is Status.TRIAL
-    assert next_move(stored(candidate), 0.0, trials=False) is None
-    for lacking in ({"conversations": 1}, {"trust": "model"}, {"tier": "e2", "tasks": 1}):
-        held = stored(candidate, **lacking)
-        assert next_move(held, 0.0, trials=True) is None
-        assert why_not_active(held, trials=True)
-    alone = {"keys": 1, "tenant_keys": 2}
-    for lacking in (alone, alone | {"tenant_keys": 1}):
-        held = stored(candidate, **lacking)
-        assert next_move(held, 0.0, trials=True, config_tenants={"acme"}) is None
-        why = why_not_active(held, trials=True, config_tenants={"acme"})
-        assert why == "runs of 1 more gateway key have to confirm it"
-    for enough in (alone | {"keys": 2}, alone | {"tenant_keys": 1}, {"keys": 1}):
-        assert next_move(stored(candidate, **enough), 0.0, trials=True, config_tenants={"other"})
-    gone = next_move(stored(Status.ACTIVE), 2000.0, trials=True)
+    """A candidate waits for an operator, however many runs support it; time retires."""
+    candidate = stored(Status.CANDIDATE, conversations=9, tasks=9, keys=9)
+    assert next_move(candidate, 0.0) is None
+    assert why_not_active(candidate) == "an operator has to approve it"
+    gone = next_move(stored(Status.ACTIVE), 2000.0)
     assert gone is not None
     assert gone.status is Status.RETIRED
-    assert next_move(stored(Status.QUARANTINED), 2000.0, trials=True) is None
+    assert next_move(stored(Status.QUARANTINED), 2000.0) is None
     helps = Posterior(decisions=60, given=30, helps=0.99, harms=0.0, proof=30.0, safe=11.0)
-    judged_now = next_move(stored(Status.TRIAL, posterior=helps), 0.0, trials=True)
+    judged_now = next_move(stored(Status.TRIAL, posterior=helps), 0.0)
     assert judged_now is not None
     assert judged_now.status is Status.ACTIVE
-    assert next_move(stored(Status.TRIAL, posterior=helps), 0.0, trials=True, bar=40.0) is None
-    assert why_not_active(stored(Status.ACTIVE), trials=True) == ""
+    assert next_move(stored(Status.TRIAL, posterior=helps), 0.0, bar=40.0) is None
+    assert why_not_active(stored(Status.ACTIVE)) == ""

@@ -45,14 +45,13 @@ class LessonSettings:
 
 class LessonQuery(Struct, frozen=True, kw_only=True):
     """Keys of failures to look lessons up for, newest first; lessons in `exclude` are not wanted.
-    `unit`: of the draws for the run; `actions`: the newest calls, none at its start; `person`: name
-    of its key; `opening`: gives the messages before its first answer, `own` the request's text."""
+    `unit`: of the draws for the run; `actions`: the newest calls, none at its start; `opening`:
+    gives the messages before its first answer, `own` the request's text."""
 
     keys: tuple[str, ...]
     exclude: frozenset[str]
     unit: str = ""
     actions: tuple[Action, ...] = ()
-    person: str = ""
     opening: Callable[[], Sequence[Any]] = tuple
     own: Callable[[], str] = str
 

@@ -46,7 +46,7 @@ COLUMNS = db.columns(_READ, "p.")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = codec.names(Posterior)
-_SUPPORTED = ("conversations", "tasks", "keys", "span_s", "tenant_keys")
+_SUPPORTED = ("conversations", "tasks", "keys", "span_s")
 _SUPPORT = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
     "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind NOT IN ('failed_again', 'unsure')"
@@ -57,8 +57,6 @@ SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.task) {_SUPPORT}),
     (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
     (SELECT coalesce(max(e.at) - min(e.at), 0.0) {_SUPPORT}),
-    (SELECT count(DISTINCT coalesce(nullif(k.name, ''), k.id)) FROM keys AS k
-        WHERE k.tenant = p.tenant AND k.revoked_at IS NULL),
     {db.columns(_POSTERIOR, "q.")}
 FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
     AND q.pattern_id = p.pattern_id AND q.version = p.version

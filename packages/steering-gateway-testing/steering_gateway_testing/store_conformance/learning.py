@@ -24,7 +24,6 @@ from gateway.stores.learning import (
 )
 from gateway.stores.patterns import PatternFilter
 from steering_gateway_testing.store_conformance.check import Check, raises
-from steering_gateway_testing.store_conformance.keys import a_key
 from steering_gateway_testing.store_conformance.records import START, TENANT, a_call
 
 OTHER = "other"
@@ -102,23 +101,12 @@ async def keeps_a_verdict_once_at_once(stores: Stores) -> None:
 
 
 async def counts_the_keys_of_a_lesson(stores: Stores) -> None:
-    """How many gateway keys made the supporting runs, and how many valid ones the tenant has; keys
-    of one name count as one."""
-    for key in (
-        *(a_key("k1", name="a"), a_key("k2", name="b"), a_key("k3", name="b")),
-        *(a_key("k4", name=""), a_key("k5", name="old"), a_key("k6", name="c", tenant=OTHER)),
-    ):
-        await stores.keys.add_key(key)
-    await stores.keys.revoke_key("k5", START)
+    """How many gateway keys made the supporting runs; keys of one name count as one."""
     rows = [some_evidence(run=f"r{n}", key_name=name) for n, name in enumerate(("a", "a", ""))]
     rows.append(some_evidence(run="r9", key_name="b", kind="failed_again"))
     await stores.learning.learn([(a_lesson(), rows)])
     (stored,) = await stores.learning.lessons(LessonFilter(tenant=TENANT))
-    assert (stored.support.conversations, stored.support.keys, stored.support.tenant_keys) == (
-        3,
-        2,
-        3,
-    )
+    assert (stored.support.conversations, stored.support.keys) == (3, 2)
     evidence = await stores.learning.evidence(TENANT, "e1-a")
     assert {row.run_id: row.key_name for row in evidence}["r0"] == "a"
 
