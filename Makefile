@@ -56,8 +56,8 @@ bench: $(STAMP) ## measure this gateway and its peers in one run
 bench-instructions: $(STAMP) ## count instructions a request under valgrind, compare with the budgets
 	@$(PY) -m bench.instructions $(ARGS)
 
-evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
-	@$(PY) -m lab evidence tests/replays/sample.jsonl.gz
+evidence: $(STAMP) ## count the tables of docs/evidence.md on the runs that ship
+	@$(PY) -m lab alarms tests/replays/sample.jsonl.gz
 
 reference: $(STAMP) ## make docs/reference and the schema of config.yaml from the code
 	@$(PY) -m scripts.reference

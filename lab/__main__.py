@@ -26,10 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    evidence = commands.add_parser("evidence", help="alarms and states in labelled runs")
+    evidence = commands.add_parser("evidence", help="alarms and routing, beside the reference")
     evidence.add_argument("--jobs", type=int, help="processes (default: one per core)")
     evidence.set_defaults(run=_evidence)
-    alarms = commands.add_parser("alarms", help="alarms on planted forms, runs and sessions")
+    alarms = commands.add_parser(
+        "alarms", help="the tables of docs/evidence.md: alarms and second strikes"
+    )
     alarms.add_argument("--verbose", action="store_true", help="list the alarms of all records")
     alarms.add_argument("files", nargs="+", type=Path, help="records, JSONL (also .gz)")
     alarms.set_defaults(run=_alarms)

@@ -1,4 +1,4 @@
-"""Count the other tables of docs/evidence.md: planted forms, second tasks, doses.
+"""Count planted forms of our own, second tasks, gates and doses.
 
     python -m lab counts RUNS.jsonl.gz
 

@@ -36,8 +36,8 @@ def run_evidence(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Replay with the default scorer and the robust suite, and with the reference ones; print the
-    tables of docs/evidence.md for these runs.
+    """Replay with the default scorer and the robust suite, and with the reference ones; print
+    tables of alarms, routing and escalation for these runs.
 
     Returns the exit status: 0 done, 1 some recordings could not be read.
 

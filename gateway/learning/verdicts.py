@@ -40,7 +40,7 @@ PRECISION: Mapping[str, float] = MappingProxyType({"result": 0.83, "abandoned": 
 and 29 verdicts. What the person says next has the probability of its kind."""
 STOPPED = 0.74
 """Confidence that work which the person stopped or rejected with words was wrong: of 50 messages
-after an interruption 37 asked for something else. Source: docs/evidence.md, kind of a message."""
+after an interruption 37 asked for something else. Source: docs/evidence.md."""
 _MOST = 0.99  # a derived verdict is never as sure as a reported one
 
 

@@ -257,7 +257,7 @@ _UNSCORED: Mapping[str, Any] = {
 def play(
     recording: Recording, policy: ReplayPolicy, look_ups: LookUps = ANSWERED
 ) -> dict[str, Any]:
-    """The replay of one recording as a JSON object (docs/evidence.md). A step that is not scored
+    """The replay of one recording as a JSON object (docs/steering.md). A step that is not scored
     repeats the last numbers with `scored` false. Never raises for a malformed transcript."""
     calls = ReplayedCalls(policy, recording, look_ups)
     if recording.messages is None:

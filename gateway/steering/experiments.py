@@ -28,8 +28,8 @@ class ExperimentSettings:
     """The running experiment; an empty `id` means none. `arms` maps on, random, shadow and off to
     their share of the units, relative to the sum. `random_routing_share`, `random_guidance_share`:
     the shares of scored steps, in [0, 1], on which the arm `random` uses a hard state's model, and
-    injects guidance; defaults: docs/evidence.md. Raises ValueError: unknown arm, no share above 0,
-    or a share out of range."""
+    injects guidance; defaults: docs/experiments.md. Raises ValueError: unknown arm, no share above
+    0, or a share out of range."""
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})

@@ -331,8 +331,8 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
 # The scale in words, for people. The lowest is no praise: runs fail without an alarm, too.
 SEVERITY_WORDS: Final = {"low": "no alarm", "warn": "at risk", "danger": "in trouble"}
 
-# A run of recorded agents that fires at five steps in a row rarely frees itself: docs/evidence.md
-# counts what follows an alarm of severity 3, which begins at four steps.
+# A run of recorded agents that fires at five steps in a row rarely frees itself. Severity 3 begins
+# at four steps.
 STUCK_STEPS: Final = 5
 # The monitor that fires because a run is long; a long run need not be stuck.
 LENGTH_MONITOR: Final = "call_count"

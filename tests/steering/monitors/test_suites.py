@@ -188,7 +188,7 @@ def test_an_unreadable_input_counts_as_empty_text() -> None:
 
 
 def test_the_robust_suite_is_the_default() -> None:
-    """It raises six times fewer alarms on successful runs (docs/evidence.md)."""
+    """It raises far fewer alarms on successful runs (`python -m lab evidence`)."""
     assert MonitorSettings().suite == "robust"
 
 
