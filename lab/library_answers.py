@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores, open_stores
@@ -21,7 +23,7 @@ from gateway.offline.playback import LookUps, ReplayPolicy
 from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
-from gateway.steering.guidance.pattern import Query
+from gateway.steering.guidance.pattern import Lesson, Query
 from gateway.steering.steer import Found
 from gateway.stores.learning import Posterior
 
@@ -86,8 +88,10 @@ async def _import(
             continue
         try:
             record = orjson.loads(line)
-            lessons.append(from_record(record, tenant=DEFAULT_TENANT, lessons=True))
-        except ValueError as exc:
+            lesson = msgspec.convert(record.pop("lesson"), Lesson)
+            found = from_record(record, tenant=DEFAULT_TENANT)
+            lessons.append(replace(found, tenant=DEFAULT_TENANT, lesson=lesson))
+        except (KeyError, ValueError, msgspec.ValidationError) as exc:
             raise ConfigError(f"{patterns}: line {number}: {exc}") from exc
     try:
         await library.import_lines(others, DEFAULT_TENANT)

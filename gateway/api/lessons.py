@@ -108,12 +108,11 @@ class LessonDetail(LessonRecord):
 
 
 class LessonChange(BaseModel):
-    """Change of a lesson: another status, another text, or sharing it."""
+    """Change of a lesson: another status, or another text."""
 
     model_config = ConfigDict(extra="forbid")
     status: Annotated[str, OneOf(STATUSES)] | None = None
     advice: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
-    share: bool = False
 
 
 Changed = shape(
@@ -160,7 +159,7 @@ async def get_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
     "PATCH /api/lessons/{pattern_id}", Changed, "The lesson that holds now.", body=LessonChange
 )
 async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
-    """Approve, pause, retire, edit or share a lesson; another text is a new version."""
+    """Approve, pause, retire or edit a lesson; another text is a new version."""
     stored = await find_lesson(request.runtime, request.tenant, request.params.pattern_id)
     change = request.read(LessonChange)
     kept, changed = await apply_change(request.runtime, stored, change)
@@ -230,13 +229,10 @@ async def apply_change(
     """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
     Raises: BadRequest."""
     pattern, actions, now = stored.pattern, LessonActions(runtime.learning), time.time()
-    wanted = [change.status is not None, change.advice is not None, change.share]
-    if wanted.count(True) != 1:
-        raise BadRequest("give one of status, advice and share", param="body")
+    if (change.status is None) == (change.advice is None):
+        raise BadRequest("give one of status and advice", param="body")
     kept = pattern.pattern_id
-    if change.share:
-        changed = await actions.share(stored, now)
-    elif change.advice is not None:
+    if change.advice is not None:
         with naming("advice"):
             kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
     else:

@@ -44,7 +44,6 @@ def add_parser(commands: Any) -> None:
     show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show)
     approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", _approve)
     approve.add_argument("--active", action="store_true", help="without a trial")
-    approve.add_argument("--share", action="store_true", help="give an e2 lesson to all tenants")
     retire = add_verb(verbs, "retire", "stop giving a lesson", _retire)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
     edit = add_verb(verbs, "edit", "give a lesson another text: a new version, in trial", _edit)
@@ -144,7 +143,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     status = Status.ACTIVE if args.active else Status.TRIAL
-    await _move(stores, args, status, "approved by the operator", share=args.share)
+    await _move(stores, args, status, "approved by the operator")
 
 
 async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -152,14 +151,10 @@ async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) 
     await _move(stores, args, status, f"{'paused' if args.pause else 'retired'} by the operator")
 
 
-async def _move(
-    stores: Stores, args: argparse.Namespace, status: Status, reason: str, *, share: bool = False
-) -> None:
-    """Move a lesson to a status or, with `share`, give it to all tenants."""
-    stored, actions = await _stored(stores, args), LessonActions(stores.learning)
-    now = time.time()
-    moved = actions.share(stored, now) if share else actions.move(stored, status, reason, now)
-    changed = await moved
+async def _move(stores: Stores, args: argparse.Namespace, status: Status, reason: str) -> None:
+    """Move a lesson to a status."""
+    stored = await _stored(stores, args)
+    changed = await LessonActions(stores.learning).move(stored, status, reason, time.time())
     shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
     answer(args, shown, "done" if changed else "nothing changed")
 

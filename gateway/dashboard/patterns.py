@@ -232,13 +232,11 @@ async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
 
 
 async def change_one_lesson(visit: Visit) -> Page:
-    """Approve, pause, retire, edit or share; an error is shown above the lesson."""
+    """Approve, pause, retire or edit; an error is shown above the lesson."""
     stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
     action, advice = visit.form.get("action", ""), visit.form.get("advice", "").strip()
     try:
-        if action == "share":
-            change = lessons.LessonChange(share=True)
-        elif action == "edit":
+        if action == "edit":
             if not 0 < len(advice) <= MOST_CHARS:
                 reason = f"The text needs 1 to {MOST_CHARS} characters"
                 raise BadRequest(reason, param="advice")

@@ -384,13 +384,6 @@ class LessonActions:
             await self.store.put_posterior(owner, pattern_id, version, found, at)
         return moved
 
-    async def share(self, stored: StoredLesson, at: float) -> bool:
-        """Give a tenant's general lesson to all tenants."""
-        pattern = stored.pattern
-        if pattern.tier is not Tier.E2 or not pattern.tenant:
-            return False
-        return await self.store.share(pattern.tenant, pattern.pattern_id, at)
-
     async def edit(self, stored: StoredLesson, advice: str, at: float) -> Pattern:
         """A new version with another text, in trial; the old one is retired. Raises: ValueError for
         a text that no lesson may have."""

@@ -127,8 +127,8 @@ _NAMED_FROM = 0.085
 _NARROW_BELOW = 0.25
 
 
-def state_bands(states: Sequence[str], height: int, *, named: bool = True) -> Iterator[Markup]:
-    """A band for each stretch of steps in one state; `named`: with its name where there is room."""
+def state_bands(states: Sequence[str], height: int) -> Iterator[Markup]:
+    """A band for each stretch of steps in one state, with its name where there is room."""
     slots = max(1, len(states))
     for first, length, state in stretches(states):
         yield element(
@@ -140,7 +140,7 @@ def state_bands(states: Sequence[str], height: int, *, named: bool = True) -> It
             height=height,
             class_=f"band band-{state}",
         )
-        if named and length / slots >= _NAMED_FROM:
+        if length / slots >= _NAMED_FROM:
             narrow = " narrow" if length / slots < _NARROW_BELOW else ""
             yield element(
                 "text",

@@ -80,7 +80,6 @@ def test_a_lesson_is_moved_and_edited(command: Run) -> None:
         assert command(*words) == "done\n"
         assert [each["status"] for each in lessons(command)] == [status]
     assert command("retire", one) == "nothing changed\n"
-    assert command("approve", one, "--share") == "nothing changed\n"
     edited = command("edit", one, "Use yarn.").strip()
     shown = json.loads(command("show", edited, "--json"))
     assert (shown["advice"], shown["version"], shown["status"]) == ("Use yarn.", 2, "active")

@@ -102,7 +102,7 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
         assert other.get("/api/reader?tenant=acme").status_code == 403
         # The key that an agent has changes none, its own tenant's neither.
         for client in (acme, other):
-            for body in ({"status": "active"}, {"advice": "curl it | sh"}, {"share": True}):
+            for body in ({"status": "active"}, {"advice": "curl it | sh"}):
                 assert client.patch("/api/lessons/e1-one", json=body).status_code == 403
             assert client.post("/api/runs/run-1/forget").status_code == 403
             pattern = {"tier": "e1", "fields": {"a": "b"}}
@@ -115,10 +115,6 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
         new = acme.get(f"/api/lessons/{edited}").json()
         assert (new["version"], new["supersedes"], new["advice"]) == (2, "e1-one", "Use ant.")
         assert acme.get("/api/lessons/e1-one").json()["status"] == "retired"
-    with client_of(gateway, ADMIN) as operator, client_of(gateway, OTHER) as other:
-        assert operator.patch("/api/lessons/e2-one", json={"share": True}).json()["changed"]
-        assert other.get("/api/lessons/e2-one").json()["tenant"] == ""
-        assert other.patch("/api/lessons/e2-one", json={"status": "retired"}).status_code == 403
 
 
 def test_pages_of_lessons(gateway: AppServer) -> None:

@@ -74,7 +74,6 @@ CHANGES: Mapping[str, tuple[str, Change]] = {
         PATTERNS,
         lambda s: s.learning.move(*OWN, Status.RETIRED, reason="", at=START),
     ),
-    "lesson shared": (PATTERNS, lambda s: s.learning.share(*OWN, START)),
     "lesson rated": (PATTERNS, lambda s: s.learning.put_posterior(*OWN, 1, Posterior(), START)),
     "run forgotten": (PATTERNS, lambda s: s.learning.forget(TENANT, "r1", START)),
 }

@@ -20,12 +20,7 @@ from gateway.steering.transcript.steps import Action
 _KINDS: dict[str, dict[str, str]] = tomllib.loads(
     resources.files("gateway.steering.evidence").joinpath("failure_kinds.toml").read_text("utf-8")
 )
-KIND_WORDS = {kind: row["words"] for kind, row in _KINDS.items()}
-_PATTERNS = [
-    (kind, re.compile(row["pattern"], re.IGNORECASE))
-    for kind, row in _KINDS.items()
-    if "pattern" in row
-]
+_PATTERNS = [(kind, re.compile(row["pattern"], re.IGNORECASE)) for kind, row in _KINDS.items()]
 
 _QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
 _WORD = re.compile(r"[A-Za-z]++:?$")
@@ -41,8 +36,9 @@ _PASSES = re.compile(  # faults of the moment
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """One failed call. `kind`: one of KIND_WORDS; `head`: the tool, or the program that a shell
-    ran; `words`: of the tool's complaint, without names, numbers and quotations."""
+    """One failed call. `kind`: of `failure_kinds.toml`, else `error` or `empty`; `head`: the tool,
+    or the program that a shell ran; `words`: of the tool's complaint, without names, numbers and
+    quotations."""
 
     key: str
     kind: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.steering.monitors import FAILURE_TYPES
 
 # Keys of a pattern itself; any other key of a flat record belongs to its payload.
@@ -42,39 +42,20 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
     return record | {"fields": dict(pattern.fields)}
 
 
-def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
-    """The lesson in a pattern's record, None for a pattern that was not learned. Raises: ValueError
-    for what is missing or of a wrong type."""
-    given = record.get("lesson")
-    if given is None:
-        return None
-    if not isinstance(given, Mapping):
-        raise ValueError("lesson: not a JSON object")
-    try:
-        values = {name: given[name] for name in Lesson.__struct_fields__ if name in given}
-        values["status"] = Status(values.get("status", Status.CANDIDATE))
-        values["trust"] = Trust(values.get("trust", Trust.TOOL))
-        return Lesson(**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"lesson: {error}") from None
-
-
 def from_record(
     record: Mapping[str, Any],
     *,
     tenant: str = "",
     names_tenant: bool = False,
-    lessons: bool = False,
 ) -> Pattern:
     """A pattern from a JSON object, its payload under `fields` or flat next to `tier`. `tenant`
     owns a pattern of tier e1; a tenant in the record counts only with `names_tenant`, so that a
-    file cannot put patterns into another tenant's store. `lessons`: whether a learned pattern is
-    read; as a pattern it would be given without a trial. Raises: ValueError, with the key in front,
-    for what is missing, of a wrong type or too long."""
+    file cannot put patterns into another tenant's store. A learned pattern is refused: it would be
+    given without a trial. Raises: ValueError, with the key in front, for what is missing, of a
+    wrong type or too long."""
     if not isinstance(record, Mapping):
         raise ValueError("a pattern is a JSON object")
-    lesson = lesson_of(record)
-    if lesson is not None and not lessons:
+    if record.get("lesson") is not None:
         raise ValueError("lesson: a learned pattern is no pattern to add; see `gateway learn`")
     named = _string(record, "tier") or _string(record, "level")
     if named.lower() not in set(Tier):
@@ -91,12 +72,11 @@ def from_record(
         tier=tier,
         fields={key: value for key, value in fields.items() if key not in STRUCTURAL},
         pattern_id=_string(record, "pattern_id") or _string(record, "id"),
-        tenant=owner if tier is Tier.E1 or (lesson and tier is Tier.E2) else "",
+        tenant=owner if tier is Tier.E1 else "",
         failure_type=failure_label(_string(found, "failure_type")),
         model_family=_string(found, "model_family"),
         gate_threshold=_number(found, "gate_threshold"),
         source_trace_id=_string(found, "source_trace_id") or None,
-        lesson=lesson,
     )
 
 

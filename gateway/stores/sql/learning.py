@@ -53,14 +53,6 @@ UPDATE patterns SET status = :status, reason = :reason, updated_at = :at {_OWN}
 AND origin <> '' AND status <> :status RETURNING TRUE
 """
 _PROLONG = f"UPDATE patterns SET expires_at = :expires_at {_OWN} AND origin <> ''"
-_DISOWN = """
-UPDATE {table} SET owner = '' WHERE owner = :tenant AND pattern_id = :pattern_id
-"""
-_IS_SHARED = "SELECT TRUE FROM patterns WHERE tenant = '' AND pattern_id = :pattern_id"
-_SHARE = f"""
-UPDATE patterns SET tenant = '', reason = 'shared by the operator', updated_at = :at {_OWN}
-AND tier = 'e2' AND origin <> '' RETURNING TRUE
-"""
 _SUPPORT = f"""
 SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
 AND (CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
@@ -262,25 +254,6 @@ class LearningStore:
         """Set when the lesson expires."""
         which = {"tenant": tenant, "pattern_id": pattern_id, "expires_at": expires_at}
         await self._engine.write(_PROLONG, **which)
-
-    async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
-        """Give a tenant's e2 lesson to all tenants; False when there is none, or all have it
-        already."""
-        which = {"tenant": tenant, "pattern_id": pattern_id}
-
-        async def work(connection: db.Connection) -> bool:
-            await connection.take_turn(_TABLE)
-            if not tenant or await connection.row(_IS_SHARED, **which):
-                return False
-            if not await connection.row(_SHARE, **which, at=at):
-                return False
-            for table in ("pattern_decisions", "pattern_posteriors"):
-                await connection.fetch(_DISOWN.format(table=table), **which)
-            return True
-
-        shared = await self._engine.transact(work)
-        await self._report(shared)
-        return shared
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         """The evidence for the lesson of exactly this owner, newest first."""

@@ -178,26 +178,19 @@ async def keeps_lessons_apart_from_patterns_and_tenants(stores: Stores) -> None:
     assert [each.pattern.pattern_id for each in await store.lessons(by_key)] == ["e2-b"]
 
 
-async def moves_and_shares_a_lesson(stores: Stores) -> None:
-    """A status changes once; a shared lesson is every tenant's, with its decisions."""
+async def moves_a_lesson(stores: Stores) -> None:
+    """A status changes once; a lesson that is confirmed expires later."""
     store = stores.learning
     await store.learn([(a_lesson("e2-b", tier=Tier.E2), [some_evidence("e2-b")])])
-    await stores.states.commit(a_call(decisions=(a_decision(pattern_id="e2-b"),)))
     assert await store.move(TENANT, "e2-b", Status.TRIAL, reason="approved", at=START + 1)
     assert not await store.move(TENANT, "e2-b", Status.TRIAL, reason="approved", at=START + 2)
     trials = LessonFilter(statuses=(Status.TRIAL, Status.ACTIVE))
     (moved,) = await store.lessons(trials)
     assert (moved.reason, moved.updated_at) == ("approved", START + 1)
     assert await store.lessons(LessonFilter(since=START + 2)) == []
-    assert not await store.share(OTHER, "e2-b", START + 3)
-    assert await store.share(TENANT, "e2-b", START + 3)
-    assert not await store.share(TENANT, "e2-b", START + 4)
-    shared = await store.lesson(OTHER, "e2-b")
-    assert shared is not None
-    assert (shared.pattern.tenant, shared.support.conversations) == ("", 1)
-    assert len(await store.decisions("", "e2-b")) == 1
-    await store.prolong("", "e2-b", START + 50)
-    later = await store.lesson(OTHER, "e2-b")
+    assert await store.lesson(OTHER, "e2-b") is None
+    await store.prolong(TENANT, "e2-b", START + 50)
+    later = await store.lesson(TENANT, "e2-b")
     assert later is not None
     assert later.pattern.lesson is not None
     assert later.pattern.lesson.expires_at == START + 50
@@ -354,7 +347,7 @@ LEARNING_CHECKS: tuple[Check, ...] = (
     learns_a_lesson_once,
     keeps_lessons_that_say_the_same,
     keeps_lessons_apart_from_patterns_and_tenants,
-    moves_and_shares_a_lesson,
+    moves_a_lesson,
     settles_a_decision_once,
     replaces_a_posterior,
     gives_each_job_to_one,
