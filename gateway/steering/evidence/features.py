@@ -199,7 +199,7 @@ def describe_action(action: Action) -> ActionFacts:
         or still_runs(action.observation)
         or (
             line is None
-            and not (reads or call.effect.plans or call.program is not None)
+            and not (by_user or reads or call.effect.plans or call.program is not None)
             and is_pending(result, words, call.operation)
         ),
         transient=short and is_transient(result, words),

@@ -107,7 +107,8 @@ _COMPLAINT = re.compile(  # a place in a file, and words of a complaint
     r"[\w./-]{1,200}\.\w{1,6}:\d{1,6}(?::\d{1,6})?:? .{0,200}?\b(?:[Ee]xpect\w*|want|should|got|not"
     r"|error\w*|cannot|undefined|unexpected|missing|invalid|must|unused|fail\w*|is a|has \d)\b"
 )
-_BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
+_BOILERPLATE = re.compile(  # lines a build tool adds to any failure; counters of another thing
+    r"[-*] (?:\w+ )?[Cc]onsole\b[^:]{0,20}: \d|"  # a page's console is not the call
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
 )

@@ -44,7 +44,11 @@ _PENDING_WORDS = frozenset(word_list("pending_results", "pending_words"))
 _PENDING_PAIRS = tuple(
     frozenset(pair.split()) for pair in word_list("pending_results", "pending_pairs")
 )
-_IN_PROGRESS = (*word_list("pending_results", "pending_endings"), "in_progress")
+_IN_PROGRESS = word_list("pending_results", "pending_endings")
+_PERSON = re.compile(  # names of tools that ask a person, beginnings of what a person answered
+    r"(?i)ask_?(?:the_?)?(?:user|human|follow|question)|user_?(?:input|question)"
+    r"|\n(?:the )?user (?:has )?(?:answered|replied|responded|selected|chose)\b"
+)
 _PENDING_MARKS = re.compile(
     r'"(?:is_?)?(?:done|ready|complete|completed|finished|available)"\s*:\s*false'
     r'|"timed_?out"\s*:\s*true' + "|" + "|".join(word_list("pending_results", "pending_unspaced"))
@@ -64,15 +68,14 @@ _TRANSIENT_PHRASES = word_list("pending_results", "transient_phrases")
 def is_pending(result: str, words: frozenset[str], operation: str = "") -> bool:
     """True for a short answer whose `words` say that work is in progress, or of a job tool whose
     status is not a final one: asking again is right."""
-    if result[:1] == "<" and _RUNNING.match(result):
+    if _RUNNING.match(result):
         return True  # with what it has written so far
-    if len(result) > STATUS_CHARS:
+    if len(result) > STATUS_CHARS or _PERSON.search(f"{operation}\n{result}"):
         return False
     if not words.isdisjoint(_PENDING_WORDS) or [p for p in _PENDING_PAIRS if p <= words]:
         return True
-    if [word for word in words if word.endswith(_IN_PROGRESS)]:
-        return True
-    if not (result.isascii() and '"' not in result) and _PENDING_MARKS.search(result):
+    in_progress = [word for word in words if f"_{word}".endswith(_IN_PROGRESS)]
+    if in_progress or _PENDING_MARKS.search(result):
         return True
     status = _STATUS.search(result) if _JOB.search(operation) else None
     return status is not None and status.group(1).lower() not in _ENDED

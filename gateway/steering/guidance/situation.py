@@ -155,6 +155,10 @@ _LOOKUP_NAME = re.compile(
 )
 _PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl(?!ace)|test|build", re.IGNORECASE)
 _CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")  # such as `can_send_mail`
+_REMOVES = re.compile(  # the complaint of a shell's program, or the name of a tool
+    r"^(?:/\S{0,40}/)?(?:rm|rmdir|unlink): |cannot (?:remove|delete|unlink)\b|Remove-Item"
+    r"|^(?:[\w.-]{0,60}[_.-])?(?:delete|remove|unlink)(?:[_.A-Z-][\w.-]{0,60})?$"
+)
 _FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")  # `dpkg -l | grep jdk`
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
 _SLIP = re.compile(r"\b\w{1,30}[.,;]{1,3}: (?:command )?not found")  # `cd..`, `find. -name x`
@@ -294,8 +298,10 @@ def _failed(
         properties |= {"prose"}
         sent = (shell_command(each.name, each.arguments) for s in steps for each in s.actions)
         line = message = command[:_PROSE_CHARS]
-        count = max(count, sum(map(_is_prose, sent)))
-    elif command and _SLIP.search(line[:_ANSWER_CHARS]) is not None:
+        count = sum(map(_is_prose, sent))
+    elif _REMOVES.search(line[:_ANSWER_CHARS] if command else action.name):
+        properties |= {"removes"}
+    elif command and _SLIP.search(line[:_ANSWER_CHARS]):
         properties |= {"slip"}
     elif _NO_PROGRAM.search(line) or (_NO_FILE.search(line) and _CHILD in action.observation):
         message = _PROGRAM_MISSING
@@ -334,11 +340,11 @@ def _repeated(
     empty = "empty_search" in properties
     if found.kind == "reworded" and not empty:
         return _reworded(steps, facts, properties)
-    count = found.entry.count
-    if empty:
-        count = max(count, sum(c.answer.empty for c in calls if c.operation == facts.operation))
-    if count < COUNTED:
+    if found.entry.count < COUNTED:
         return None
+    count = found.count  # the entry may count other calls too
+    if empty:
+        count = sum(c.answer.empty for c in calls if c.operation == facts.operation)
     result = action.observation.strip()
     short = 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty
     denied = facts.answer.negative and "own" in properties

@@ -42,15 +42,12 @@ def _at(values: tuple[float, ...], count: int) -> float:
 
 
 def _fails(step: LedgerStep) -> Difficulty | None:
-    if not step.entries:
-        return None
     entry = _worst([e for e in step.entries if e.is_failure or e.ending is Ending.REVERTED])
     if entry is None:
         return None
     if entry.ending is Ending.REVERTED:
-        value = _at(FAILURES, entry.count + 1)
         return Difficulty(
-            value=value,
+            value=_at(FAILURES, entry.count + 1),
             reason=f"{entry.name} is changed back for the {ordinal(entry.count)} time "
             f"since step {entry.first}",
         )
@@ -58,9 +55,8 @@ def _fails(step: LedgerStep) -> Difficulty | None:
 
 
 def _failure_value(entry: Entry) -> float:
-    value = _at(FAILURES, entry.count)
     unchanged = entry.count >= LONG and entry.unchanged >= 2
-    return min(value + UNCHANGED * unchanged, FAILURES[-1])
+    return min(_at(FAILURES, entry.count) + UNCHANGED * unchanged, FAILURES[-1])
 
 
 def failure_reason(entry: Entry) -> str:
@@ -116,8 +112,7 @@ def _recovers(step: LedgerStep) -> Difficulty | None:
     entry = step.closed
     if entry is None:
         return None
-    reason = f"a success after {entry.count} failures of {entry.name}"
-    return Difficulty(value=RECOVERED, reason=reason)
+    return Difficulty(value=RECOVERED, reason=f"a success after {_failures(entry)}")
 
 
 def _works_on(step: LedgerStep) -> Difficulty | None:
@@ -125,14 +120,20 @@ def _works_on(step: LedgerStep) -> Difficulty | None:
     if entry is None or not step.actions:
         return None
     value = WORKS_ON_LONG if entry.count >= LONG else WORKS_ON
-    reason = f"after {entry.count} failures of {entry.name}, the newest at step {entry.newest}"
-    return Difficulty(value=value, reason=reason)
+    return Difficulty(
+        value=value, reason=f"after {_failures(entry)}, the last one at step {entry.newest}"
+    )
+
+
+def _failures(entry: Entry) -> str:
+    which = "one kind, the newest of " if entry.varied else ""
+    return f"{entry.count} failures of {which}{entry.name}"
 
 
 def _waits(step: LedgerStep) -> Difficulty | None:
-    if not step.waits:
-        return None
-    return Difficulty(value=WAITING, reason="waits for something that is not there yet")
+    if step.waits:
+        return Difficulty(value=WAITING, reason="waits for something that is not there yet")
+    return None
 
 
 def _speaks(step: LedgerStep) -> Difficulty | None:
@@ -142,12 +143,9 @@ def _speaks(step: LedgerStep) -> Difficulty | None:
 
 
 def _finds_nothing(step: LedgerStep) -> Difficulty | None:
-    if not all(action.answer.empty for action, _ in step.actions):
-        return None
-    changes = any(action.effect.changes for action, _ in step.actions)
-    if changes:
-        return None
-    return Difficulty(value=EMPTY, reason="the result is empty")
+    if all(action.answer.empty and not action.effect.changes for action, _ in step.actions):
+        return Difficulty(value=EMPTY, reason="the result is empty")
+    return None
 
 
 def _brings_news(_step: LedgerStep) -> Difficulty:
@@ -161,7 +159,7 @@ TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
 
 
 def _worst(entries: Sequence[Entry]) -> Entry | None:
-    return max(entries, key=lambda entry: entry.count) if entries else None
+    return max(entries, key=lambda entry: entry.count, default=None)
 
 
 class LedgerScorer(ReadsLedger[float]):

@@ -107,6 +107,28 @@ def test_no_text_counts_to_one() -> None:
     assert "1 time" not in text
 
 
+def test_what_is_absent_already_is_not_searched_for_to_delete_it() -> None:
+    """The advice for a path that is not there is for those who need it."""
+    lock = "rm: cannot remove '.git/index.lock': No such file or directory"
+    for step in (
+        sh(0, "rm .git/index.lock", lock),
+        call(0, "delete_file", {"path": "a"}, "ENOENT: no such file"),
+    ):
+        found = read_situation([step] * 2)
+        assert found is None or found.cause.name != "path_missing"
+    absent = read_situation([sh(0, "cat delete/a", "cat: delete/a: No such file or directory")] * 2)
+    assert absent is not None
+    assert absent.cause.name == "path_missing"
+
+
+def test_a_count_is_of_what_is_quoted() -> None:
+    """Three files whose content was known are not one content that was shown six times."""
+    read = [call(n, "Read", {"path": f"/a/{n % 3}.py"}, f"line {n % 3} of it") for n in range(6)]
+    found = read_situation(read)
+    assert found is not None
+    assert found.count == 2
+
+
 def test_a_path_off_by_one_letter_names_the_one_that_was_seen() -> None:
     """And the move is to use that one."""
     text = text_after(
@@ -179,7 +201,9 @@ def test_talk_about_a_failure_is_told_what_failed() -> None:
     for n in range(0, 6, 2):
         steps += [Step(index=n, thought=said), call(n + 1, "book", {"card": "card_1"}, refused)]
     text = text_after(*steps, Step(index=6, thought=said))
-    assert 'has come 3 times in this run: "Error: Payment method card_1 not found"' in text
+    assert (
+        'has come 3 times in this run, the newest: "Error: Payment method card_1 not found"' in text
+    )
     idle = text_after(*[Step(index=n, thought=said) for n in range(4)])
     assert "messages say the same" in idle
 
@@ -357,10 +381,10 @@ def test_a_repeat_names_what_was_asked_for() -> None:
     """File and lines, a search, a call without a short answer: the text says which."""
     page = "\n".join(f"{n}: name_{n} = value_{n}" for n in range(60))
     seen = told(*[planting.step("Read", {"file_path": "/a/b.py", "offset": 9}, page)] * 3)
-    assert 'shown 3 times in this run: "Read /a/b.py 9"' in seen
+    assert 'shown the same content 3 times: "Read /a/b.py 9"' in seen
     hits = "\n".join(f"src/m{n}/java" for n in range(20))
     search = told(*[shell("find / -name javac", hits)] * 3)
-    assert 'same result 3 times in this run: "find / -name javac"' in search
+    assert 'same result 3 times: "find / -name javac"' in search
     assert "pen the best" not in search
     record = '{"status": "open", "items": ' + json.dumps(list(range(60))) + "}"
     assert '"get_order W1"' in told(*[planting.step("get_order", {"id": "W1"}, record)] * 3)
@@ -369,9 +393,11 @@ def test_a_repeat_names_what_was_asked_for() -> None:
 def test_searches_that_find_nothing_are_counted_and_one_is_shown() -> None:
     """In other words, too; a filter behind a test run that shows no failure is no search."""
     nothing = [shell(f"grep -rn 'def {name}' src/app", "") for name in ("loads", "load", "load")]
-    assert 'nothing 3 times, the newest: "grep -rn' in told(*nothing)
+    assert '3 of the newest calls of this kind have found nothing, the last: "grep -rn' in told(
+        *nothing
+    )
     green = [shell(f"go test ./{name} 2>&1 | grep FAIL", "") for name in ("a", "a", "a")]
-    assert "earches" not in told(*green)
+    assert "found nothing" not in told(*green)
 
 
 def test_an_edit_that_was_refused_has_not_been_made() -> None:
@@ -464,7 +490,7 @@ def test_the_line_that_says_what_failed_is_quoted() -> None:
     text = told(*[shell("mise run lint", lint)] * 2)
     assert text.startswith('The newest call failed: "cmd/a.go:12:3: `user` has 4')
     run = "=== RUN   TestA\n    a_test.go:9: Expected 3 of it\n--- FAIL: TestA (7.11s)\nFAIL"
-    assert '2 times in this run: "a_test.go:9: Expected 3 of it"' in told(
+    assert '2 times in this run, the newest: "a_test.go:9: Expected 3 of it"' in told(
         *[shell("go test", run)] * 2
     )
     usage = "Usage: search_file <term> [<file>]\nError: File name A.java not found."
@@ -534,7 +560,7 @@ def test_a_pattern_for_a_cause_follows_what_happened() -> None:
             i.text for i in decide(GuidanceState(), planned, found, injection).items if i.match
         ]
         assert len(texts) == 1
-        assert texts[0].startswith("The same failure has come 3 times") is begins
+        assert texts[0].startswith("A failure of this kind has come 3 times") is begins
 
 
 def test_no_pattern_is_looked_up_for_a_step_that_brings_something_new() -> None:

@@ -50,6 +50,16 @@ def test_recovery_is_remembered_for_two_steps() -> None:
     assert found[4].difficulty < 0.2
 
 
+def test_failures_of_one_kind_are_not_counted_as_those_of_one_call() -> None:
+    """The newest call is named as the newest of them."""
+    said = "Error: element is not attached"
+    clicks = [step("browser_click", {"ref": ref}, said) for ref in ("e49", "e50")]
+    found = play([*clicks, step("Read", {"file_path": "a.py"}, "text of it")])
+    assert found[2].reason == (
+        "after 2 failures of one kind, the newest of `browser_click e50`, the last one at step 2"
+    )
+
+
 def test_six_easy_steps_are_fast() -> None:
     """Each brings something that the run did not have."""
     found = play([step("Read", {"file_path": f"{n}.py"}, f"text {n} of it") for n in range(7)])

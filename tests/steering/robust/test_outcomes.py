@@ -52,6 +52,7 @@ FINE = [
     "The handler catches every error and retries.",
     "exit code: 0",
     "Process finished with exit code 0",
+    "### Page\n- Page URL: https://shop.test/\n- Console: 3 errors, 0 warnings",
 ]
 
 

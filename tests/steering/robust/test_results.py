@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.steering.evidence.features import describe_action
 from gateway.steering.evidence.results import HEAD_CHARS, TAIL_CHARS, sameness
+from gateway.steering.transcript.steps import Action
 
 _WORDS = ("ok", "took", "row", "failed", "src/a.py", "3", "in", "=", "\n", "-", "\u00e9t\u00e9")
 _IDS = {
@@ -20,6 +22,26 @@ _IDS = {
     "1784523": "9912345",
 }
 _lines = st.lists(st.sampled_from(_WORDS), min_size=2, max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("tool", "result", "pending"),
+    [
+        ("deploy", "Still creating the volume", True),
+        ("get_pod", "web-0 ContainerCreating", True),
+        ("job", "state: still_in_progress", True),
+        ("describe", "Uses autoscaling", False),
+        ("ask_user", "Manual scaling, in the pending release", False),
+        ("dialog", "User has answered: manual scaling", False),
+        ("deploy", "The user denied the call: it is still running", False),
+    ],
+)
+def test_a_job_is_waited_for_and_a_persons_answer_is_none(
+    tool: str, result: str, *, pending: bool
+) -> None:
+    """Nor does a part of a longer word say that something is in progress."""
+    action = Action(name=tool, arguments='{"of": "it"}', observation=result)
+    assert describe_action(action).answer.pending is pending
 
 
 @given(_lines, st.lists(st.sampled_from([*_IDS]), max_size=2))
