@@ -156,8 +156,8 @@ _LOOKUP_NAME = re.compile(
 _PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl(?!ace)|test|build", re.IGNORECASE)
 _CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")  # such as `can_send_mail`
 _REMOVES = re.compile(  # the complaint of a shell's program, or the name of a tool
-    r"^(?:/\S{0,40}/)?(?:rm|rmdir|unlink): |cannot (?:remove|delete|unlink)\b|Remove-Item"
-    r"|^(?:[\w.-]{0,60}[_.-])?(?:delete|remove|unlink)(?:[_.A-Z-][\w.-]{0,60})?$"
+    r"(?m)^(?:/\S{0,40}/)?(?:rm|rmdir|unlink): |cannot (?:remove|delete|unlink)\b|Remove-Item"
+    r"|\A(?:[\w.-]{0,60}[_.-])?(?:delete|remove|unlink)(?:[_.A-Z-][\w.-]{0,60})?$"
 )
 _FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")  # `dpkg -l | grep jdk`
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
@@ -286,7 +286,7 @@ def _failed(
     steps: Sequence[Step], action: Action, facts: ActionFacts, found: Try
 ) -> Situation | None:
     line = message = decisive_line(action.observation, reads_content=facts.effect.reads)
-    if _WARNING.search(line) is not None:
+    if _WARNING.search(line):
         return None
     command = _command(action, facts)
     properties = _properties(action, facts)
@@ -299,8 +299,6 @@ def _failed(
         sent = (shell_command(each.name, each.arguments) for s in steps for each in s.actions)
         line = message = command[:_PROSE_CHARS]
         count = sum(map(_is_prose, sent))
-    elif _REMOVES.search(line[:_ANSWER_CHARS] if command else action.name):
-        properties |= {"removes"}
     elif command and _SLIP.search(line[:_ANSWER_CHARS]):
         properties |= {"slip"}
     elif _NO_PROGRAM.search(line) or (_NO_FILE.search(line) and _CHILD in action.observation):
@@ -436,6 +434,7 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
         "own": not (runs or operation.startswith("$")),  # the tool itself answers
         "runs": facts.program is not None
         or (operation.startswith("$") and not (searches or facts.effect.reads)),
+        "removes": _REMOVES.search(f"{action.name}\n{action.observation[-_END:]}") is not None,
         "search": searches,
         "check": not edits and facts.program is None and _CHECK_NAME.match(action.name) is not None,
         "empty_search": facts.answer.empty and (searches or facts.effect.reads),
