@@ -211,9 +211,10 @@ class Admissions:
         if not result.applies:
             call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
             return
-        why, run = ON_TROUBLE + mask_secrets(act.sentence)[:_MOST_WORDS], result.run_id
-        tenant = result.conversation.tenant
-        _log.warning("trouble goes on in spite of advice", run=run, act=act.name, reason=why)
+        run, tenant = result.run_id, result.conversation.tenant
+        said = act.sentence if services.settings.storage.store_content else act.summary
+        why = ON_TROUBLE + mask_secrets(said)[:_MOST_WORDS]
+        _log.warning("trouble goes on in spite of advice", run=run, act=act.name, why=act.summary)
         if act.name == "ask":
             until = time.time() + services.settings.control.ask_wait_s
             question = Question(secret=secrets.token_hex(16), until=until)

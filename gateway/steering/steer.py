@@ -334,7 +334,7 @@ def _after_texts(proposal: Proposal, decided: Decided) -> Trouble:
     readings = proposal.signals.guidance.readings
     failures = {item.failure_type for item in decided.items if item.source == "monitor"}
     alarms = readings.alarms if readings is not None else ()
-    said = [each for each in alarms if FAILURE_TYPES[each.monitor] in failures]
+    said = [each for each in alarms if FAILURE_TYPES.get(each.monitor) in failures]
     return proposal.trouble.after_text(said, decided.step) if said else proposal.trouble
 
 

@@ -31,9 +31,18 @@ class Act(Struct, frozen=True, kw_only=True):
         return "; ".join([alarm.sentence for alarm in self.alarms])
 
     @property
+    def summary(self) -> str:
+        """The alarms without a word of the run."""
+        said = [
+            f"{each.monitor}, {each.count} tries, steps {each.first_step} to {each.newest_step}"
+            for each in self.alarms
+        ]
+        return "; ".join(said)
+
+    @property
     def reasons(self) -> tuple[str, ...]:
-        """The act and why, for the record of the call."""
-        return (f"trouble: {self.name}: {self.sentence}",) if self.name else ()
+        """The act and why, for the record of the call; the sentences are in that of the step."""
+        return (f"trouble: {self.name}: {self.summary}",) if self.name else ()
 
 
 class Trouble(Struct, frozen=True, kw_only=True):

@@ -112,7 +112,8 @@ def calls(
         reply = answer.json()["choices"][0]["message"]
         messages.append(reply)
         call = reply["tool_calls"][0]["id"]
-        messages.append({"role": "tool", "tool_call_id": call, "content": f"file {number}"})
+        found = f"file {number}" if number % 4 else "Error: no such directory"
+        messages.append({"role": "tool", "tool_call_id": call, "content": found})
     return made
 
 

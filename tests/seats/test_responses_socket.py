@@ -218,14 +218,20 @@ async def test_a_request_that_only_prepares_the_next(
     assert {call["task"] for call in found} == {"List the files."}
 
 
-async def test_guidance_goes_into_the_instructions(
+async def test_advice_goes_to_the_end_of_a_result(
     connect: Callable[..., Any], provider: Provider
 ) -> None:
-    """And never into an item, which the connection would keep; the answer repeats the client's."""
+    """Once each, because the connection keeps its items; rules go into the first instructions, and
+    the answer repeats the client's."""
     client = await connect(GUIDING)
     events = await turns(client, 4)
     assert any(FRAME_OPEN in body["instructions"] for body in provider.bodies)
-    assert FRAME_OPEN not in json.dumps([body["input"] for body in provider.bodies])
+    given = [
+        item["output"] for body in provider.bodies for item in body["input"] if "output" in item
+    ]
+    advice = [text for text in given if FRAME_OPEN in text]
+    assert advice
+    assert len({text.partition(FRAME_OPEN)[2] for text in advice}) == len(advice)
     repeated = {e["response"]["instructions"] for es in events for e in es if "response" in e}
     assert repeated == {"You are a coding agent."}
     rest = [{k: v for k, v in b.items() if k != "instructions"} for b in provider.bodies]

@@ -63,7 +63,7 @@ def test_an_act_follows_a_text_about_the_same_entry_once(
         assert [each.entry for each in act.alarms] == expected
         assert bool(act.name) == bool(expected)
         assert not act.name or NAMES.index(act.name) <= NAMES.index(allowed)
-        assert all(each.sentence in str(act.reasons) for each in act.alarms)
+        assert all(each.monitor in str(act.reasons) for each in act.alarms)
         done += expected
         memory = memory.after(act, step, alarmed_at=step if entries else None)
         if speaks:
@@ -138,7 +138,7 @@ def acts(decisions: list[Decision]) -> list[str]:
 
 
 def test_each_allowed_act_is_taken_after_advice() -> None:
-    """The first one comes after a text, with the alarm's sentence among the reasons."""
+    """The first one comes after a text, with the alarm among the reasons."""
     for allowed in NAMES:
         found = played("identical call", allowed, SLOW="strong")
         first = next(n for n, each in enumerate(found) if each.proposal.act.name)

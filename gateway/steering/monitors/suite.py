@@ -184,7 +184,7 @@ def session_alarm(returned: Returned) -> Alarm:
     """The alarm about what has returned in a session."""
     return Alarm(
         monitor=SESSION,
-        entry=returned.key,
+        entry=f"session {returned.first_run}.{returned.first}",
         sentence=returned.sentence,
         count=returned.count,
         first_step=returned.first,
@@ -193,10 +193,11 @@ def session_alarm(returned: Returned) -> Alarm:
 
 
 def alarm_of(monitor: str, entry: Entry) -> Alarm:
-    """The alarm about an entry of the ledger."""
+    """The alarm about an entry of the ledger. Its name for the entry has no word of the run, and is
+    the same at every gateway: it is stored."""
     return Alarm(
         monitor=monitor,
-        entry=entry.key,
+        entry=f"{entry.ending.name.lower()} {entry.first}",
         sentence=entry.sentence,
         count=entry.count,
         first_step=entry.first,
