@@ -117,7 +117,7 @@ def _run_row(run: Run, replayed: Replayed, thresholds: Mapping[str, float]) -> d
         second = slot_curve(compared, RUN_PX, class_="curve-other")
     chart = drawing(
         RUN_PX,
-        joined(state_bands([step["state"] for step in steps], RUN_PX, named=False)),
+        joined(state_bands([step["state"] for step in steps], RUN_PX)),
         joined(threshold_lines(thresholds, RUN_PX)),
         slot_curve(difficulties, RUN_PX, class_="curve"),
         second,

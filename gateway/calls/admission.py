@@ -152,7 +152,7 @@ class Admissions:
             left = question.until - time.time() if question is not None else 0.0
             notes["asked"] = found.subject
             if (begin := call.exchange.response.begin) is not None:
-                await begin()
+                await begin()  # of a call that waits for another one's answer
             try:
                 answered = left > 0 and await holds.released(subjects, left)
             finally:
@@ -183,6 +183,8 @@ class Admissions:
     ) -> None:
         """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
         holds, (why, question) = self._runtime.holds, asked
+        if (begin := call.exchange.response.begin) is not None:
+            await begin()  # the answer may come as soon as the question is shown
         control = Control(
             subject=result.run_id,
             tenant=result.conversation.tenant,

@@ -41,7 +41,7 @@ def alarmed(*stopped: list[dict], apart: int = 3) -> list[int]:
         each.step.index
         for each in outcomes
         for alarm in each.readings.alarms
-        if alarm.entry == "stopped"
+        if alarm.sentence.startswith("the person stopped the agent")
     ]
 
 

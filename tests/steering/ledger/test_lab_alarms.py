@@ -22,7 +22,7 @@ def transcript(count: int) -> list[dict]:
     return messages
 
 
-def printed(tmp_path: Path, records: list[dict]) -> str:
+def printed(tmp_path: Path, records: list[dict[str, object]]) -> str:
     """The tables of these records."""
     file = tmp_path / "project.jsonl"
     file.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
@@ -33,7 +33,7 @@ def printed(tmp_path: Path, records: list[dict]) -> str:
 
 def test_each_kind_of_record_is_counted_apart(tmp_path: Path) -> None:
     """A loop within ten repetitions, a run by its outcome, a session with its sentences."""
-    records = [
+    records: list[dict[str, object]] = [
         {"id": "a/x", "form": "x", "kind": "loop", "marks": [*range(6)], "messages": transcript(6)},
         {"id": "a/y", "form": "y", "kind": "loop", "marks": [10] * 6, "messages": transcript(6)},
         {"id": "b/z", "form": "z", "kind": "innocent", "marks": [0], "messages": transcript(1)},
