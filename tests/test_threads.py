@@ -41,8 +41,13 @@ async def test_work_shares_as_many_threads_as_there_may_be() -> None:
 async def test_an_idle_thread_is_used_again() -> None:
     """What comes one by one takes one thread."""
     threads = Threads("test", 3)
-    names = [(await threads.run(threading.current_thread)).name for _ in range(5)]
-    assert set(names) == {"test_0"}
+    names = set[str]()
+    idle = threads._pool._idle_semaphore
+    for _ in range(5):
+        names.add((await threads.run(threading.current_thread)).name)
+        assert await asyncio.to_thread(idle.acquire, True, ANSWER_S)  # a moment after its result
+        idle.release()
+    assert names == {"test_0"}
 
 
 async def test_work_of_a_caller_that_left_is_not_begun() -> None:
