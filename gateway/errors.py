@@ -83,7 +83,9 @@ class GatewayError(Exception):
 class BadRequest(GatewayError):
     """The request is malformed; `param` names the key."""
 
-    status, type, label = 400, "invalid_request_error", "bad_request"
+    status = 400
+    type = "invalid_request_error"
+    label = "bad_request"
 
 
 class UnknownProvider(BadRequest):
@@ -98,63 +100,92 @@ class UnknownProvider(BadRequest):
 class Unauthorized(GatewayError):
     """No gateway key, or an unknown one."""
 
-    status, type, code, label = 401, "authentication_error", "invalid_api_key", "unauthorized"
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+    label = "unauthorized"
 
 
 class Forbidden(GatewayError):
     """The key is known but may not do this."""
 
-    status, type, code, label = 403, "permission_error", "forbidden", "forbidden"
+    status = 403
+    type = "permission_error"
+    code = "forbidden"
+    label = "forbidden"
 
 
 class NotFound(GatewayError):
     """No such route or object."""
 
-    status, type, code, label = 404, "invalid_request_error", "not_found", "not_found"
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+    label = "not_found"
 
 
 class MethodNotAllowed(GatewayError):
     """The route exists, but not with this method."""
 
-    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
     label = "method_not_allowed"
 
 
 class BodyTooLarge(GatewayError):
     """The body is over `server.max_body_mb`."""
 
-    status, type, code, label = 413, "invalid_request_error", "body_too_large", "body_too_large"
+    status = 413
+    type = "invalid_request_error"
+    code = "body_too_large"
+    label = "body_too_large"
 
 
 class HeadTooLarge(GatewayError):
     """The request head is over `server.max_head_kb` or `server.max_head_fields`."""
 
-    status, type, code, label = 431, "invalid_request_error", "head_too_large", "head_too_large"
+    status = 431
+    type = "invalid_request_error"
+    code = "head_too_large"
+    label = "head_too_large"
 
 
 class RequestTooSlow(GatewayError):
     """A head took longer than `server.max_head_s`, a body longer than `server.max_body_s`, or it
     paused for `server.keep_alive_s`."""
 
-    status, type, code, label = 408, "invalid_request_error", "request_too_slow", "too_slow"
+    status = 408
+    type = "invalid_request_error"
+    code = "request_too_slow"
+    label = "too_slow"
 
 
 class LoopDetected(GatewayError):
     """The request has passed this gateway before: its upstream leads back to it."""
 
-    status, type, code, label = 508, "upstream_error", "loop_detected", "loop"
+    status = 508
+    type = "upstream_error"
+    code = "loop_detected"
+    label = "loop"
 
 
 class Overloaded(GatewayError):
     """A limit of the gateway is reached; `retry-after` is in the headers."""
 
-    status, type, code, label = 429, "rate_limit_error", "gateway_limit", "overloaded"
+    status = 429
+    type = "rate_limit_error"
+    code = "gateway_limit"
+    label = "overloaded"
 
 
 class ShuttingDown(GatewayError):
     """New requests are refused, or the time for running ones to finish is over."""
 
-    status, type, code, label = 503, "server_error", "shutting_down", "shutdown"
+    status = 503
+    type = "server_error"
+    code = "shutting_down"
+    label = "shutdown"
 
     def __init__(self) -> None:
         headers = (("retry-after", "1"), ("connection", "close"))
@@ -166,26 +197,32 @@ class RunRefused(GatewayError):
     Anthropic send a 429 again, unless `x-should-retry` says otherwise. `go_on`: added to the stored
     reason, and kept from the client: the command that lets the run go on."""
 
-    status, type = 429, "insufficient_quota"
+    status = 429
+    type = "insufficient_quota"
     go_on = ""
 
 
 class BudgetExceeded(RunRefused):
     """The call would take a budget over its limit."""
 
-    code, label = "budget_exceeded", "budget"
+    code = "budget_exceeded"
+    label = "budget"
 
 
 class RateLimited(BudgetExceeded):
     """The same of a budget of a short time: it stops no run, and clients send the call again."""
 
-    type, code, label = "rate_limit_error", "rate_limit_exceeded", "rate_limit"
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    label = "rate_limit"
 
 
 class RunStopped(RunRefused):
     """The run, or its conversation or one above it, was stopped."""
 
-    type, code, label = "permission_error", "run_stopped", "stopped"
+    type = "permission_error"
+    code = "run_stopped"
+    label = "stopped"
 
 
 CAN_RAISE = " The person who runs the gateway can raise the limit."
@@ -198,7 +235,9 @@ UNANSWERED = "control.ask_wait_s: "  # the same of a question that nobody answer
 class RunPaused(RunRefused):
     """The run is paused and was not resumed while the call waited; `retry-after` is set."""
 
-    type, code, label = "rate_limit_error", "run_paused", "paused"
+    type = "rate_limit_error"
+    code = "run_paused"
+    label = "paused"
 
 
 class UpstreamFailure(GatewayError):
@@ -206,7 +245,10 @@ class UpstreamFailure(GatewayError):
     it sent none. `retryable`: whether another attempt may succeed. `retry_after_s`: the wait that
     the upstream asked for."""
 
-    status, type, code, label = 502, "upstream_error", "upstream_error", "upstream"
+    status = 502
+    type = "upstream_error"
+    code = "upstream_error"
+    label = "upstream"
 
     def __init__(
         self,
@@ -230,16 +272,20 @@ class UpstreamFailure(GatewayError):
 class UpstreamUnreachable(UpstreamFailure):
     """No connection, or it broke before the answer."""
 
-    code, label = "upstream_unreachable", "unreachable"
+    code = "upstream_unreachable"
+    label = "unreachable"
 
 
 class UpstreamMalformed(UpstreamFailure):
     """The upstream's answer is not valid, or broke off."""
 
-    code, label = "upstream_malformed", "malformed"
+    code = "upstream_malformed"
+    label = "malformed"
 
 
 class UpstreamTimeout(UpstreamFailure):
     """A time limit of `timeouts` was exceeded."""
 
-    status, code, label = 504, "upstream_timeout", "timeout"
+    status = 504
+    code = "upstream_timeout"
+    label = "timeout"

@@ -154,17 +154,20 @@ class Retention:
 
     async def _check_clock(self, now: float, steady: float) -> None:
         """Note a jump of the wall clock since the last pass."""
-        settings, last = self._settings, self._last
+        settings = self._settings
+        last = self._last
         if last is None:
             # At the start there is nothing to compare the clock with but the newest run.
             newest = await self._runs.list_runs(RunFilter(), _NEWEST)
             idle_s = now - newest.runs[0].updated_at if newest.runs else 0.0
             jumped = 0 < settings.retention_days * _DAY_S < idle_s
-            why, facts = "every run is old by the clock", {"idle_days": round(idle_s / _DAY_S)}
+            why = "every run is old by the clock"
+            facts = {"idle_days": round(idle_s / _DAY_S)}
         else:
             jump_s = (now - last[0]) - (steady - last[1])
             jumped = abs(jump_s) > settings.clock_jump_s
-            why, facts = "the clock jumped", {"by_s": round(jump_s)}
+            why = "the clock jumped"
+            facts = {"by_s": round(jump_s)}
         if jumped:
             self._trusted_from = steady + settings.clock_settle_s
             self._log.warning(
@@ -189,7 +192,9 @@ class Replicas:
     def open(self, signals: Signals | None, runs: RunStore, refresh: Mapping[str, Refresh]) -> None:
         """Begin; `signals` None: there are no others, or none that send signals. `refresh`: what to
         read again, by the kind of signal."""
-        self._signals, self._runs, self._refresh = signals, runs, refresh
+        self._signals = signals
+        self._runs = runs
+        self._refresh = refresh
 
     def publish(self, record: CallRecord) -> None:
         """Give the event of a call to those who read live events, here or at another gateway."""
@@ -244,7 +249,8 @@ class Replicas:
         )
         trace = await self._tried(reading, "a call of another gateway cannot be read")
         if trace is not None and trace.steps:
-            run, step = trace.run, trace.steps[0]
+            run = trace.run
+            step = trace.steps[0]
             event = step_event(run.tenant, run.conversation_id, run, step, trace.injections)
             if event is not None:
                 self._events.publish(event)

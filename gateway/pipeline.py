@@ -105,7 +105,8 @@ class Pipeline:
             prepared.hides_usage = _adds_usage(services, call.result, request)
         prepared.decided()
         if request.previous_response_id and services.table.names:
-            tenant, earlier = exchange.request.tenant, request.previous_response_id
+            tenant = exchange.request.tenant
+            earlier = request.previous_response_id
             await self._recorder.answers.learn(services, tenant, earlier)
         return prepared
 
@@ -114,8 +115,10 @@ class Pipeline:
     ) -> LaneResponse:
         """The upstream's answer, with its headers read and its body not read yet. Raises:
         UpstreamFailure: no deployment answered. RunRefused: the call may not be sent."""
-        call, request = prepared.call, prepared.request
-        exchange, upstream = call.exchange, call.exchange.upstream
+        call = prepared.call
+        request = prepared.request
+        exchange = call.exchange
+        upstream = call.exchange.upstream
         own = await self._admissions.admit(services, call, request)
         if own is not None:
             return own
@@ -144,7 +147,8 @@ class Pipeline:
         target = call.target = delivery.target
         if isinstance(spending, Spending):
             spending.answered = True
-        upstream.lane, upstream.deployment = target.lane, target.name
+        upstream.lane = target.lane
+        upstream.deployment = target.name
         upstream.provider = target.seat or target.provider
         return delivery.response
 
@@ -158,11 +162,13 @@ class Pipeline:
         except UpstreamFailure as exc:
             if exc.status not in REFUSED_STATUSES or not prepared.is_changed:
                 raise
-            status, kind = exc.status, kind_of({"": exc.message, "code": exc.code})
+            status = exc.status
+            kind = kind_of({"": exc.message, "code": exc.code})
         else:
             if delivery.kind is None:
                 return delivery
-            status, kind = delivery.status, delivery.kind
+            status = delivery.status
+            kind = delivery.kind
             await delivery.response.aclose()
         self._log.warning(
             "changed request refused, sent as the client wrote it",
@@ -181,8 +187,10 @@ class Pipeline:
         self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
     ) -> Delivery:
         """The routed model's answer; if that refuses or fails, the requested model's."""
-        call, request = prepared.call, prepared.request
-        model, reason = call.model, ""
+        call = prepared.call
+        request = prepared.request
+        model = call.model
+        reason = ""
         try:
             delivery = await self._deliver(services, prepared, sending)
         except UpstreamFailure as exc:
@@ -249,7 +257,8 @@ class Pipeline:
         if request.dialect.is_side_request(request):
             await self._place_unread(services, call, request, headers)
             return
-        exchange, now = call.exchange, time.time()
+        exchange = call.exchange
+        now = time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
         conversation = resolved.conversation
         if conversation is None:
@@ -260,7 +269,8 @@ class Pipeline:
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
         result.agent, result.project = control.agent, control.tags.get("project", "")
-        arm, experiment = None, services.settings.experiment
+        arm = None
+        experiment = services.settings.experiment
         if control.arm == "random" and control.unit is not None:
             arm = RandomArm(
                 experiment=experiment.id,
@@ -273,7 +283,8 @@ class Pipeline:
         await services.steerer.steer(result, request, now, own_time, arm, advise)
         note_steering(exchange, result, control.arm)
         if self._runtime.telemetry is not None:
-            position, settings = result.position, services.settings.otel
+            position = result.position
+            settings = services.settings.otel
             exchange.evaluations = evaluations(position, control.outcome, settings)
 
     async def _place_unread(
@@ -299,18 +310,22 @@ class Pipeline:
 
     def _mode(self, services: Services, call: Call, conversation: Conversation) -> str:
         """The mode of the request; one of an experiment or a pilot is assigned to its arm."""
-        control, workloads = call.control, self._runtime.opened.workloads
+        control = call.control
+        workloads = self._runtime.opened.workloads
         if control.unit:
             conversation.unit = control.unit
         if self._runtime.holds.find((STEERING,)):
             return "off" if "off" in (control.mode, services.settings.steering.mode) else "shadow"
         if control.mode:
             return control.mode
-        experiment, settings = services.settings.experiment, services.settings.steering
+        experiment = services.settings.experiment
+        settings = services.settings.steering
         pilot = workloads.pilot if workloads is not None else None
         if not experiment.id and pilot is None:
             return settings.mode
-        unit, arm, name = conversation.unit or conversation.id, None, experiment.id
+        unit = conversation.unit or conversation.id
+        arm = None
+        name = experiment.id
         if name:
             arm = assign(experiment, unit)
             mode = mode_of(arm)
@@ -325,7 +340,8 @@ class Pipeline:
 
     def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:
         """Count and log a call that goes out without a decision."""
-        reason, call = _reason(error), prepared.call
+        reason = _reason(error)
+        call = prepared.call
         limit = _LIMITS.get(reason)
         kind = "deadline" if limit else type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()

@@ -93,8 +93,10 @@ class Runtime:
         store cannot be used."""
         wait = StartWait(self.settings.storage, lambda: self.draining)
         opened = self.opened = await self._open(wait)
-        self.store, self.raw_calls = opened.states, opened.raw_calls
-        self.runs, self.learning = opened.stores.runs, opened.stores.learning
+        self.store = opened.states
+        self.raw_calls = opened.raw_calls
+        self.runs = opened.stores.runs
+        self.learning = opened.stores.learning
         self.accounting, self.holds = opened.accounting, opened.accounting.holds
         services = self.services = self._build(opened, self.settings)
         self.started = True
@@ -120,7 +122,8 @@ class Runtime:
 
     async def _open(self, wait: StartWait) -> Opened:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
-        storage, closing = self.settings.storage, self._closing
+        storage = self.settings.storage
+        closing = self._closing
         searched = self.settings.etraces.enabled
         damaged = await wait(lambda: keep_damaged(storage))
         stores = await wait(lambda: open_stores(storage, vectors=searched))
@@ -132,7 +135,8 @@ class Runtime:
         following = self.keys.follow(stores.keys, lambda: self.settings.auth)
         self._follow(following, "watch gateway keys")
         self._follow(states.follow(), "watch store")
-        kept, shown = (stores.budgets, stores.controls), (self.events, self.metrics)
+        kept = (stores.budgets, stores.controls)
+        shown = (self.events, self.metrics)
         accounting = Accounting(kept, lambda: self.settings, *shown, self.keys.budgets)
         closing.push_async_callback(accounting.ledger.flush, closing=True)
         if stores.changes is not None:
@@ -143,7 +147,11 @@ class Runtime:
         self._watch_for_alerts(stores, states, accounting)
         workloads = None
         if stores.workloads is not None:
-            known, refresh_s = stores.workloads, lambda: self.settings.routing.refresh_s
+            known = stores.workloads
+
+            def refresh_s() -> float:
+                return self.settings.routing.refresh_s
+
             workloads = await wait(lambda: Workloads.open(known, refresh_s, stores.changes))
             closing.push_async_callback(workloads.close)
         patterns = await wait(lambda: self._open_patterns(stores, states, accounting))
@@ -187,7 +195,8 @@ class Runtime:
 
     def _listen(self, opened: Opened) -> None:
         """Read again what another gateway on the store says it has changed."""
-        stores, patterns = opened.stores, opened.patterns
+        stores = opened.stores
+        patterns = opened.patterns
 
         async def forget_patterns() -> None:
             if patterns is not None:
@@ -322,7 +331,8 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays in use", reason=str(exc))
             return False
-        waiting, settings = changes_at_restart(self.settings, settings), started
+        waiting = changes_at_restart(self.settings, settings)
+        settings = started
         if settings.etraces.enabled and opened.patterns is None:
             waiting.append("etraces.enabled")
         changed: dict[str, Any] = {**differences(self.settings, settings)}
@@ -331,7 +341,9 @@ class Runtime:
             spawn(opened.stores.changes.note_config(changed))
         if waiting:
             self.log.warning("some changes take effect at the next start", keys=waiting)
-        old, self.services, self.settings = self.services, fresh, settings
+        old = self.services
+        self.services = fresh
+        self.settings = settings
         for listener in self.reloaded:
             listener(settings)
         spawn(self._show_admin_key(opened.stores))

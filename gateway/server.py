@@ -161,7 +161,8 @@ class GatewayServer(uvicorn.Server):
             await runtime.shared_metrics.start()
             drain = functools.partial(self._without_parent, self._place.parent)
             asyncio.get_running_loop().add_reader(self._place.parent, drain)
-        host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
+        host = runtime.settings.server.host
+        port = self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         first = self._place is None or self._place.index == 0
         if first:
@@ -195,7 +196,8 @@ class GatewayServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, stop listening, close the services."""
         self._announced.close()
-        log, drain_s = self._app.runtime.log, cast(float, self.config.timeout_graceful_shutdown)
+        log = self._app.runtime.log
+        drain_s = cast(float, self.config.timeout_graceful_shutdown)
         log.info("shutting down", running=len(self.server_state.tasks), drain_s=drain_s)
         ends_at = time.monotonic() + drain_s
         for connection in list(self.server_state.connections):

@@ -95,11 +95,14 @@ class Services:
         self.catalogue = ModelCatalogue(self.table, infos)
         self.usage_refusals = refusals.usage
         self.turns = Turns(settings.steering.max_at_once)
-        self.index, states = opened.index, opened.states
+        self.index = opened.index
+        states = opened.states
         self.loader = ConversationLoader(self.index, states)
-        shared, own = settings.shares_store, settings.conversations
+        shared = settings.shares_store
+        own = settings.conversations
         self.resolver = ConversationResolver(self.index, self.loader, own, shared=shared)
-        accounting, patterns = opened.accounting, opened.patterns
+        accounting = opened.accounting
+        patterns = opened.patterns
         kept = settings.storage.store_content
         self._guard = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.

@@ -61,7 +61,8 @@ class CallCounters:
 
     def rested(self) -> Mapping[str, int]:
         """Number of rests of each deployment since the last call."""
-        before, self._rests = self._rests, rests_in(self._metrics)
+        before = self._rests
+        self._rests = rests_in(self._metrics)
         more = {name: times - before.get(name, 0) for name, times in self._rests.items()}
         return {name: times for name, times in more.items() if times}
 
@@ -172,7 +173,8 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     for live in signals.live:
         if live.stuck_steps < settings.run_stuck:
             continue
-        run, totals = live.run, live.run.totals
+        run = live.run
+        totals = live.run.totals
         yield Finding(
             rule="run_stuck",
             subject=run.id,
@@ -190,7 +192,8 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
 
 def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     for run in signals.newest if settings.hand_over else ():
-        step, steps = run.handed_over, run.totals.steps
+        step = run.handed_over
+        steps = run.totals.steps
         titles = {}
         if step is not None:
             titles[run.id] = f"A run is handed over at step {step}: it was asked to stop and report"
@@ -226,7 +229,8 @@ def _stopped(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
 
 
 def _calls(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    window, span = signals.window, f"{settings.window_s / 60:g} min"
+    window = signals.window
+    span = f"{settings.window_s / 60:g} min"
     rules: tuple[tuple[RuleName, str, str, float | None, str], ...] = (
         ("error_rate", "fail", "failed", settings.error_rate, "time"),
         ("unsteered", "go out unsteered", "unsteered", settings.unsteered, "health"),
@@ -246,7 +250,8 @@ def _calls(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
 
 
 def _cached(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    usual, now = signals.usual_cached_share, signals.window.cached_share
+    usual = signals.usual_cached_share
+    now = signals.window.cached_share
     if settings.cached_share is None or usual is None or usual < _LEAST_USUAL_SHARE:
         return
     if now is None or signals.window.calls < settings.min_calls:
@@ -304,7 +309,8 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         if not reached:
             continue
         share = max(reached)
-        subject, alike = account.subject, [one.run for one in signals.live]
+        subject = account.subject
+        alike = [one.run for one in signals.live]
         found = [run.id for run in alike if subject in (run.id, run.conversation_id)]
         run = subject if account.scope == "run" else next(iter(found), "")
         guess = f"; the price of {counted(account.unpriced, 'call')} is unknown"
@@ -332,7 +338,14 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
 
 # Every rule, in the order in which findings are raised.
 RULES: Final[tuple[Rule, ...]] = (
-    *(_stuck, _handed_over, _stopped, _budgets, _calls, _cached, _resting, _store),
+    _stuck,
+    _handed_over,
+    _stopped,
+    _budgets,
+    _calls,
+    _cached,
+    _resting,
+    _store,
 )
 
 

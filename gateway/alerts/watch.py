@@ -90,7 +90,8 @@ class AlertWatch:
 
     async def check(self) -> int:
         """Look once; returns how many alerts are new."""
-        signals, now = await self._signals(), time.time()
+        signals = await self._signals()
+        now = time.time()
         found = findings(signals, self.settings().alerts.rules)
         if self.settings().alerts.rules.approval_asked and signals.store is None:
             found += await self._asked()
@@ -123,7 +124,8 @@ class AlertWatch:
         if monday == self._reported:
             return []
         week = await read_week(self.stores, monday, None)
-        self._reported, day = monday, week["day"]
+        self._reported = monday
+        day = week["day"]
         about = {"title": week["title"], "path": f"/dashboard/week?date={day}"}
         facts = {"lines": week["summary"]}
         return [Finding(rule="weekly_report", subject=day, severity="low", facts=facts, **about)]
@@ -197,7 +199,8 @@ def key_of(asked: Control) -> str:
 async def used_accounts(accounting: Accounting, since: float) -> list[UsedAccount]:
     """Every account, also of a key's budget, that was used at or after `since` (epoch) and has a
     limit. Raises: StoreError."""
-    known, now = {budget.name: budget for budget in accounting.budgets()}, time.time()
+    known = {budget.name: budget for budget in accounting.budgets()}
+    now = time.time()
     found = []
     for account in await accounting.ledger.list_accounts(limit=_MOST) if known else ():
         budget = known.get(account.budget)
@@ -236,8 +239,13 @@ def open_alerts(
         about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
         events.publish({"type": "alert", "tenant": alert.tenant, **about})
 
-    alerts, usable = (lambda: settings().alerts), (lambda: degraded() is None)
-    outbox = AlertOutbox(stores.alerts, alerts, metrics, usable=usable, publish=publish)
+    outbox = AlertOutbox(
+        stores.alerts,
+        lambda: settings().alerts,
+        metrics,
+        usable=lambda: degraded() is None,
+        publish=publish,
+    )
     outbox.controls = stores.controls
     metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
     return outbox, AlertWatch(settings, stores, accounting, outbox, CallCounters(metrics), degraded)
@@ -401,7 +409,8 @@ class AlertOutbox:
             listed = await self.controls.list_controls()
         for each in listed:
             if each.action == "ask" and alert.key.endswith(f":{key_of(each)}"):
-                base, key = (base_url or "").rstrip("/"), self.controls.engine.secret
+                base = (base_url or "").rstrip("/")
+                key = self.controls.engine.secret
                 links = {n: base + answer_path(each, n, key) for n in ("yes", "no")}
                 lines = [f"{name}: {link}" for name, link in links.items()] if base_url else []
                 return replace(alert, facts={**alert.facts, **links, "lines": lines})

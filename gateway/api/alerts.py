@@ -144,7 +144,8 @@ async def stream(
 
 
 def _dropped(subscription: Subscription) -> bytes:
-    count, subscription.dropped = subscription.dropped, 0
+    count = subscription.dropped
+    subscription.dropped = 0
     return _event("dropped", {"count": count}) if count else b""
 
 

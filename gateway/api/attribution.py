@@ -120,7 +120,8 @@ async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters])
 @OPERATIONS.add("GET /api/runs/{run_id}/tree", TreeView, "The tree.")
 async def get_run_tree(request: ApiRequest[RunOfTenant]) -> ApiResponse:
     """The same for the conversation of a run."""
-    run_id, store = request.params.run_id, request.runtime.runs
+    run_id = request.params.run_id
+    store = request.runtime.runs
     trace = await store.get_run(run_id, tenant=request.tenant, content=False, limit=0)
     if trace is None:
         raise unknown_run(run_id)
@@ -155,7 +156,8 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
 @OPERATIONS.add("GET /api/export", Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],)))
 async def export_runs(request: ApiRequest[ExportParameters]) -> ApiResponse:
     """Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read."""
-    form, content = request.params.format, request.params.content
+    form = request.params.format
+    content = request.params.content
     runs = run_filter(dict(request.params), request.tenant)
     traces = request.runtime.runs.export_runs(runs, content=content and form != "csv")
     return ApiResponse(media=MEDIA[form], chunks=exported(traces, form))
@@ -169,7 +171,8 @@ async def exported(traces: AsyncIterator[RunTrace], form: str) -> AsyncIterator[
         waiting.append(trace)
         if len(waiting) == _LINES_AT_ONCE:
             yield export_lines(waiting, form, first=first)
-            waiting, first = [], False
+            waiting = []
+            first = False
     if waiting or first:
         yield export_lines(waiting, form, first=first)
 

@@ -18,7 +18,8 @@ from gateway.runtime import Runtime
 from gateway.stores.sql.changes import Change, ChangeStore, persons_name
 
 OPERATIONS = Operations()
-_AT_ONCE, _MOST_CHARS = 500, 4000
+_AT_ONCE = 500
+_MOST_CHARS = 4000
 _FIELDS = ("id", "at", "kind", "subject", "author", "reason")
 
 
@@ -70,7 +71,8 @@ _ANSWERS = Content(AuditPage, "One page.", also=(MEDIA["jsonl"], MEDIA["csv"]))
 @OPERATIONS.add("GET /api/audit", _ANSWERS)
 async def list_acts(request: ApiRequest[AuditParameters]) -> ApiResponse:
     """Acts of people and of the gateway: who, what, when and why; newest first."""
-    store, values = audit_log(request.runtime, request.access), dict(request.params)
+    store = audit_log(request.runtime, request.access)
+    values = dict(request.params)
     if (form := request.params.format) == "json":
         acts, cursor = await acts_of(store, values)
         return ApiResponse({"acts": acts, "next_cursor": cursor})
@@ -81,7 +83,8 @@ async def act_lines(
     store: ChangeStore | None, values: Mapping[str, Any], form: str
 ) -> AsyncIterator[bytes]:
     """All acts by the values of AuditParameters, as JSON lines or CSV."""
-    cursor, head = values["cursor"], [[*_FIELDS, "act", "changed"]]
+    cursor = values["cursor"]
+    head = [[*_FIELDS, "act", "changed"]]
     while cursor is not None or head:
         acts, cursor = await acts_of(store, values, limit=_AT_ONCE, cursor=cursor)
         lines = b"".join(orjson.dumps(act) + b"\n" for act in acts)

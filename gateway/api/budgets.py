@@ -79,7 +79,8 @@ class AccountPage(BaseModel):
 @OPERATIONS.add("GET /api/budgets", AccountPage, "The accounts.")
 async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     """Use of each budget by each subject, last used first."""
-    runtime, chosen = request.runtime, picked(request.params, "budget", "limit")
+    runtime = request.runtime
+    chosen = picked(request.params, "budget", "limit")
     ledger = runtime.accounting.ledger
     found = await ledger.list_accounts(tenant=request.tenant, **chosen)
     views = [_view(runtime, account) for account in found]
@@ -107,7 +108,8 @@ async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
 @OPERATIONS.add("POST /api/budgets/reset", _CHANGED, body=AccountBody, errors=(404,))
 async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Reset one account."""
-    body, runtime = request.read(AccountBody), request.runtime
+    body = request.read(AccountBody)
+    runtime = request.runtime
     account = await find_account(runtime, body.budget, body.subject)
     store = runtime.accounting.ledger
     await store.reset(account.key, at=time.time())
@@ -253,13 +255,16 @@ async def steering_on(request: ApiRequest[Parameters]) -> ApiResponse:
 
 def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | None = None) -> None:
     async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
-        said, subject, tenant = _said(request), request.params.subject, request.tenant
+        said = _said(request)
+        subject = request.params.subject
+        tenant = request.tenant
         if yes is not None:
             return ApiResponse(await answer(request.runtime, subject, yes, said, tenant))
         return ApiResponse(await hold(request.runtime, subject, action, said, tenant))
 
     handler.__name__, handler.__doc__ = f"{verb}_{kind}", f"{verb.capitalize()} {what}"
-    route, body = f"POST /api/{kind}s/{{subject}}/{verb}", ControlBody if action or yes else None
+    route = f"POST /api/{kind}s/{{subject}}/{verb}"
+    body = ControlBody if action or yes else None
     OPERATIONS.add(route, HeldView, "What holds now.", body=body, errors=(413,))(handler)
 
 

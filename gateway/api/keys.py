@@ -58,7 +58,8 @@ class KeyView(BaseModel):
 
 
 KeyPage = shape("KeyPage", "All keys.", keys=list[KeyView])
-_MADE, _CHANGED = Content(KeyView, "The new key."), Content(KeyView, "The key afterwards.")
+_MADE = Content(KeyView, "The new key.")
+_CHANGED = Content(KeyView, "The key afterwards.")
 
 
 @OPERATIONS.add("GET /api/keys", KeyPage, "The keys, oldest first.", needs="control")
@@ -72,7 +73,8 @@ async def list_keys(request: ApiRequest[TenantParameter]) -> ApiResponse:
 @OPERATIONS.add("POST /api/keys", _MADE, body=NewKeyBody)
 async def add_key(request: ApiRequest[Parameters]) -> ApiResponse:
     """Make a key. After the first one every request needs a key."""
-    given, store = request.read(NewKeyBody).model_dump(), request.runtime.opened.stores.keys
+    given = request.read(NewKeyBody).model_dump()
+    store = request.runtime.opened.stores.keys
     work = create_key(store, given.pop("tenant"), given.pop("name"), given)
     made = await done(request.runtime, work)
     return ApiResponse(key_view(made.record) | {"key": made.text})
@@ -89,7 +91,8 @@ async def change_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
 @OPERATIONS.add("DELETE /api/keys/{key_id}", shape("RevokedKey", "Its id.", revoked=str))
 async def revoke_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
     """Revoke a key for ever."""
-    key_id, store = request.params.key_id, request.runtime.opened.stores.keys
+    key_id = request.params.key_id
+    store = request.runtime.opened.stores.keys
     await done(request.runtime, store.revoke_key(key_id, time.time()))
     return ApiResponse({"revoked": key_id})
 
@@ -97,7 +100,8 @@ async def revoke_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
 @OPERATIONS.add("POST /api/keys/{key_id}/rotate", _MADE)
 async def replace_key(request: ApiRequest[RotationParameters]) -> ApiResponse:
     """Make a key with the same rights and budget; the old one expires after the overlap."""
-    store, given = request.runtime.opened.stores.keys, request.params
+    store = request.runtime.opened.stores.keys
+    given = request.params
     made = await done(request.runtime, rotate_key(store, given.key_id, given.overlap))
     return ApiResponse(key_view(made.record) | {"key": made.text})
 

@@ -141,7 +141,8 @@ def lesson_filter(
 @OPERATIONS.add("GET /api/lessons", LessonList, "The lessons.")
 async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
     """Lessons, last changed first: the tenant's own and the shared ones."""
-    params, runtime = request.params, request.runtime
+    params = request.params
+    runtime = request.runtime
     wanted = lesson_filter(request.tenant, params.status, params.tier, params.since)
     found = await runtime.learning.lessons(wanted, limit=params.limit)
     return ApiResponse({"lessons": [shown(each, runtime, request.access) for each in found]})
@@ -169,7 +170,8 @@ async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
 @OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was removed.")
 async def forget_run(request: ApiRequest[RunOfTenant]) -> ApiResponse:
     """Remove a run's evidence, verdicts and decisions, and lessons only it supports."""
-    run_id, learner = request.params.run_id, request.runtime.opened.learning.learner
+    run_id = request.params.run_id
+    learner = request.runtime.opened.learning.learner
     if learner is not None:
         removed = await learner.forget(request.tenant, run_id)
     else:
@@ -206,7 +208,8 @@ def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> dict[str, A
 
 async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> dict[str, Any]:
     """A lesson with its evidence and decisions, those of the caller's own runs."""
-    pattern, known = stored.pattern, stored.pattern.lesson
+    pattern = stored.pattern
+    known = stored.pattern.lesson
     version = known.version if known else 1
     evidence = await runtime.learning.evidence(pattern.tenant, pattern.pattern_id)
     decisions = await runtime.learning.decisions(pattern.tenant, pattern.pattern_id, version)
@@ -228,13 +231,16 @@ async def apply_change(
 ) -> tuple[str, bool]:
     """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
     Raises: BadRequest."""
-    pattern, actions, now = stored.pattern, LessonActions(runtime.learning), time.time()
+    pattern = stored.pattern
+    actions = LessonActions(runtime.learning)
+    now = time.time()
     if (change.status is None) == (change.advice is None):
         raise BadRequest("give one of status and advice", param="body")
     kept = pattern.pattern_id
     if change.advice is not None:
         with naming("advice"):
-            kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
+            kept = (await actions.edit(stored, change.advice, now)).pattern_id
+            changed = True
     else:
         status = Status(change.status or "")
         done = {Status.QUARANTINED: "paused", Status.RETIRED: "retired"}.get(status, "approved")

@@ -94,7 +94,8 @@ def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
     all that it does not declare itself."""
 
     def complete(model: type[M]) -> type[M]:
-        hints, own = get_type_hints(stored), model.model_fields
+        hints = get_type_hints(stored)
+        own = model.model_fields
         wanted = [name for name in names or hints if name not in own]
         fields: dict[str, Any] = {name: (hints[name], ...) for name in wanted}
         fields |= {name: (field.annotation, field) for name, field in own.items()}
@@ -179,7 +180,8 @@ class Resource:
     def __init__(
         self, runtime: "Runtime", gate: Gate, operations: Sequence[Operation[Any]]
     ) -> None:
-        self._runtime, self._gate = runtime, gate
+        self._runtime = runtime
+        self._gate = gate
         self._by_method = {operation.method: operation for operation in operations}
         if get := self._by_method.get("GET"):
             self._by_method["HEAD"] = get
@@ -237,7 +239,8 @@ _WORDS = {"POST": "add", "PUT": "replace", "PATCH": "change", "DELETE": "delete"
 async def _note_operation(
     operation: Operation[Any], request: ApiRequest[Any], response: ApiResponse
 ) -> None:
-    said, last = {}, operation.path.rpartition("/")[2]
+    said = {}
+    last = operation.path.rpartition("/")[2]
     with contextlib.suppress(BadRequest):
         said = request.json_object()
     made = response.payload if isinstance(response.payload, dict) else {}

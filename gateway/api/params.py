@@ -177,5 +177,6 @@ class SortParameters(PageParameters):
 
 def page_request(values: Mapping[str, Any]) -> queries.PageRequest:
     """The page that the values of SortParameters describe."""
-    descending, keys = values["order"] == "desc", ("limit", "sort", "cursor")
+    descending = values["order"] == "desc"
+    keys = ("limit", "sort", "cursor")
     return queries.PageRequest(descending=descending, **{key: values[key] for key in keys})

@@ -88,7 +88,8 @@ async def change_pattern(
         with _embedding():
             await library(runtime).edit(new)
     except PatternConflict as error:
-        kind, code = "invalid_request_error", "conflict"
+        kind = "invalid_request_error"
+        code = "conflict"
         raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
     publish_change(runtime, "pattern", "changed", pattern_id=old.pattern_id)
     return await find_pattern(runtime, old.tenant or None, old.pattern_id)
@@ -106,7 +107,8 @@ async def remove_pattern(
 
 def library(runtime: Runtime) -> PatternLibrary:
     """The pattern library. Raises: GatewayError (503) when patterns are switched off."""
-    patterns, code = runtime.opened.patterns, "patterns_off"
+    patterns = runtime.opened.patterns
+    code = "patterns_off"
     if patterns is None:
         raise unusable("patterns are switched off (etraces.enabled)", code, code)
     return patterns.library
@@ -251,7 +253,8 @@ async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse
 async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace some keys of a pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
-    changes, record = request.json_object(), to_record(stored.pattern)
+    changes = request.json_object()
+    record = to_record(stored.pattern)
     if isinstance(changes.get("fields"), Mapping):
         merged = {**record["fields"], **changes["fields"]}
         changes["fields"] = {key: value for key, value in merged.items() if value is not None}
@@ -277,7 +280,8 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     their line names."""
     if not request.body.strip():
         raise BadRequest("the body has no pattern", param="body")
-    tenant, lines = request.params.tenant, request.body.split(b"\n")
+    tenant = request.params.tenant
+    lines = request.body.split(b"\n")
     try:
         report = await library(request.runtime).import_lines(
             lines, tenant or DEFAULT_TENANT, names_tenant=not tenant

@@ -46,7 +46,8 @@ class ReaderState(BaseModel):
 @OPERATIONS.add("GET /api/reader", ReaderState, "The model and its jobs.")
 async def get_reader(request: ApiRequest[JobFilters]) -> ApiResponse:
     """The model that reads what people typed: what it used today, and its newest jobs."""
-    store, settings = request.runtime.learning, request.runtime.settings.reader
+    store = request.runtime.learning
+    settings = request.runtime.settings.reader
     view = await reader_view(store, settings, request.tenant, time.time())
     jobs = await store.jobs(JOBS, request.tenant, limit=request.params.limit)
     return ApiResponse({**view, "jobs": [job_view(job) for job in jobs]})

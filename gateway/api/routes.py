@@ -134,7 +134,8 @@ def _described(operation: Operation[Any], components: Schema, error: Schema) -> 
     for status in sorted({*operation.errors, *_ALWAYS}):
         answer = {"description": _ERRORS[status], "content": {JSON: {"schema": error}}}
         responses[str(status)] = answer
-    model, parameters = operation.params, []
+    model = operation.params
+    parameters = []
     properties = model.model_json_schema(schema_generator=_ParameterSchema).get("properties", {})
     for name, schema in properties.items():
         in_path = f"{{{name}}}" in operation.path
@@ -187,7 +188,8 @@ def _document() -> Schema:
 
 def api_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
     """The routes of the control plane, each path with all its methods."""
-    gate, by_path = Gate(auth), dict[str, list[Operation[Any]]]()
+    gate = Gate(auth)
+    by_path = dict[str, list[Operation[Any]]]()
     for operation in operations():
         # The ids of patterns and experiments are free text, slashes included.
         path = re.sub(r"\{(pattern_id|experiment_id)\}", r"{\1:path}", operation.path)

@@ -65,7 +65,8 @@ class Described:
 @cache
 def _as_dataclass(kind: Any) -> Any:
     """A type in which dataclasses take the place of structs."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
         return Annotated[(_as_dataclass(arguments[0]), *arguments[1:])]
     if origin is UnionType:
@@ -214,7 +215,8 @@ class TraceParameters(RunParameters):
 @OPERATIONS.add("GET /api/runs", RunPage, "One page.")
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     """Runs, newest first or in another order, by any of the filters."""
-    params, runs = request.params, queries.run_filter(dict(request.params), request.tenant)
+    params = request.params
+    runs = queries.run_filter(dict(request.params), request.tenant)
     with naming("cursor"):
         found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
     views = [run_view(run, request.runtime.settings) for run in found.runs]
@@ -233,7 +235,8 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     trace = await request.runtime.runs.get_run(params.run_id, tenant=request.tenant, **part)
     if trace is None:
         raise unknown_run(params.run_id)
-    run, settings = trace.run, request.runtime.settings
+    run = trace.run
+    settings = request.runtime.settings
     last = None if params.limit is None else params.after_step + params.limit
     view = {
         "run": run_view(run, settings),
@@ -254,7 +257,8 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
 async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
     """Report a run's outcome; a later report replaces an earlier one. The id of a conversation,
     also the client's own, stands for its newest run."""
-    body, run_id = request.read(OutcomeBody), request.params.run_id
+    body = request.read(OutcomeBody)
+    run_id = request.params.run_id
     run_id = await keep_outcome(request.runtime, run_id, body, request.access)
     return ApiResponse({"run_id": run_id, "outcome": body.outcome})
 
@@ -277,7 +281,8 @@ async def store_outcome(
 ) -> RunRecord | None:
     """Store an outcome of the run that its id names; None where there is no such run. The same
     again changes nothing."""
-    run, source = await run_named(runs, said.run_id, tenant), said.source.removeprefix("told_")
+    run = await run_named(runs, said.run_id, tenant)
+    source = said.source.removeprefix("told_")
     if run is None:
         return None
     if not await runs.set_outcome(run.id, said.verdict, source=source, tenant=tenant):

@@ -73,7 +73,8 @@ def step_views(trace: RunTrace) -> list[dict[str, Any]]:
 
 def pattern_view(stored: StoredPattern) -> dict[str, Any]:
     """A pattern with its owner, its times and its statistics."""
-    pattern, lesson = stored.pattern, stored.pattern.lesson
+    pattern = stored.pattern
+    lesson = stored.pattern.lesson
     return {
         **_values(pattern, "lesson"),
         "tier": pattern.tier.value,
@@ -97,7 +98,8 @@ def lesson_view(stored: StoredLesson) -> dict[str, Any]:
     """A lesson with its support, its trial with the rate at which the failure recurred in each arm
     (95 % intervals), and why it is not active."""
     pattern = stored.pattern
-    lesson, texts = pattern.lesson or Lesson(key=""), content(pattern.fields)
+    lesson = pattern.lesson or Lesson(key="")
+    texts = content(pattern.fields)
     found = stored.posterior
     held = found.decisions - found.given
     arms = (("given", found.rate_given, found.given), ("held", found.rate_held, held))

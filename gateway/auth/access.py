@@ -126,7 +126,9 @@ class Gate:
         session = self._verified(_cookie(headers))
         if session is None:
             return None
-        tenant, tag, author = session.get("t"), str(session.get("k")), session.get("n") or ""
+        tenant = session.get("t")
+        tag = str(session.get("k"))
+        author = session.get("n") or ""
         if tenant is None:
             return Access(tenant=None, how="session", author=author)
         # Revoking a key ends the sessions that were opened with it.

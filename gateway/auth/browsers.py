@@ -99,7 +99,8 @@ def comes_from_another_site(headers: dict[bytes, bytes]) -> bool:
     """Whether a browser sent the request for a page that is not the gateway's own. `sec-fetch-site`
     is preferred to `origin`: behind a proxy that rewrites the host, our own origin would not match
     it."""
-    site, origin = headers.get(b"sec-fetch-site", b""), headers.get(b"origin", b"")
+    site = headers.get(b"sec-fetch-site", b"")
+    origin = headers.get(b"origin", b"")
     if site == b"same-origin":
         return False
     if site and site not in _OWN_SITES:

@@ -23,7 +23,8 @@ DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
 
 KEY_PREFIX = "gw-"
 _SECRET_BYTES = 32  # 256 random bits cannot be guessed, so one round of SHA-256 is enough
-_SHOWN_CHARACTERS, _MAX_CHARS = 9, 120
+_SHOWN_CHARACTERS = 9
+_MAX_CHARS = 120
 
 
 def key_digest(key: str) -> bytes:
@@ -67,7 +68,9 @@ async def create_key(store: KeyStore, tenant: str, name: str, terms: Mapping[str
 async def rotate_key(store: KeyStore, key_id: str, overlap: str) -> NewKey | None:
     """Make a key with the name, rights and lifetime of another, which expires after `overlap`; None
     when no valid key has that id. Raises: ValueError: it has been replaced already."""
-    ends, now, keys = time.time() + duration("overlap", overlap), time.time(), {}
+    ends = time.time() + duration("overlap", overlap)
+    now = time.time()
+    keys = {}
     for key in await store.list_keys():
         keys[key.id] = key
         if key.terms.replaces == key_id and key.revoked_at is None:

@@ -35,7 +35,9 @@ class OwnCalls:
 
     def use(self, guard: BudgetGuard | None, cost: Cost, *, binding: bool) -> None:
         """Count on the budgets of `guard`; `binding` False: nothing is refused."""
-        self._guard, self._cost, self._binding = guard, cost, binding
+        self._guard = guard
+        self._cost = cost
+        self._binding = binding
 
     async def admit(
         self,
@@ -96,7 +98,8 @@ class BudgetNotices:
 
     def reached(self, found: BudgetStatus, call: CallSubject) -> None:
         """Announce the steps that this budget, which is no rate, has reached for the first time."""
-        budget, account = found.applied.budget, found.account
+        budget = found.applied.budget
+        account = found.account
         if budget.is_rate:
             return
         for step in found.reached:
@@ -145,7 +148,8 @@ class Accounting:
         metrics: Metrics,
         of_keys: Mapping[tuple[str, str], Sequence[BudgetSettings]],
     ) -> None:
-        self._settings, self._of_keys = settings, of_keys
+        self._settings = settings
+        self._of_keys = of_keys
         retry_s = settings().storage.probe_interval_s
         self.ledger = BudgetLedger(stores[0], lambda: settings().control, retry_s)
         self.notices = BudgetNotices(events, metrics)

@@ -73,7 +73,8 @@ class Admission(Struct, kw_only=True):
     def header(self) -> str:
         """The value of `x-gateway-budget`; empty when no step is reached."""
         stored = all(held.stored for held in self.held)
-        refused, unpriced = tuple(self.would_stop), self.estimate.unpriced
+        refused = tuple(self.would_stop)
+        unpriced = self.estimate.unpriced
         return budget_header(self.standings, refused, stored=stored, unpriced=unpriced)
 
 
@@ -175,7 +176,8 @@ class BudgetGuard:
         """The reservation, or its refusal. While only what is reserved for other calls is in the
         way, they are waited for as long as some end; after that the call is let through, except by
         a hard budget: what was not spent refuses nothing."""
-        ends_at, spent = 0.0, list[Amounts]()
+        ends_at = 0.0
+        spent = list[Amounts]()
         while True:
             claim = self._claim(applied, estimate, binding=binding)
             held = await self.ledger.reserve(claim)
@@ -237,7 +239,8 @@ class BudgetGuard:
             return
         admission.settled = True
         if actual is None:
-            actual, estimated = admission.estimate.amounts, True
+            actual = admission.estimate.amounts
+            estimated = True
         elif not unpriced or admission.estimate.unpriced:
             self.estimator.learn(admission.estimate, actual, self.cost)
         accounts = await self.settle_held(
@@ -256,7 +259,8 @@ class BudgetGuard:
             actual = sum((each.claim.estimate for each in held), NOTHING)
         elif unpriced:
             actual = self._priced(actual)
-        now, accounts = time.time(), tuple[Account, ...]()
+        now = time.time()
+        accounts = tuple[Account, ...]()
         for index, each in enumerate(held):
             end = Settlement(
                 claim=each.claim,
@@ -364,7 +368,8 @@ def amounts_of(
     model: str, usage: Mapping[str, Any], cost: Cost, *, calls: int = 1
 ) -> tuple[Amounts, bool]:
     """(what reported `usage` comes to at the prices of `model`; whether that price is unknown)."""
-    price, tokens = cost(model, usage), token_usage(usage)
+    price = cost(model, usage)
+    tokens = token_usage(usage)
     amounts = Amounts(
         usd=price or 0.0,
         input_tokens=tokens.input or 0,
@@ -384,7 +389,9 @@ class LeftOpen(Struct, kw_only=True):
 
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`."""
-        upstream, used, unpriced = self.exchange.upstream, None, False
+        upstream = self.exchange.upstream
+        used = None
+        unpriced = False
         if upstream.usage:
             used, unpriced = amounts_of(model, upstream.usage, self.cost)
         estimated = upstream.usage_estimated

@@ -165,7 +165,8 @@ async def end_question(
     answers what other runs ask about them. False when it is open no more. Raises: StoreError."""
     if after is not None:
         return await controls.answer(asked, after)
-    question, alike = asked.question, [asked]
+    question = asked.question
+    alike = [asked]
     if question is not None and question.budget and accounts is not None:
         key = AccountKey(budget=question.budget, subject=question.account)
         found = await accounts.accounts([key])

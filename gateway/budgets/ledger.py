@@ -108,7 +108,8 @@ class _OwnLease:
         self.until = 0.0
         self.had = NOTHING  # in the store
         self.usable = NOTHING  # the same, without what is being given back
-        self.open, self.claims = NOTHING, 0
+        self.open = NOTHING
+        self.claims = 0
         self.report = Report()
         self.own = NOTHING  # spent here since the account began: the store never has less
         self.sending: Renewal | None = None
@@ -116,7 +117,8 @@ class _OwnLease:
         self.each = NOTHING
         self.waiting: list[Claim] = []
         self.used = self.asks = self.short = False
-        self.calls, self.asked_at = _FIRST_CALLS, 0.0
+        self.calls = _FIRST_CALLS
+        self.asked_at = 0.0
 
     @property
     def free(self) -> Amounts:
@@ -130,7 +132,8 @@ class _OwnLease:
 
     def view(self) -> Account:
         """The account as this gateway knows it, without what it has free."""
-        known, more = self.account, self.report
+        known = self.account
+        more = self.report
         return replace(
             known,
             spent=known.spent + more.spent,
@@ -152,11 +155,14 @@ class _OwnLease:
 
     def take(self, claim: Claim) -> bool:
         """Give a call its estimate; True when the lease should grow before it is used up."""
-        self.open, self.claims = self.open + claim.estimate, self.claims + 1
-        self.each, self.used = claim.estimate, True
+        self.open = self.open + claim.estimate
+        self.claims = self.claims + 1
+        self.each = claim.estimate
+        self.used = True
         if self.short or self.sending is not None or self.usable == NOTHING:
             return False
-        low, free = self.each * (self.calls // 2), self.free
+        low = self.each * (self.calls // 2)
+        free = self.free
         limits = self.account.limits_of(self.wanted.limits)
         self.asks = any(free.of(m) < low.of(m) for m in limits if m != "minutes")
         return self.asks
@@ -165,7 +171,8 @@ class _OwnLease:
         """The next renewal, or again the one of which nobody knows whether it was done."""
         if self.sending is not None:
             return self.sending
-        waiting, self.waiting = self.waiting, []
+        waiting = self.waiting
+        self.waiting = []
         idle = closing or not (self.used or waiting)
         asks = bool(waiting or self.asks) and not closing
         if asks and at - self.asked_at < _SOON_S:
@@ -203,8 +210,10 @@ class _OwnLease:
     def took(self, sent: Renewal, stored: Stored, at: float, *, signed: bool) -> None:
         """Take over the result of a renewal. `signed`: an operator may have begun the account
         again. What was taken out of it otherwise is reported once more."""
-        mine, began = stored.leases[sent.lease], self.account.started_at
-        self.account, self.seen_at = stored.seen(sent.lease), at
+        mine = stored.leases[sent.lease]
+        began = self.account.started_at
+        self.account = stored.seen(sent.lease)
+        self.seen_at = at
         self.report = self.report.plus(sent.report, -1)
         if signed and self.account.started_at != began:
             self.own = self.report.spent
@@ -212,7 +221,8 @@ class _OwnLease:
         if missing.usd > _LEAST_USD or missing.calls or missing.of("tokens"):
             self.report = self.report.plus(Report(spent=missing))
         self.had = self.usable = mine.held
-        self.until, self.sending = mine.until, None
+        self.until = mine.until
+        self.sending = None
         wish = sent.wish
         self.short = wish.calls > 0 and mine.free != sent.holds.free + wish.each * wish.calls
 
@@ -255,7 +265,8 @@ class BudgetLedger:
         """Reserve a claim's estimate, or find what refuses it."""
         claim = structs.replace(claim, lease=self.id)
         leases = [self._lease(wanted, claim.at) for wanted in claim.accounts]
-        stored, asked = True, 0
+        stored = True
+        asked = 0
         fresh_since = self._clock() - 2 * self._settings().poll_s
         ends_at = time.monotonic() + self._settings().store_wait_ms / 1000
         while lacking := [each for each in leases if not each.covers(claim, fresh_since)]:
@@ -285,7 +296,8 @@ class BudgetLedger:
 
     async def settle(self, held: Held, settlement: Settlement) -> tuple[Account, ...]:
         """End a claim; the accounts after it. The store has it with the next renewal."""
-        claim, after = held.claim, []
+        claim = held.claim
+        after = []
         for wanted in claim.accounts:
             lease = self._lease(wanted, claim.at)
             moved = {} if claim.lease == self.id else {claim.lease: claim.estimate}
@@ -411,7 +423,9 @@ class BudgetLedger:
         self._sending = True
         try:
             while (turn := self._turn) is not None:
-                batch, self._queue, self._turn = list(self._queue), {}, None
+                batch = list(self._queue)
+                self._queue = {}
+                self._turn = None
                 worked = False
                 try:
                     for start in range(0, len(batch), _AT_ONCE):
@@ -426,7 +440,8 @@ class BudgetLedger:
             self._sending = False
 
     async def _send(self, batch: Sequence[_OwnLease]) -> None:
-        at, closing = self._clock(), self._closing
+        at = self._clock()
+        closing = self._closing
         until = at + self._settings().reservation_s
         sent = [each.renewal(self.id, at, until, closing=closing) for each in batch]
         after = await self._store.renew(sent, at)

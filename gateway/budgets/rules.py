@@ -136,7 +136,8 @@ def standing(
     found = BudgetStatus(applied=applied, account=account, share=share, metric=metric)
     if usual is None or not metric:
         return found
-    limits, stop_at = account.limits_of(applied.wanted.limits), applied.wanted.stop_at
+    limits = account.limits_of(applied.wanted.limits)
+    stop_at = applied.wanted.stop_at
     used = account.used(metric, now) - (0 if metric == "minutes" else account.reserved.of(metric))
     left = [
         max(0.0, limit * (stop_at or 0.0) - account.used(name, now)) / usual.of(name)
@@ -160,7 +161,8 @@ def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
     """Ask the agent to hand over its work: by the first budget that has reached this step, or that
     has it and lets no call after this one pass."""
     for each in found:
-        budget, left = each.applied.budget, each.left
+        budget = each.applied.budget
+        left = each.left
         is_last = left is not None and left < 2 and "wrap_up" in [s.name for s in budget.ladder]
         if is_last or each.step("wrap_up") is not None:
             rest = "" if left is None else f", {counted(left, 'call')} left at the usual cost"

@@ -28,7 +28,8 @@ def amount(metric: str, value: float) -> str:
 
 def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     """The use of the budget that refuses a call, and when it starts again."""
-    budget, account = found.applied.budget, found.account
+    budget = found.applied.budget
+    account = found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     held = account.reserved + account.leased
     waiting = 0.0 if metric == "minutes" else held.of(metric)
@@ -48,7 +49,8 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
 
 def raise_it(found: BudgetStatus, metric: str) -> str:
     """The command that raises a limit to twice of it, for the stored reason of a refusal."""
-    budget, account = found.applied.budget, found.account
+    budget = found.applied.budget
+    account = found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     option = (f"--{metric.replace('_', '-')}", f"{2 * limit:.10g}")
     return RAISE_IT + as_command("budgets", "raise", budget.name, account.subject, *option)
@@ -57,7 +59,8 @@ def raise_it(found: BudgetStatus, metric: str) -> str:
 def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str, Question]:
     """The reason for which a person is asked about a budget, and the question: a yes raises each
     limit of the account by the budget's own."""
-    budget, current = found.applied.budget, found.account.limits_of(found.applied.wanted.limits)
+    budget = found.applied.budget
+    current = found.account.limits_of(found.applied.wanted.limits)
     limits = {name: current.get(name, 0.0) + own for name, own in budget.limits.given().items()}
     raised = ", ".join(amount(name, to) for name, to in limits.items())
     why = used_up(found, found.metric or next(iter(limits)), now)
@@ -91,7 +94,8 @@ def uncounted_error(route: str, budget: str) -> errors.BudgetExceeded:
 def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
     """The refusal of a call, with when to try again where that is known: a window ends, and what is
     only reserved may become free."""
-    budget, account = found.applied.budget, found.account
+    budget = found.applied.budget
+    account = found.account
     headers = NO_RETRY
     if metric == STORE_AWAY:
         text = f"the budget {budget.name} is hard and its store is away: no call can be counted"
@@ -160,7 +164,8 @@ def budget_header(
     `refused` ones that would have stopped the call, and those in dollars if it is `unpriced`."""
     parts = []
     for each in found:
-        name, reached = each.applied.budget.name, each.reached
+        name = each.applied.budget.name
+        reached = each.reached
         guesses = unpriced and each.applied.budget.limits.usd is not None
         if reached or guesses or name in refused:
             step = "would_stop" if name in refused else reached[-1].name if reached else "none"

@@ -58,7 +58,8 @@ class Admissions:
 
     async def advise(self, services: Services, call: Call, request: SteeredRequest) -> Advice:
         """The advice of the budgets for a call whose conversation is known."""
-        guard, result = services.budgets, call.result
+        guard = services.budgets
+        result = call.result
         if guard is None or result is None or result.mode == "off":
             return NO_ADVICE
         return await guard.advise(_subject(call, request), _body(request))
@@ -69,7 +70,8 @@ class Admissions:
         """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
         RunRefused: it may not be sent, and is answered with an error."""
         error: RunRefused
-        control, result = services.settings.control, call.result
+        control = services.settings.control
+        result = call.result
         try:
             if result is not None and self._runtime.holds:
                 await self._check_holds(services, call, result)
@@ -80,7 +82,8 @@ class Admissions:
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
-            error, ending = refused.error, refused.ending
+            error = refused.error
+            ending = refused.ending
         except RunRefused as held:
             error = held
             ending = control.stop_with if error.code == "run_stopped" else "error"
@@ -99,7 +102,8 @@ class Admissions:
         self, services: Services, call: Call, request: SteeredRequest, model: str
     ) -> bool:
         """Whether another model may be asked for the call instead."""
-        guard, spending = services.budgets, call.spending
+        guard = services.budgets
+        spending = call.spending
         if guard is None or not isinstance(spending, Spending):
             return True
         allowed = await guard.extend(
@@ -111,7 +115,9 @@ class Admissions:
 
     async def _check_holds(self, services: Services, call: Call, result: SteeringResult) -> None:
         holds = self._runtime.holds
-        index, conversation, run = services.index, result.conversation, result.position.run
+        index = services.index
+        conversation = result.conversation
+        run = result.position.run
         alike = await _with_same_turns(services, result)
 
         def subjects() -> Sequence[str]:
@@ -146,9 +152,11 @@ class Admissions:
     ) -> None:
         """Wait while a person is asked about the call's run; without an answer in time,
         `control.ask_default` decides."""
-        holds, notes = self._runtime.holds, call.exchange.notes
+        holds = self._runtime.holds
+        notes = call.exchange.notes
         while (found := holds.find(subjects())) is not None and found.action == "ask":
-            question, began = found.question, time.perf_counter()
+            question = found.question
+            began = time.perf_counter()
             left = question.until - time.time() if question is not None else 0.0
             notes["asked"] = found.subject
             if (begin := call.exchange.response.begin) is not None:
@@ -161,7 +169,9 @@ class Admissions:
                 await self._unanswered(services, found)
 
     async def _unanswered(self, services: Services, asked: Control) -> None:
-        holds, control, after = self._runtime.holds, services.settings.control, None
+        holds = self._runtime.holds
+        control = services.settings.control
+        after = None
         if control.ask_default == "stop":
             why = f"{UNANSWERED}nobody answered within {control.ask_wait_s:g} s: {asked.reason}"
             after = structs.replace(asked, action="stop", reason=why, at=time.time())
@@ -213,7 +223,8 @@ class Admissions:
         if not result.applies:
             call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
             return
-        run, tenant = result.run_id, result.conversation.tenant
+        run = result.run_id
+        tenant = result.conversation.tenant
         said = act.sentence if services.settings.storage.store_content else act.summary
         why = ON_TROUBLE + mask_secrets(said)[:_MOST_WORDS]
         _log.warning("trouble goes on in spite of advice", run=run, act=act.name, why=act.summary)
@@ -234,9 +245,12 @@ class Admissions:
     async def _reserve(
         self, guard: BudgetGuard, services: Services, call: Call, request: SteeredRequest
     ) -> None:
-        subject, body = _subject(call, request), _body(request)
-        binds, seen = _binds(services), set[str]()
-        result, found = call.result if binds else None, None
+        subject = _subject(call, request)
+        body = _body(request)
+        binds = _binds(services)
+        seen = set[str]()
+        result = call.result if binds else None
+        found = None
         while True:
             try:
                 admission = await guard.admit(subject, call.model, body, binding=binds)
@@ -256,7 +270,8 @@ class Admissions:
             guard.ledger.look_again(found.applied.wanted.key)  # a yes has raised its limits
         if admission is None:
             return
-        exchange, cost = call.exchange, services.catalogue.cost
+        exchange = call.exchange
+        cost = services.catalogue.cost
         call.spending = Spending(guard=guard, admission=admission, exchange=exchange, cost=cost)
         if shown := admission.header:
             exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
@@ -286,7 +301,8 @@ def _answer(
     if ending == "error" or ignored or request.opaque or is_structured(request.body):
         raise error
     exchange.response.error = error.label
-    number, text = exchange.request.id.removeprefix("req-"), texts.answer_text(error.message)
+    number = exchange.request.id.removeprefix("req-")
+    text = texts.answer_text(error.message)
     content = request.dialect.own_answer(request, text, number, int(time.time()))
     stream = request.dialect.stream_type if request.stream else b""
     if content.startswith(b"["):  # Gemini's arrays are JSON
@@ -297,7 +313,8 @@ def _answer(
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
     """Other conversations of the tenant whose history, with at least one turn of the agent, is in
     this request, or which it follows after a compaction: a new id does not lift a hold."""
-    incoming, conversation = result.resolved.incoming, result.conversation
+    incoming = result.resolved.incoming
+    conversation = result.conversation
     hashes = incoming.hashes
     turned = [
         (covered, digest)
@@ -339,7 +356,8 @@ def _binds(services: Services) -> bool:
 
 
 def _subject(call: Call, request: SteeredRequest) -> CallSubject:
-    asked, result = call.exchange.request, call.result
+    asked = call.exchange.request
+    result = call.result
     return CallSubject(
         tenant=asked.tenant,
         key=asked.key,

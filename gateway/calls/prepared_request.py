@@ -101,13 +101,15 @@ class PreparedRequest:
     def close_places(self, places: frozenset[Place], kind: Kind) -> bool:
         """Whether these places are used for no request of this client for a while: a request was
         refused with guidance there, for a reason of this kind, and accepted without."""
-        steerer, result = self.services.steerer, self.call.result
+        steerer = self.services.steerer
+        result = self.call.result
         return result is not None and steerer.close_places(result, self.request, places, kind)
 
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
         nothing was injected."""
-        result, dialect = self._guided(), self.request.dialect
+        result = self._guided()
+        dialect = self.request.dialect
         if not dialect.repeats_instructions or result is None or result.placed is None:
             return None
         try:
@@ -124,7 +126,9 @@ class PreparedRequest:
         seat: Seat | None = None,
     ) -> UpstreamCall:
         """The request as it is sent to the upstream."""
-        request, exchange, result = self.request, self.call.exchange, self.call.result
+        request = self.request
+        exchange = self.call.exchange
+        result = self.call.result
         if self.hides_usage or (result is not None and result.applies):
             headers = readable(headers, plain=self.hides_usage or self.echo() is not None)
         named = request.previous_response_id
@@ -149,7 +153,8 @@ class PreparedRequest:
     async def complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer, before the client gets its last byte. That goes on when the
         client leaves meanwhile: the answer was made, and is paid for."""
-        failure, target = reply.failure, self.call.target
+        failure = reply.failure
+        target = self.call.target
         if target is not None:
             failed = failure is not None and status_of(failure) in AT_OTHER_TARGET
             self.services.dispatcher.note_end(target, failed=failed)
@@ -160,7 +165,9 @@ class PreparedRequest:
         await asyncio.shield(self.runtime.unfinished.start(self._complete(reply)))
 
     async def _complete(self, reply: UpstreamReply) -> None:
-        result, exchange, completion = self.call.result, self.call.exchange, reply.completion
+        result = self.call.result
+        exchange = self.call.exchange
+        completion = reply.completion
         if result is not None:
             result.note_sending()
         if reply.unread is not None:  # the gateway does not know what was answered
@@ -170,7 +177,8 @@ class PreparedRequest:
         self._bill(reply.usage, completion)
         settings = self.services.settings
         if self.runtime.telemetry is not None and settings.otel.content:
-            mask, history = settings.storage.mask_secrets, self.request.own_messages
+            mask = settings.storage.mask_secrets
+            history = self.request.own_messages
             exchange.texts |= call_texts(history, completion, settings.otel, mask=mask)
         if self.connection is not None and completion is not None:
             completion[ANSWER_ID] = self.connection.answer_id
@@ -192,7 +200,8 @@ class PreparedRequest:
     def _keep_place(self, response_id: str) -> None:
         """Whoever asks for a stored answer later is sent to where it is stored, and does not see
         the guidance in the instructions that it repeats."""
-        known, tenant = self.runtime.stored_answers, self.call.exchange.request.tenant
+        known = self.runtime.stored_answers
+        tenant = self.call.exchange.request.tenant
         if self.call.target is not None:
             known.targets.put(tenant, response_id, self.call.target)
         if (echo := self.echo()) is not None:
@@ -206,12 +215,14 @@ class PreparedRequest:
     def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
         """Note the usage: as it was reported, else estimated from the texts; and whose prices hold:
         the answer names the model of a request that could not be read."""
-        call, request = self.call, self.request
+        call = self.call
+        request = self.request
         upstream = call.exchange.upstream
         if request.opaque and isinstance(named := (reply or {}).get("model"), str):
             call.exchange.request.model = upstream.model = named
             self.decided()
-        call.billed_model, target = call.model, call.target
+        call.billed_model = call.model
+        target = call.target
         if target is not None and (target.key or target.model):  # not the default upstream
             call.billed_model = self.services.catalogue.billed_name(call.model, target)
         upstream.bill(usage, reply)
@@ -225,7 +236,8 @@ class PreparedRequest:
         `received` returns the part of a stream that arrived. Its tokens are estimates: what was
         reported before the end is not all. If it shows that the answer is made in the background,
         the call stays pending: the client may still ask for the answer."""
-        result, request = self.call.result, self.request
+        result = self.call.result
+        request = self.request
         if result is not None and self.call.exchange.response.client_gone:
             result.note_cut()
         if self.call.completed:
@@ -250,7 +262,8 @@ class PreparedRequest:
 
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
         """Commit the call; one whose answer is still being made is known as such at once."""
-        recorder, services = self.recorder, self.services
+        recorder = self.recorder
+        services = self.services
         if pending_id is not None:
             await recorder.answers.commit(services, self.call, pending_id, ready=self._catch_up)
             return
@@ -284,7 +297,8 @@ class PreparedRequest:
     def _body(self, target: Target) -> bytes:
         """The client's bytes with the model, what the deployment sets, and the guidance, if that
         can be placed there."""
-        request, result = self.request, self._guided()
+        request = self.request
+        result = self._guided()
         model = target.model or self.call.model
         self.call.exchange.upstream.model = model
         splices: list[Splice] = [] if model == request.model else request.with_model(model)
@@ -338,7 +352,9 @@ class PreparedRequest:
     def keep_raw(self, received: Callable[[], bytes]) -> None:
         """Keep the call as it was sent and received, if that is switched on, in a task of the event
         loop."""
-        result, keeper, sent = self.call.result, self.runtime.raw_calls, self._sent
+        result = self.call.result
+        keeper = self.runtime.raw_calls
+        sent = self._sent
         if result is None or keeper is None or not sent:
             return
         storage = self.runtime.settings.storage

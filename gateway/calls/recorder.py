@@ -76,7 +76,8 @@ class Recorder:
         """Commit the call. If the store fails or is slow, its record waits in memory
         (`gateway/stores/guard/guarded.py`), and the client gets its answer. Content and cost of an
         answer that is still being made, `pending_id`, are recorded later."""
-        result, metrics = call.result, self._runtime.metrics
+        result = call.result
+        metrics = self._runtime.metrics
         if result is None:
             return
         if result.position.step < 0:  # its session may have begun meanwhile
@@ -103,11 +104,14 @@ class Recorder:
         completion: Mapping[str, Any] | None,
         pending_id: str | None,
     ) -> None:
-        exchange, settings = call.exchange, services.settings
-        conversation, hashes = result.conversation, tuple[PrefixHashRecord, ...]()
+        exchange = call.exchange
+        settings = services.settings
+        conversation = result.conversation
+        hashes = tuple[PrefixHashRecord, ...]()
         choices = replies_in(completion)
         if not result.unread:
-            keep, index = settings.storage.store_content, services.index
+            keep = settings.storage.store_content
+            index = services.index
             try:
                 hashes = apply_reply(
                     result, completion, choices, index, keep=keep, pending_id=pending_id
@@ -156,7 +160,8 @@ class Recorder:
     ) -> CallRecord:
         """Commit a call, joined with what other gateways have stored of its conversation. It is on
         record, whatever happens: what cannot be joined now waits to be joined later."""
-        conversation, store = result.conversation, self._runtime.store
+        conversation = result.conversation
+        store = self._runtime.store
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = conversation.snapshot()
             record = call_record(call, result, recorded, snapshot, hashes, time.time())
@@ -184,7 +189,8 @@ class Recorder:
         for run in record.runs:
             step = max([0, *[s.step_index for s in record.steps if s.run_id == run.id]])
             decided = any(each.run_id == run.id for each in record.decisions)
-            ended, tenant = run.ended_at is not None, record.conversation.tenant
+            ended = run.ended_at is not None
+            tenant = record.conversation.tenant
             if not run.updated_at:
                 ended = True  # a person has judged its answer since
             elif ended and not (step or run.sequence or run.outcome or decided):
@@ -209,7 +215,8 @@ class Recorder:
 
     def _note_workload(self, call: Call, result: SteeringResult) -> None:
         """Say once where a run began: on the model that its first recorded call went to."""
-        run, workloads = result.conversation.run, self._runtime.opened.workloads
+        run = result.conversation.run
+        workloads = self._runtime.opened.workloads
         if workloads is None or run.workload is None or run.workload_noted:
             return
         if run.index == result.position.run and result.position.step >= 0:
@@ -313,7 +320,8 @@ class BackgroundAnswers:
         reply: UpstreamReply,
     ) -> None:
         """Record the answer of a call of this process, once the call itself is committed."""
-        kept, result = await committed, call.result
+        kept = await committed
+        result = call.result
         assert result is not None
         conversation = result.conversation
         # What the store does not have, no other gateway can have taken.
@@ -394,7 +402,8 @@ class BackgroundAnswers:
 
     async def learn(self, services: Services, tenant: str, response_id: str | None) -> None:
         """Read what memory does not know of an answer that a request names."""
-        known, store = self._runtime.stored_answers, self._store
+        known = self._runtime.stored_answers
+        store = self._store
         if not response_id or store is None or known.has(tenant, response_id):
             return
         found = await self._attempt(lambda: store.find_answer(tenant, response_id), None)
@@ -421,7 +430,8 @@ class BackgroundAnswers:
 def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
     """A pending call as the gateway needs it that will see the answer. `now`: the wall clock."""
     exchange = call.exchange
-    request, timing = exchange.request, exchange.timing
+    request = exchange.request
+    timing = exchange.timing
     values = {
         "conversation": result.conversation.id,
         "run": result.position.run,
@@ -455,7 +465,8 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
         return None
     result = _result(conversation, stored.chain, values)
     # The step as it is in the run log: what it was scored by stays.
-    before, tenant = result.position.step - 1, answer.tenant
+    before = result.position.step - 1
+    tenant = answer.tenant
     trace = await runs.get_run(result.run_id, tenant=tenant, after_step=before, limit=1)
     if trace is not None and trace.steps:
         result.logged = trace.steps[0]
@@ -485,7 +496,8 @@ def _result(
     conversation: Conversation, chain: ChainState, values: Mapping[str, Any]
 ) -> SteeringResult:
     branch, (label, source) = conversation.history.branch, values["identity"]
-    hashes, state = extend(chain, ()), FSMState(values["state"])
+    hashes = extend(chain, ())
+    state = FSMState(values["state"])
     return SteeringResult(
         resolved=Resolved(
             label=label,
@@ -513,7 +525,10 @@ def _result(
 def _exchange(tenant: str, values: Mapping[str, Any]) -> Exchange:
     name, key, model, streamed = values["request"]
     request = RequestInfo(method="POST", path="/v1/responses", id=name)
-    request.tenant, request.key, request.model, request.streamed = tenant, key, model, streamed
+    request.tenant = tenant
+    request.key = key
+    request.model = model
+    request.streamed = streamed
     return Exchange(
         request,
         upstream=UpstreamInfo(**values["upstream"]),

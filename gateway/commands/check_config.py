@@ -36,7 +36,8 @@ def config_warnings(settings: config.Settings, env: Mapping[str, str]) -> Iterat
     """One line for each doubtful setting, beginning with its path or variable. Shows no key."""
     for name, meant in config.misspelt_variables(env):
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
-    table, upstream = DeploymentTable(settings, env), settings.default_upstream
+    table = DeploymentTable(settings, env)
+    upstream = settings.default_upstream
     key = "default_upstream.api_key" if upstream.api_key else "the client's own key"
     for path, model in dict.fromkeys(named_models(settings)):
         if table.resolve(model) == [table.default]:
@@ -94,7 +95,9 @@ _BROUGHT = {
     "key of no known form": (b"authorization", b"Bearer x"),
 }
 _SEATED = (  # one path of each of the other APIs
-    *("/backend-api/x", "/v1beta/models/x:generateContent", "/model/x/invoke"),
+    "/backend-api/x",
+    "/v1beta/models/x:generateContent",
+    "/model/x/invoke",
     "/v1/projects/x/locations/global/x:rawPredict",
 )
 
@@ -122,9 +125,16 @@ def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
 
 
 _USUAL_NAMES = (
-    *("gpt-4o", "claude-sonnet-4-5", "openai/gpt-4o", "anthropic/claude-sonnet-4-5"),
-    *("gemini/gemini-2.5-pro", "deepseek/deepseek-chat", "bedrock/us.anthropic.claude-opus-4-7"),
-    *("openrouter/auto", "meta-llama/llama-3.3-70b-instruct", "gpt-oss:120b"),
+    "gpt-4o",
+    "claude-sonnet-4-5",
+    "openai/gpt-4o",
+    "anthropic/claude-sonnet-4-5",
+    "gemini/gemini-2.5-pro",
+    "deepseek/deepseek-chat",
+    "bedrock/us.anthropic.claude-opus-4-7",
+    "openrouter/auto",
+    "meta-llama/llama-3.3-70b-instruct",
+    "gpt-oss:120b",
 )
 """Names of models as clients ask for them: plain, with a provider's prefix, of open models."""
 
@@ -165,7 +175,8 @@ def _check_config(args: argparse.Namespace) -> int:
         return 0
     path = config_file(args.config)
     report = _report(path, connects=args.connect)
-    found, problem = report["problems"], "; ".join(report["problems"]) or None
+    found = report["problems"]
+    problem = "; ".join(report["problems"]) or None
     if args.json:
         about = {"config": str(path) if path else None, "ok": not found, "problem": problem}
         say(json.dumps(about | report))

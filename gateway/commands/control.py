@@ -146,7 +146,8 @@ def _budget_table(views: list[dict[str, Any]]) -> Table:
     )
     shown.add_column("limits")
     for view in views:
-        spent, guessed = view["spent"], view["estimated"]
+        spent = view["spent"]
+        guessed = view["estimated"]
         guessed_tokens = guessed["input_tokens"] + guessed["output_tokens"]
         tokens = formatting.count(spent["input_tokens"] + spent["output_tokens"])
         limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
@@ -179,7 +180,8 @@ def _add_keys(commands: Any) -> None:
     rotated.add_argument("--overlap", default="24h", metavar="TIME", help=text)
     for parser in (created, changed):
         for name, text in _TERMS.items():
-            option, several = f"--{name.removesuffix('s')}", name in _SEVERAL
+            option = f"--{name.removesuffix('s')}"
+            several = name in _SEVERAL
             option, action = (option, "append") if several else (f"--{name}", "store")
             parser.add_argument(option, dest=name, action=action, help=text)
     summary = "list the keys, without their secrets"
@@ -306,11 +308,13 @@ async def _test_alerts(args: argparse.Namespace) -> int:
         names = ", ".join(s.name for s in known)
         raise ConfigError(f"alerts test: no {args.sink!r} among alerts.sinks: {names}")
     title = "A test of the gateway's alerts: nothing is wrong"
-    own_id, now = secrets.token_hex(8), time.time()
+    own_id = secrets.token_hex(8)
+    now = time.time()
     alert = AlertRecord(
         id=own_id, key="test", rule="test", severity="warn", title=title, raised_at=now
     )
-    sender, failed = AlertSender(), 0
+    sender = AlertSender()
+    failed = 0
     try:
         for sink in sinks:
             error = await sender.send(sink, [alert], settings.alerts)

@@ -78,7 +78,8 @@ def _chosen(args: argparse.Namespace) -> LessonFilter:
 async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     if not settings.storage.store_content:
         raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
-    learner, report = open_learner(stores, settings), Report()
+    learner = open_learner(stores, settings)
+    report = Report()
     page = PageRequest(limit=_PAGE, descending=False)
     while True:
         runs = await stores.runs.list_runs(RunFilter(tenant=args.tenant), page)
@@ -133,7 +134,8 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         say(f"in the project {one_line(marks.get('project') or 'without a name', 60)}")
     for arm in view["arms"]:
         rate = "-" if arm["rate"] is None else f"{100 * arm['rate']:.0f} %"
-        low, high = 100 * arm["low"], 100 * arm["high"]
+        low = 100 * arm["low"]
+        high = 100 * arm["high"]
         say(f"{arm['name']:<6} came again {rate} [{low:.0f}, {high:.0f}] in {arm['decisions']}")
     if view["why_not_active"]:
         say(f"{'note' if view['status'] == 'active' else 'not active'}: {view['why_not_active']}")
@@ -225,7 +227,8 @@ async def _export_rules(stores: Stores, file: str, rows: Sequence[dict[str, Any]
         raise ConfigError("none of its rules is given: `gateway learn approve ID` approves one")
     sys.stdout.write(_added_to(file, [one_line(row["advice"], MOST_CHARS) for row in rows]))
     for row in rows:
-        which, reason = (row["tenant"], row["pattern_id"]), f"exported to {file} {BY_OPERATOR}"
+        which = (row["tenant"], row["pattern_id"])
+        reason = f"exported to {file} {BY_OPERATOR}"
         await stores.learning.move(*which, Status.QUARANTINED, reason=reason, at=time.time())
     given = f"{counted(len(rows), 'rule')} will no longer be given"
     sys.stderr.write(f"gateway: {given}: `patch -p1` applies the diff, `learn approve` undoes it\n")

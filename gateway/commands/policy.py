@@ -37,7 +37,8 @@ from gateway.upstream.deployments import DeploymentTable
 
 LEARNED = "learned"
 NONE_YET = "nothing was ever published: what is learned applies"
-_REPLAYED, _MOST = 100, 100_000
+_REPLAYED = 100
+_MOST = 100_000
 _BACK = "back-"  # begins the id of a change that rolled back
 _Known = list[tuple[Change, LearnedPolicy | None]]
 
@@ -95,7 +96,8 @@ class _Learned:
         workload = Workload(tenant=tenant, client=client, requested=requested, key=key)
         models = candidates(self.rules.routes, requested)
         prices = {model: price for model in models if (price := self.price(model)) is not None}
-        rates, regret = self.workloads.rates(workload, "", prices), self.rules.routing.regret
+        rates = self.workloads.rates(workload, "", prices)
+        regret = self.rules.routing.regret
         return begin(rates, models, requested, regret=regret, explore=0.0).model
 
     async def decided(self, trace: RunTrace) -> list[tuple[str, Any]]:
@@ -103,7 +105,8 @@ class _Learned:
         run = trace.run
         names = (run.tenant, run.agent.partition("/")[0].lower(), run.model_requested)
         key = await self.store.workload_of(run.id)
-        shelf, first = await self.book.shelf(run.tenant), trace.steps[0].content
+        shelf = await self.book.shelf(run.tenant)
+        first = trace.steps[0].content
         opening = first.messages if first else ()
 
         def lessons(*keys: str, actions: tuple[Action, ...] = ()) -> tuple[str, frozenset[str]]:
@@ -121,7 +124,8 @@ class _Learned:
 
 async def _compile(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     policy = await _Learned(stores, settings, None).compiled(args.tenant)
-    text, number = policy_file.render(policy), len(policy_file.entries(policy))
+    text = policy_file.render(policy)
+    number = len(policy_file.entries(policy))
     if args.output is None:
         sys.stdout.write(text)
         return
@@ -153,7 +157,8 @@ async def _diff(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 async def _publish(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     policy, places = policy_file.read(args.file)
-    whole, known = policy_file.summed(policy), await _published(stores)
+    whole = policy_file.summed(policy)
+    known = await _published(stores)
     new = _Learned(stores, settings, whole)
     if faults := list(_refused(new, policy, places)):
         raise ConfigError(*faults)
@@ -178,7 +183,8 @@ async def _publish(stores: Stores, settings: Settings, args: argparse.Namespace)
 def _refused(new: _Learned, policy: LearnedPolicy, places: dict[str, str]) -> Iterator[str]:
     """The entries that may not apply here, each with its place and why."""
     for route in policy.routes:
-        model, requested = route.applies.model, route.applies.requested
+        model = route.applies.model
+        requested = route.applies.requested
         why = f"model_routing does not name {model!r}: no run would begin on it"
         if new.settings.model_list and not any(each.key for each in new.table.resolve(model)):
             why = f"no deployment serves {model!r}"
@@ -187,7 +193,8 @@ def _refused(new: _Learned, policy: LearnedPolicy, places: dict[str, str]) -> It
         if model != requested:
             yield f"{places[route.name]}: {route.name}: {why}"
     for each in (*policy.lessons, *policy.rules):
-        texts, marks = content(each.applies.fields), each.applies.lesson or Lesson(key="")
+        texts = content(each.applies.fields)
+        marks = each.applies.lesson or Lesson(key="")
         named = {word for part in texts.move.split("`")[1::2] for word in part.split()}
         known: Any = {"known": named, "approved": APPROVED in marks.applies_when}
         no = refusal(texts.move or texts.avoid, **known)
@@ -199,13 +206,16 @@ async def _replayed(stores: Stores, old: _Learned, new: _Learned) -> str:
     """Decisions about the last runs that would differ, in words. Raises ConfigError: no runs."""
     await old.workloads.refresh()
     page = await stores.runs.list_runs(RunFilter(), PageRequest(limit=_REPLAYED))
-    runs, steps, of_runs = 0, Counter[str](), Counter[str]()
+    runs = 0
+    steps = Counter[str]()
+    of_runs = Counter[str]()
     for run in page.runs if old.settings.storage.store_content else ():
         trace = await stores.runs.get_run(run.id, tenant=run.tenant)
         if trace is not None and steps_of(trace):
             both = zip(await old.decided(trace), await new.decided(trace), strict=True)
             changed = Counter(kind for (kind, was), (_, now) in both if was != now)
-            runs, steps = runs + 1, steps + changed
+            runs = runs + 1
+            steps = steps + changed
             of_runs.update(changed.keys())
     if not runs:
         raise ConfigError(
@@ -220,7 +230,8 @@ async def _replayed(stores: Stores, old: _Learned, new: _Learned) -> str:
 async def _put(
     stores: Stores, args: Any, known: _Known, policy: LearnedPolicy | None, why: str, back: str = ""
 ) -> None:
-    subject, newest = policy.digest if policy else LEARNED, known[0][0] if known else None
+    subject = policy.digest if policy else LEARNED
+    newest = known[0][0] if known else None
     named = {"kind": "policy", "subject": subject, "author": args.author, "reason": why}
     if stores.changes is None or not await stores.changes.append(newest, policy, back, **named):
         raise ConfigError("not done: another policy was published meanwhile; see `policy list`")

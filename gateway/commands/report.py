@@ -69,7 +69,8 @@ def add_parser(commands: Any) -> None:
 
 
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    store, tenant = stores.runs, args.tenant
+    store = stores.runs
+    tenant = args.tenant
     found: ExperimentReport | HealthSummary | RoutingReport | None = None
     shown: dict[str, Any] = {}
     if args.html is not None and args.week is None:
@@ -124,10 +125,13 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
     if settings.experiment.id:
         own = f"experiment.id ({settings.experiment.id}), which has every run"
         raise ConfigError(f"pilot: the config sets {own}; remove it first")
-    store, now = kept(stores.changes, "pilot: this store keeps no pilots"), time.time()
+    store = kept(stores.changes, "pilot: this store keeps no pilots")
+    now = time.time()
     known = await store.newest("pilot", limit=_MOST_CHANGES)
     newest = known[0] if known else None
-    pilot, found, runs = pilot_of(newest), None, stores.runs.experiment_runs
+    pilot = pilot_of(newest)
+    found = None
+    runs = stores.runs.experiment_runs
     if pilot is not None:
         found = pilot_report(pilot, await runs(pilot.id, tenant=None), now)
     used = {change.subject for change in known}
@@ -155,7 +159,8 @@ _RUNS_OF = {
     "project": "with x-gateway-tag-project: this",
     "tenant": "of this tenant",
 }
-_MOST_CHANGES, _MODES = 1000, ("verdict", "on", "shadow")
+_MOST_CHANGES = 1000
+_MODES = ("verdict", "on", "shadow")
 
 
 def _print_routing(console: Console, found: RoutingReport) -> None:
@@ -235,7 +240,8 @@ def _strata(found: ExperimentReport) -> Table:
     shown = table((found.stratum,), ("arm", "runs", "success", "difference"))
     for stratum in found.strata:
         for arm in stratum.arms:
-            rate, change = arm.success, stratum.differences.get(arm.arm)
+            rate = arm.success
+            change = stratum.differences.get(arm.arm)
             shown.add_row(
                 Text(one_line(stratum.name, 40)),
                 arm.arm,

@@ -179,7 +179,8 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
     else:
         said = {"score": args.score, "comment": args.comment}
         reports = [_by_command(args.run_id, args.outcome, **said)]
-    unknown, masks = [], settings.storage.mask_secrets
+    unknown = []
+    masks = settings.storage.mask_secrets
     for reported in reports:
         run = await store_outcome(stores.runs, stores.learning, reported, None, masks=masks)
         if run is None:
@@ -208,7 +209,8 @@ def _by_command(run: str, outcome: str, **said: Any) -> OutcomeRow:
 def read_reports(path: Path, form: str) -> list[OutcomeRow]:
     """The outcomes of a file, all or none; `form` makes the client's id of one in the file, by its
     `{id}`. Raises: ConfigError with file and line."""
-    found, line = list[OutcomeRow](), 1
+    found = list[OutcomeRow]()
+    line = 1
     try:
         for line, row in _rows(path.suffix.lower(), path.read_text(encoding="utf-8-sig")):
             found.append(_report(row, f"{path}:{line}", form))
@@ -224,7 +226,8 @@ def read_reports(path: Path, form: str) -> list[OutcomeRow]:
 def _rows(suffix: str, text: str) -> Iterator[tuple[int, Any]]:
     """Each entry with its line: of a CSV, of JSON lines, or of one JSON value, which is a list
     (tau-bench), has `simulations` (tau2-bench) or lists of ids, or an entry by id (SWE-bench)."""
-    lines, at = text.splitlines(), 0
+    lines = text.splitlines()
+    at = 0
     if suffix == ".csv":
         table = csv.DictReader(lines)
         yield from ((table.line_num, row) for row in table)
@@ -247,7 +250,8 @@ def _rows(suffix: str, text: str) -> Iterator[tuple[int, Any]]:
 def _report(entry: Any, place: str, form: str) -> OutcomeRow:
     row = json.loads(entry) if isinstance(entry, str) else entry
     reward = row.get("reward", (row.get("reward_info") or {}).get("reward"))
-    name, score = row.get("id", row.get("instance_id")), row.get("score") or reward
+    name = row.get("id", row.get("instance_id"))
+    score = row.get("score") or reward
     if name is None or reward is not None:  # tau-bench: one task may be tried several times
         name = f"{row['task_id']}.{row['trial']}" if row.get("trial") else row["task_id"]
     ended = row.get("resolved", None if reward is None else float(reward) >= 1.0)
@@ -309,7 +313,8 @@ def _without_outcome(run: RunRecord) -> str:
 
 def _print_run(trace: queries.RunTrace) -> None:
     console = Console(highlight=False)
-    run, steps = trace.run, trace.steps
+    run = trace.run
+    steps = trace.steps
     console.print(Text(one_line(run.title, 200) or run.id, style="bold"))
     for line in _facts(run):
         console.print(Text(line, style="dim"), soft_wrap=True)
@@ -433,7 +438,8 @@ async def _wrong(stores: Stores, _settings: Settings, args: argparse.Namespace) 
     if stores.changes is not None:
         kind, act, subject, said = found.said(wrong=not args.undo)
         await stores.changes.note(kind, act, subject, said, author=args.author)
-    names, project = ", ".join(found.monitors), found.project or "(none)"
+    names = ", ".join(found.monitors)
+    project = found.project or "(none)"
     done = "acted on again" if args.undo else "muted"
     answer(args, {**asdict(found), "muted": not args.undo}, f"{names}: {done} in project {project}")
 
@@ -489,9 +495,11 @@ def _print_tree(tree: Tree, *, as_json: bool) -> None:
     parents = {node.id: node.parent_id for node in tree.nodes}
     shown = table(("conversation",), _SUMS)
     for node in tree.nodes:
-        depth, above = 0, node.parent_id
+        depth = 0
+        above = node.parent_id
         while above in parents and depth < len(parents):
-            depth, above = depth + 1, parents[above]
+            depth = depth + 1
+            above = parents[above]
         name = f"{'  ' * depth}{node.id}  {one_line(node.external_key or '', 30)}"
         shown.add_row(name.rstrip(), *_cells(node.sums))
     shown.add_row("all together", *_cells(tree.total))

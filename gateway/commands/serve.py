@@ -113,7 +113,8 @@ def _announce(settings: Settings, url: str) -> None:
 
 def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
     """Addresses, database and mode of the gateway at `url`: names and values, one line each."""
-    storage, mode = settings.storage, settings.steering.mode
+    storage = settings.storage
+    mode = settings.steering.mode
     yield "agents", f"OPENAI_BASE_URL={url}/v1"
     yield "", f"ANTHROPIC_BASE_URL={url}"
     yield "dashboard", f"{url}/dashboard"

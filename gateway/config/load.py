@@ -42,13 +42,20 @@ _TIMEOUT_KEYS = {"timeout": "first_byte_s", "request_timeout": "first_byte_s"}
 _MOVED_SECTIONS = ("router_settings", "litellm_settings")
 LITELLM_SECTIONS = (*_MOVED_SECTIONS, "general_settings", "environment_variables")
 _LITELLM = tomllib.loads(Path(__file__).with_name("litellm.toml").read_text("utf-8"))
-OTHER_SECTIONS, ENTRY_KEYS = frozenset(_LITELLM["sections"]), frozenset(_LITELLM["entry_keys"])
+OTHER_SECTIONS = frozenset(_LITELLM["sections"])
+ENTRY_KEYS = frozenset(_LITELLM["entry_keys"])
 _NOT_HONOURED = [(re.compile(k, re.MULTILINE), v) for k, v in _LITELLM["not_honoured"].items()]
 _NAMING = tuple(_LITELLM["lists"])
 _PARTS = ("litellm_params", "model_info")
 CLOSING_SECTIONS = (
-    *("auth", "budgets", "control", "default_upstream", "model_list"),
-    *("server", "steering", "storage"),
+    "auth",
+    "budgets",
+    "control",
+    "default_upstream",
+    "model_list",
+    "server",
+    "steering",
+    "storage",
 )
 _USED_KEYS = frozenset(
     {*_ROUTER_KEYS, *_TIMEOUT_KEYS, "default_fallbacks", "master_key", "model_group_alias"}
@@ -71,7 +78,8 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
         values = raw.get(section)
         if not isinstance(values, dict):
             continue
-        own, default = values.get("fallbacks") or [], values.get("default_fallbacks")
+        own = values.get("fallbacks") or []
+        default = values.get("default_fallbacks")
         if isinstance(own, list):
             last = [{"*": default}] if isinstance(default, list) else []
             values = {
@@ -329,7 +337,8 @@ def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
 
 def naming_the_variable(fault: str, env: Mapping[str, str]) -> str:
     """`fault`, with the name of the variable that set the refused value, if one did."""
-    path, variables = key_path(fault), _key_paths(env)
+    path = key_path(fault)
+    variables = _key_paths(env)
     found = (name for name, keys in variables if path in (keys[0], ".".join(keys)))
     return next((f"{fault}{SET_BY}{name})" for name in found), fault)
 
@@ -559,7 +568,8 @@ def removals(
             if "*" in getattr(now, kind) and "*" not in getattr(rights, kind):
                 lost.append(f"auth.rights.{name}.{kind}")
     lost += _missing_deployments(old.model_list, new.model_list)
-    own, other = old.model_routing, new.model_routing
+    own = old.model_routing
+    other = new.model_routing
     lost += [f"model_routing.{state}" for state in own if state not in other]
     for model, routes in old.model_routing_by_model.items():
         kept = new.model_routing_by_model.get(model, {})

@@ -21,7 +21,8 @@ from gateway.errors import ConfigError
 T = TypeVar("T")
 
 _KINDS = {dict: "the mapping", list: "the list", int: "the number", float: "the number"}
-_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+_TRUE = {"true", "yes", "on", "1"}
+_FALSE = {"false", "no", "off", "0"}
 
 
 def build(cls: type[T], value: Any, path: str = "") -> T:
@@ -132,7 +133,8 @@ def _convert_sequence(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, str) or not isinstance(value, (list, tuple)):
         raise ConfigError(f"{path}: expected a list, got {_kind(value)}")
     item = typing.get_args(hint)[0]
-    faults, items = Faults(), []
+    faults = Faults()
+    items = []
     for i, each in enumerate(value):
         with faults.collected():
             items.append(convert(item, each, f"{path}[{i}]"))
@@ -144,7 +146,8 @@ def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path}: expected a mapping, got {_kind(value)}")
     args = typing.get_args(hint)
-    faults, out = Faults(), {}
+    faults = Faults()
+    out = {}
     for k, v in value.items():
         if isinstance(k, bool) and args[0] is str:
             k = "on" if k else "off"  # as with values: YAML 1.1 reads on and off as booleans

@@ -43,8 +43,10 @@ def apply_reply(
     """Apply the answer to the conversation; the hashes under which later requests find it.
     `choices`: see `replies_in`. `keep`: whether the reply's content may be stored, for clients that
     leave the history to the server. `pending_id`: the id of an answer that is still being made."""
-    conversation, hashes = result.conversation, result.resolved.incoming.hashes
-    history, served = conversation.history, hashes.state.digest
+    conversation = result.conversation
+    hashes = result.resolved.incoming.hashes
+    history = conversation.history
+    served = hashes.state.digest
     if result.resolved.match.kind is MatchKind.SUMMARY:
         for message, _ in choices[:1]:  # the summary, with which any request may come next
             lines = line_hashes_of(content_text(message.get("content")))
@@ -56,16 +58,20 @@ def apply_reply(
     made = [
         _record(conversation, step, served, hashes.state.count, "served", history.root or served)
     ]
-    name, reply = pending_id, list[Any]()
+    name = pending_id
+    reply = list[Any]()
     if completion is None or not choices:
         history.branch = history.branch.failed(served)
     else:
-        name, reply = completion.get(ANSWER_ID), echoed_items(completion)
+        name = completion.get(ANSWER_ID)
+        reply = echoed_items(completion)
         for position, (message, finish) in enumerate(choices):
             echoed = extend(hashes.state, reply or [reply_message(message)])
-            digest, count = echoed.state.digest, echoed.state.count
+            digest = echoed.state.digest
+            count = echoed.state.count
             index.add_prefix_hash(conversation, digest, served)
-            root, kind = history.root or first_hash(echoed), REPLY + served.hex()
+            root = history.root or first_hash(echoed)
+            kind = REPLY + served.hex()
             made.append(_record(conversation, step, digest, count, kind, root))
             if position == 0:
                 _apply_first(result, message, finish, echoed)
@@ -124,14 +130,17 @@ def _apply_first(
     result: SteeringResult, message: Mapping[str, Any], finish: str | None, echoed: PrefixHashes
 ) -> None:
     """Make this the conversation's latest reply; a final answer ends its run."""
-    conversation, history = result.conversation, result.conversation.history
-    fold, before = conversation.run.fold, history.branch.fallback_hash
+    conversation = result.conversation
+    history = result.conversation.history
+    fold = conversation.run.fold
+    before = history.branch.fallback_hash
     compacts = result.resolved.incoming.compacts
     final = finish == "stop" and fold is not None and not compacts and fold.peek_final(message)
     called = bool(message.get("tool_calls") or message.get("function_call"))
     idle = final or not called
     # The history's own tail hash may be unknown, or that of another request by now.
-    tail, chain = b"", history.chain
+    tail = b""
+    chain = history.chain
     if final and history.tail is not None and chain is not None and chain.count == echoed.start:
         tail = extend_tail(history.tail, echoed)
     newest = (digest for digest in reversed(echoed.messages) if digest is not None)
@@ -158,7 +167,8 @@ def _keys(conversation: Conversation, index: ConversationIndex) -> Iterator[tupl
     """(hash, kind) by which another gateway finds the run of an agent that sends no id: of the
     latest reply or its calls, for one that shortens its history, and of the history from its first
     reply on, for one that rebuilds what comes before when it continues."""
-    branch, tenant = conversation.history.branch, conversation.tenant
+    branch = conversation.history.branch
+    tenant = conversation.tenant
     if conversation.external_key is not None:
         return
     if conversation.run.start is not None:
@@ -176,7 +186,8 @@ def _response(
     result: SteeringResult, response_id: str, reply: Sequence[Any], *, keep: bool
 ) -> StoredResponse | None:
     """The answer as a later request may continue it by its id."""
-    conversation, chain = result.conversation, result.resolved.incoming.hashes.state
+    conversation = result.conversation
+    chain = result.resolved.incoming.hashes.state
     known = conversation.history.responses
     if result.stored and response_id in known:
         snapshot = known[response_id].snapshot  # the fold may have newer steps by now

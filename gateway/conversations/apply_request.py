@@ -113,7 +113,8 @@ def _continued(
         return opened
     if verdict.kind is MatchKind.SUMMARY:
         return current
-    run, history = current.run, current.history
+    run = current.run
+    history = current.history
     if run.kept_fold is not None and not run.kept_fold.has_read(incoming.hashes):
         run.kept_fold = None  # what was read before another gateway went on
     if verdict.kind is MatchKind.RETRY:
@@ -133,7 +134,9 @@ def _continued(
 
 def _remember(index: ConversationIndex, found: Conversation, search: Search) -> None:
     """Keep the bytes and the hash state of this request, for the next one to continue from."""
-    request, history, hashes = search.request, found.history, search.incoming.hashes
+    request = search.request
+    history = found.history
+    hashes = search.incoming.hashes
     read = history.chain.count if history.chain is not None and hashes.start else 0
     fresh = max(read - hashes.start, 0)
     history.seen.add(hashes.messages[fresh:])
@@ -185,7 +188,8 @@ def open_conversation(
     parent = index.get(verdict.parent) if verdict.parent else None
     if replaced is not None:
         # The stored runs keep their ids, so the new ones are counted after them.
-        opened.unit, opened.ancestors = replaced.unit, replaced.ancestors
+        opened.unit = replaced.unit
+        opened.ancestors = replaced.ancestors
         opened.unsaved.version = replaced.unsaved.version
         opened.run.index = replaced.run.index + bool(replaced.history.branch.signature)
         opened.run.start = RunStart(snapshot=RunSnapshot(run=opened.run.index))
@@ -234,8 +238,10 @@ def _dropped(
 ) -> StepPlace | None:
     """The newest answer of an agent's conversation that a fork replaces, with the user message
     before it, by another user message: a person went back. A call under way is a parallel one."""
-    branch, newest = parent.history.branch, parent.snapshot()
-    shared, new = verdict.position, incoming.messages[verdict.position :]
+    branch = parent.history.branch
+    newest = parent.snapshot()
+    shared = verdict.position
+    new = incoming.messages[verdict.position :]
     if branch.awaits is Awaits.MODEL or branch.signature != incoming.signature or newest is None:
         return None
     before = as_mapping(incoming.messages[shared - 1])
@@ -249,7 +255,9 @@ def _dropped(
 
 def _copy_state(parent: Conversation, child: Conversation, verdict: ConversationMatch) -> None:
     """Copy what the parent has up to the messages that the child shares with it."""
-    run, given, position = child.run, parent.run, verdict.position
+    run = child.run
+    given = parent.run
+    position = verdict.position
     guidance = given.memory.guidance.up_to(position)
     run.memory = RunMemory(guidance=guidance)
     if verdict.prefix_hash == parent.history.branch.served_hash:
@@ -270,7 +278,8 @@ def compact(conversation: Conversation, incoming: Incoming) -> None:
     because a shorter account does not undo what the agent did. The steps that the new history lacks
     are in the fold, or in the run log. After a final answer the windows restart, with the next run.
     """
-    run, history = conversation.run, conversation.history
+    run = conversation.run
+    history = conversation.history
     snapshot, offset = _kept(conversation, incoming)
     kept = snapshot or (run.start.snapshot if run.start else RunSnapshot())
     logged_in = conversation.id if kept.state is not FSMState.END else ""
@@ -287,7 +296,8 @@ def compact(conversation: Conversation, incoming: Incoming) -> None:
 
 def _kept(conversation: Conversation, incoming: Incoming) -> tuple[RunSnapshot | None, int]:
     """The run so far, and the first message that has not been scored yet."""
-    hashes, branch = incoming.hashes, conversation.history.branch
+    hashes = incoming.hashes
+    branch = conversation.history.branch
     snapshot = conversation.snapshot()
     if branch.awaits_results_of(incoming):
         return snapshot, hashes.start + _start_of_turn(hashes.turns, len(hashes.messages) - 1)
@@ -305,7 +315,8 @@ def _kept(conversation: Conversation, incoming: Incoming) -> tuple[RunSnapshot |
 
 def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
     """The position of the reply to the latest call in a history without results of its calls."""
-    hashes, history = incoming.hashes, conversation.history
+    hashes = incoming.hashes
+    history = conversation.history
     digest = history.branch.reply_digest
     if digest is None or digest not in hashes.messages:
         return None

@@ -83,7 +83,8 @@ def from_record(record: ConversationRecord) -> Conversation:
 
 
 def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets: bool) -> bytes:
-    history, start = conversation.history, conversation.run.start
+    history = conversation.history
+    start = conversation.run.start
     state = _run_state(conversation.run, masks_secrets) | _branch_state(history.branch)
     if start is not None:
         state["base"] = start
@@ -107,7 +108,8 @@ def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets
 
 
 def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
-    memory, routed = run.memory, run.routed
+    memory = run.memory
+    routed = run.routed
     guidance = _masked(memory.guidance) if masks_secrets else memory.guidance
     optional = {
         "held": memory.pinned_model,
@@ -224,7 +226,9 @@ def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:
 
 
 def _run(state: Mapping[str, Any]) -> CurrentRun:
-    pin, routed, choice = state.get("held"), state.get("decided"), state.get("choice")
+    pin = state.get("held")
+    routed = state.get("decided")
+    choice = state.get("choice")
     run = CurrentRun(
         index=int(state["run"]),
         started_at=float(state["run_started_at"]),

@@ -88,14 +88,16 @@ class SeenDigests:
         self.add(other._short())
 
     def _short(self) -> list[bytes]:
-        kept, size = bytes(self._digests), _SHORT_DIGEST_BYTES
+        kept = bytes(self._digests)
+        size = _SHORT_DIGEST_BYTES
         return [kept[at : at + size] for at in range(0, len(kept), size)]
 
     def __contains__(self, digest: object) -> bool:
         """Whether a message with this digest was added."""
         if not isinstance(digest, bytes):
             return False
-        short, at = digest[:_SHORT_DIGEST_BYTES], -1
+        short = digest[:_SHORT_DIGEST_BYTES]
+        at = -1
         while (at := self._digests.find(short, at + 1)) >= 0:
             if at % _SHORT_DIGEST_BYTES == 0:
                 return True
@@ -237,10 +239,12 @@ class CurrentRun(Struct, kw_only=True):
 
     def begin(self, index: int, now: float) -> None:
         """Start the next run with fresh caps, counts and scores."""
-        self.index, self.started_at = index, now
+        self.index = index
+        self.started_at = now
         self.memory = self.memory.next_run()
         self.judged.clear()
-        self.workload, self.workload_noted = None, False
+        self.workload = None
+        self.workload_noted = False
 
     def note_answer(self, count: int) -> None:
         """A final answer was delivered; with it the history has `count` messages."""
@@ -257,7 +261,8 @@ class CurrentRun(Struct, kw_only=True):
     def ready_fold(self, policy: Policy, earlier: Sequence[Step] = ()) -> ConversationFold:
         """The fold over the transcript; without one in memory a new one, after `earlier` steps."""
         if self.fold is None and self.kept_fold is not None:
-            self.fold, self.kept_fold = self.kept_fold.fold, None
+            self.fold = self.kept_fold.fold
+            self.kept_fold = None
             self.fold.share(self.judged, self.answers)
         if self.fold is None:
             self.fold = ConversationFold(
@@ -348,7 +353,8 @@ class Conversation(Struct, kw_only=True):
         """The store has version `version`, with every step up to `snapshot`."""
         if self.run.fold is not None:
             self.unsaved.state_before_end = self.run.fold.runs[-1].state
-        self.unsaved.version, self.unsaved.snapshot = version, snapshot
+        self.unsaved.version = version
+        self.unsaved.snapshot = snapshot
         self.unsaved.steps.clear()
 
     def forget_transcript(self) -> None:

@@ -41,7 +41,8 @@ class ConversationIndex:
     """The conversations in memory; the least recently used ones are dropped."""
 
     def __init__(self, settings: SteeringSettings) -> None:
-        self._max, most = settings.max_conversations_in_memory, settings.max_transcripts_in_memory
+        self._max = settings.max_conversations_in_memory
+        most = settings.max_transcripts_in_memory
         self._by_id: OrderedDict[str, Conversation] = OrderedDict()
         self._by_key: dict[tuple[str, str], list[str]] = {}
         self._prefix_hashes: dict[bytes, list[PrefixHashRef]] = {}
@@ -136,7 +137,8 @@ class ConversationIndex:
         self, candidates: Iterable[tuple[int, bytes]]
     ) -> tuple[dict[bytes, list[PrefixHashRef]], dict[str, Branch]]:
         """The known hashes among the candidates, and the branches they name."""
-        hashes, held = self._prefix_hashes, self._by_id
+        hashes = self._prefix_hashes
+        held = self._by_id
         known = {digest: hashes[digest] for _, digest in candidates if digest in hashes}
         ids = (ref.conversation_id for refs in known.values() for ref in refs)
         return known, {name: held[name].history.branch for name in ids if name in held}
@@ -151,7 +153,8 @@ class ConversationIndex:
     def index_reply(self, conversation: Conversation) -> None:
         """A request with the results of the latest reply's calls is found by them, one that has
         only part of the history by the reply."""
-        branch, tenant = conversation.history.branch, conversation.tenant
+        branch = conversation.history.branch
+        tenant = conversation.tenant
         self._awaited.put(conversation.id, tenant, branch.reply_calls)
         self._replies.put(conversation.id, tenant, branch.reply_digest)
 

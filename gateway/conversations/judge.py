@@ -23,7 +23,8 @@ async def judge_newest(
     judge: "ModelJudge | None", conversation: Conversation, run: RunFold
 ) -> list[str]:
     """Replace the newest step's score by the judge's, once; a reason if the judge gave none."""
-    key, current = run.score_key, conversation.run
+    key = run.score_key
+    current = conversation.run
     if judge is None or not key or not run.outcomes or key in current.judged:
         return []
     newest = run.outcomes[-1]
@@ -65,7 +66,8 @@ class ModelJudge:
         text = question(steps).encode("utf-8", "replace")
         if not text:
             return None
-        key, asked = hashlib.blake2b(text, digest_size=16).digest(), text.decode()
+        key = hashlib.blake2b(text, digest_size=16).digest()
+        asked = text.decode()
         if key in self._known:
             self._count("cached")
             return self._known[key]

@@ -64,11 +64,13 @@ class KnownBodies:
 
     def add(self, conversation: Conversation) -> bool:
         """Index a conversation's latest request; True when the budget is exceeded."""
-        prefix, name = conversation.history.prefix, conversation.id
+        prefix = conversation.history.prefix
+        name = conversation.id
         self._forget(name)
         if prefix is None or len(prefix.raw) < _OPENING_BYTES:
             return False
-        opening, length = (conversation.tenant, prefix.raw[:_OPENING_BYTES]), len(prefix.raw)
+        opening = (conversation.tenant, prefix.raw[:_OPENING_BYTES])
+        length = len(prefix.raw)
         self._kept[name] = opening, length
         self._bytes += length
         alike = self._openings.setdefault(opening, _Alike())
@@ -105,7 +107,8 @@ class BodyTree:
     def longest(self, raw: bytes, list_key: str) -> BodyPrefix | None:
         """The longest of the bodies that `raw` begins with; of equal ones the oldest."""
         found: list[_Node] = []
-        node, length = self._root, len(raw)
+        node = self._root
+        length = len(raw)
         while node is not None and node.at < length:
             if node.ending:
                 found.append(node)
@@ -120,7 +123,8 @@ class BodyTree:
 
     def add(self, name: str, prefix: BodyPrefix) -> None:
         """Add a body under a name that has none."""
-        raw, end = prefix.raw, prefix.spans[-1][1]
+        raw = prefix.raw
+        end = prefix.spans[-1][1]
         if self._root is None:
             self._root = _Node(end, {name: prefix})
             return
@@ -129,9 +133,11 @@ class BodyTree:
             near = below
         nearest = near.any_body()
         agreed = _agreed(raw, nearest.raw, min(end, nearest.spans[-1][1]))
-        parent, node = None, self._root
+        parent = None
+        node = self._root
         while node.at < agreed:
-            parent, node = node, node.below[raw[node.at]]
+            parent = node
+            node = node.below[raw[node.at]]
         if parts := node.at > agreed:
             node = _Node(agreed, {}, {nearest.raw[agreed]: node})
         if end == agreed:
@@ -143,12 +149,15 @@ class BodyTree:
 
     def remove(self, name: str, prefix: BodyPrefix) -> None:
         """Remove a body that was added."""
-        raw, end = prefix.raw, prefix.spans[-1][1]
+        raw = prefix.raw
+        end = prefix.spans[-1][1]
         above: _Node | None = None
         parent: _Node | None = None
         node = self._root
         while node is not None and node.at < end:
-            above, parent, node = parent, node, node.below.get(raw[node.at])
+            above = parent
+            parent = node
+            node = node.below.get(raw[node.at])
         if node is None or node.ending.pop(name, None) is None or node.ending:
             return
         if node.below:
@@ -187,7 +196,8 @@ class _Node(Struct):
 
 def _agreed(one: bytes, other: bytes, limit: int) -> int:
     """Number of bytes at the start that two bodies share, at most `limit`."""
-    low, view = 0, memoryview(other)
+    low = 0
+    view = memoryview(other)
     while low < limit:
         middle = (low + limit + 1) // 2
         if one.startswith(view[low:middle], low):
@@ -234,12 +244,15 @@ class TranscriptsInMemory:
         self.forget(conversation_id)
         size = self._recent[conversation_id] = _LEAST_BYTES + int(body_bytes * _SHARE_OF_BODY)
         self._bytes += size
-        count, kept, surplus = len(self._recent), self._bytes, []
+        count = len(self._recent)
+        kept = self._bytes
+        surplus = []
         for oldest, size in self._recent.items():
             if (count <= self._max_transcripts and kept <= self._max_bytes) or count == 1:
                 break
             surplus.append(oldest)
-            count, kept = count - 1, kept - size
+            count = count - 1
+            kept = kept - size
         return surplus
 
     def forget(self, conversation_id: str) -> None:
@@ -308,7 +321,8 @@ def messages_of(raw: bytes, spans: Sequence[tuple[int, int]]) -> memoryview | No
 def _digests(messages: memoryview, sizes: set[int]) -> dict[int, bytes]:
     """The digest of the first bytes, for each of `sizes` that is there, and of all."""
     found: dict[int, bytes] = {}
-    hashed, at = blake2b(digest_size=16), 0
+    hashed = blake2b(digest_size=16)
+    at = 0
     for size in sorted({each for each in sizes if each < len(messages)} | {len(messages)}):
         hashed.update(messages[at:size])
         at = size

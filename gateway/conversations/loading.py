@@ -166,7 +166,8 @@ class ConversationLoader:
             conversation = known
         else:
             self._index.add(conversation)
-        served, echoed = record.served_head, conversation.history.branch.echoed_hash
+        served = record.served_head
+        echoed = conversation.history.branch.echoed_hash
         if served:
             self._index.add_prefix_hash(conversation, served, served)
         if served and echoed:
@@ -195,20 +196,25 @@ def can_refresh(known: Conversation, stored: Conversation) -> bool:
 
 def refresh(known: Conversation, stored: Conversation) -> None:
     """Give the conversation in memory the state of its stored version."""
-    own, run, chain = known.run, stored.run, known.history.chain
+    own = known.run
+    run = stored.run
+    chain = known.history.chain
     kept = own.kept_fold
     if own.fold is not None and chain is not None and chain.count == own.fold.consumed:
         kept = KeptFold(fold=own.fold, digest=chain.digest)
     run.kept_fold = kept if kept is not None and _agrees(kept.fold, own, run) else None
-    known.run, known.unsaved = run, stored.unsaved
-    known.unit, known.ancestors = stored.unit, stored.ancestors
+    known.run = run
+    known.unsaved = stored.unsaved
+    known.unit = stored.unit
+    known.ancestors = stored.ancestors
     known.history.branch = stored.history.branch
     known.history.seen.join(stored.history.seen)
 
 
 def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool:
     """Whether a new fold of the same messages would be equal to this one."""
-    newest, read = fold.current, fold.consumed
+    newest = fold.current
+    read = fold.consumed
     if run.judged != stored.judged:
         # A model is asked for the newest step only, and not again for one that it has scored: then
         # all scores that it gave since are of later steps.
@@ -225,7 +231,8 @@ def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> N
     HistoriesDiffer, when two gateways gave one name to two histories: an agent with another task
     has sent the same id while one of them could not read of the other. An id that names exactly
     one conversation is that of another agent only if its role and tools differ, too."""
-    one, other = conversation.history.branch, stored.history.branch
+    one = conversation.history.branch
+    other = stored.history.branch
     exclusive = Identity(source=conversation.source).exclusive
     known = all((one.task, other.task, one.served_hash, other.served_hash))
     alike = one.task == other.task or (exclusive and one.signature == other.signature)
@@ -235,7 +242,8 @@ def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> N
     responses = stored.history.responses | conversation.history.responses
     newest = list(responses)[-KEPT_PER_CONVERSATION:]
     conversation.history.responses = {name: responses[name] for name in newest}
-    run, theirs = conversation.run, stored.run
+    run = conversation.run
+    theirs = stored.run
     if run.index == theirs.index:
         further = (theirs if behind else run).memory
         run.memory = run.memory.merged(theirs.memory, further=further, tokens=tokens)
@@ -256,7 +264,8 @@ def merged_call(call: CallRecord, stored: ConversationRecord) -> CallRecord:
     made = [step.call for step in call.steps if step.call is not None]
     tokens = sum((each.input_tokens or 0) + (each.output_tokens or 0) for each in made)
     try:
-        conversation, known = from_record(own), from_record(stored)
+        conversation = from_record(own)
+        known = from_record(stored)
         merge(conversation, known, tokens=tokens)
         merged = to_record(conversation, own.message_count, max(own.updated_at, stored.updated_at))
     except HistoriesDiffer:
@@ -269,7 +278,8 @@ def merged_call(call: CallRecord, stored: ConversationRecord) -> CallRecord:
 def _branched(call: CallRecord, conversation: Conversation) -> CallRecord:
     """The call as one of a branch of the conversation that its name stands for. The branch has the
     same name in every gateway."""
-    old, branch = conversation.id, conversation.history.branch
+    old = conversation.id
+    branch = conversation.history.branch
     name = conversation.id = child_id(old, branch.task)
     conversation.history.branch = replace(branch, conversation_id=name, parent=old)
     conversation.ancestors = (*conversation.ancestors, old)
@@ -291,10 +301,13 @@ def _take_over(conversation: Conversation, stored: Conversation) -> None:
         answers = conversation.run.answers
         conversation.run = stored.run
         conversation.run.answers = answers
-    conversation.run.start, conversation.run.routed = stored.run.start, stored.run.routed
+    conversation.run.start = stored.run.start
+    conversation.run.routed = stored.run.routed
     conversation.history.branch = stored.history.branch
-    own, theirs = conversation.unsaved, stored.unsaved
-    own.snapshot, own.ended_run = theirs.snapshot, theirs.ended_run
+    own = conversation.unsaved
+    theirs = stored.unsaved
+    own.snapshot = theirs.snapshot
+    own.ended_run = theirs.ended_run
     own.state_before_end = theirs.state_before_end
     conversation.forget_transcript()
 

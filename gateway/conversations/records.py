@@ -92,7 +92,8 @@ def call_record(
     now: float,
 ) -> CallRecord:
     """Everything that is committed for one call; `snapshot`: that of its conversation."""
-    conversation, position = result.conversation, result.position
+    conversation = result.conversation
+    position = result.position
     run = run_id(conversation.id, position.run)
     count = result.resolved.incoming.hashes.state.count
     runs = {index for index, _ in conversation.unsaved.steps} | {position.run}
@@ -124,8 +125,11 @@ def call_record(
 
 
 def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow:
-    exchange, choices = call.exchange, recorded.choices
-    upstream, tokens, timing = exchange.upstream, exchange.upstream.tokens, exchange.timing
+    exchange = call.exchange
+    choices = recorded.choices
+    upstream = exchange.upstream
+    tokens = exchange.upstream.tokens
+    timing = exchange.timing
     served = recorded.completion.get("model") if recorded.completion else None
     finish = choices[0][1] if choices else None
     elapsed_s = time.perf_counter() - timing.started
@@ -165,11 +169,14 @@ def _reply_content(choices: Sequence[tuple[dict[str, Any], str | None]]) -> Step
     if not choices:
         return StepContent()
     message = choices[0][0]
-    text, calls, actions = message.get("content"), message.get("tool_calls"), []
+    text = message.get("content")
+    calls = message.get("tool_calls")
+    actions = []
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
-            name, arguments = function.get("name"), function.get("arguments")
+            name = function.get("name")
+            arguments = function.get("arguments")
             actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))
     said = text if isinstance(text, str) else content_text(text)
     return StepContent(reply_text=said, reply_actions=tuple(actions))
@@ -179,7 +186,8 @@ def _step_rows(
     call: Call, result: SteeringResult, recorded: Recorded, run: str, now: float
 ) -> list[StepRow]:
     """Every step that is not stored yet, and the step at which the call was made, with the call."""
-    conversation, position = result.conversation, result.position
+    conversation = result.conversation
+    position = result.position
     rows = {
         key: scored_row(run if key[0] == position.run else run_id(conversation.id, key[0]), o, now)
         for key, o in conversation.unsaved.steps.items()
@@ -192,7 +200,8 @@ def _step_rows(
         newest = result.logged or StepRow(
             run_id=run, step_index=position.step, at=now, state=position.state.value
         )
-    own, reply = newest.content or StepContent(), _reply_content(recorded.choices)
+    own = newest.content or StepContent()
+    reply = _reply_content(recorded.choices)
     found = etraces_of(result)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(
@@ -208,7 +217,8 @@ def _step_rows(
 
 def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
     """The step that an outcome is of, without a call."""
-    readings, step = outcome.readings, outcome.step
+    readings = outcome.readings
+    step = outcome.step
     return StepRow(
         run_id=run,
         step_index=outcome.index,
@@ -240,7 +250,9 @@ def _run_update(
     newest: RunSnapshot | None,
     now: float,
 ) -> RunUpdate:
-    conversation, own, control = result.conversation, run == result.position.run, call.control
+    conversation = result.conversation
+    own = run == result.position.run
+    control = call.control
     state = FSMState.END if run < conversation.run.index else result.state_after
     model = call.exchange.request.model
     if result.position.step < 0:  # another model's call says nothing of the run's
@@ -301,7 +313,8 @@ def acts_of(
     said = said_in(new)
     if not said:
         return found
-    run, answered = fold.current, last
+    run = fold.current
+    answered = last
     if not cut and len(fold.runs) > 1 and not run.steps:
         answered = fold.runs[-2].snapshot()
     of_reply = cut or dropped is not None or not run.steps
@@ -343,7 +356,8 @@ def call_event(record: CallRecord) -> Event | None:
     steps = [step for step in record.steps if step.call is not None]
     if not steps:
         return None
-    step, conversation = steps[-1], record.conversation
+    step = steps[-1]
+    conversation = record.conversation
     run = next(run for run in record.runs if run.id == step.run_id)
     return step_event(conversation.tenant, conversation.id, run, step, record.injections)
 
@@ -397,7 +411,8 @@ def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
     placed = result.placed
     if placed is None or result.decision is None:
         return []
-    rows, decided = [], result.decision.decided
+    rows = []
+    decided = result.decision.decided
     # A retry gets the directive again; it counts as one piece of guidance.
     if placed.directive is not None and not result.conversation.history.branch.retries:
         row = InjectionRow(run_id=run, step_index=result.position.step, ordinal=0, source="skip")
@@ -427,7 +442,9 @@ def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
     decision = result.decision
     if call.control.mode or decision is None or result.unsteered:
         return (OWN_MODE,) if call.control.mode else ()
-    decided, proposal, found = decision.decided, decision.proposal, set[str]()
+    decided = decision.decided
+    proposal = decision.proposal
+    found = set[str]()
     lessons = [each.pattern for each in decided.lessons if each.given]
     sent = "refused" not in call.exchange.notes
     for item in decided.items if sent else ():
@@ -544,5 +561,6 @@ def _kind(message: Any) -> tuple[str, str]:
     """Role and type of a message, empty where they are no text."""
     if not isinstance(message, dict):
         return "", ""
-    role, kind = message.get("role"), message.get("type")
+    role = message.get("role")
+    kind = message.get("type")
     return role if isinstance(role, str) else "", kind if isinstance(kind, str) else ""

@@ -103,13 +103,15 @@ class ConversationResolver:
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str
     ) -> Search:
         """Read what the request says of its conversation, and its history."""
-        identity, dialect = identify(headers, request.body, self.settings), request.dialect
+        identity = identify(headers, request.body, self.settings)
+        dialect = request.dialect
         references = dialect.references(request)
         named = await self.loader.items(tenant, references) if references else {}
         if identity.parent is not None:
             await self._load_parent(tenant, identity.parent, identity.value)
         # The stored answer that a request continues from instead of sending its history.
-        owner, response = "", None
+        owner = ""
+        response = None
         if request.previous_response_id is not None:
             owner, response = await self.loader.response(tenant, request.previous_response_id)
         elif identity.value is not None and dialect.in_conversation(request):
@@ -160,7 +162,8 @@ class ConversationResolver:
     async def _find_stored(self, search: Search) -> ConversationMatch:
         """The match after the store was asked; what another gateway has continued since is loaded
         first."""
-        tenant, value = search.tenant, search.identity.value
+        tenant = search.tenant
+        value = search.identity.value
         if search.incoming.hashes.start and search.continued is None:
             # The store is queried with the prefix hashes of the whole history.
             whole = partial(read_whole, search.headers, search.request, tenant)
@@ -196,7 +199,8 @@ class ConversationResolver:
         """The match from memory, and whether the store could not change it. The store may know more
         when another gateway, or this one before its last start, served requests of the same
         history."""
-        identity, incoming = search.identity, search.incoming
+        identity = search.identity
+        incoming = search.incoming
         if identity.source == FINGERPRINT and not self.settings.fingerprint:
             return match(incoming, {}, {}), True
         known, branches = self.index.known_prefix_hashes(incoming.hashes.candidates)
@@ -222,7 +226,8 @@ class ConversationResolver:
 
     async def _find_rebuilt(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of an unknown history, which may be known from its first reply on."""
-        tenant, incoming = search.tenant, search.incoming
+        tenant = search.tenant
+        incoming = search.incoming
         end = end_of_reply(incoming.messages)
         if end is None or incoming.hashes.start or not self.settings.fingerprint:
             return verdict
@@ -247,7 +252,8 @@ class ConversationResolver:
 
     async def _find_window(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of a history that has lost its beginning, or a part of its middle."""
-        incoming, tenant = search.incoming, search.tenant
+        incoming = search.incoming
+        tenant = search.tenant
         hashes = incoming.hashes
         if not self.settings.fingerprint:
             return verdict
@@ -300,7 +306,9 @@ class ConversationResolver:
         identity = identify(headers, request.body, self.settings)
         if identity.value is None or identity.weak:
             identity = Identity(source=FINGERPRINT)
-        value, given, grown = identity.value, None, None
+        value = identity.value
+        given = None
+        grown = None
         owner = (tenant, key, request.dialect.name, request.model)
         if value is not None:
             given = name = conversation_id(tenant, value)
@@ -425,7 +433,8 @@ def _read(
     resume: ChainState | None,
     messages: Sequence[object] | None,
 ) -> Incoming:
-    own, compacts = request.own_messages, request.dialect.compacts(request)
+    own = request.own_messages
+    compacts = request.dialect.compacts(request)
     return read_request(
         headers, request.body, tenant, resume=resume, own=own, messages=messages, compacts=compacts
     )

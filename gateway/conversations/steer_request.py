@@ -154,8 +154,10 @@ class RequestSteerer:
         the control arm, which decides when to act; None = the readings decide. `advise`: asks the
         call's budgets, once its run is known. `now` in seconds of the epoch. Raises DeadlinePassed:
         no decision in time; the steps that were scored are kept."""
-        conversation, resolved = result.conversation, result.resolved
-        retries, compacts = resolved.match.kind is MatchKind.RETRY, resolved.incoming.compacts
+        conversation = result.conversation
+        resolved = result.resolved
+        retries = resolved.match.kind is MatchKind.RETRY
+        compacts = resolved.incoming.compacts
         run = conversation.run
         if compacts:
             result.reasons.append("compaction: not advised or routed")
@@ -172,7 +174,8 @@ class RequestSteerer:
                 with timed(result.timings_ms, "judge"):
                     judge = self._judge if result.mode != "off" and not retries else None
                     result.reasons += await judge_newest(judge, conversation, newest)
-                result.position, result.state_after = RunPosition.of(newest), newest.state
+                result.position = RunPosition.of(newest)
+                result.state_after = newest.state
             own_time.check()
             if result.mode == "off" or compacts:
                 result.model = _repeated(result, request) or request.model
@@ -190,7 +193,9 @@ class RequestSteerer:
     def repeat_earlier(self, result: SteeringResult, request: SteeredRequest, reason: str) -> None:
         """Let a call without a decision, for this `reason`, have what was injected before it: the
         provider's prompt cache keeps its prefix and the advice does not fade."""
-        result.unsteered, result.decision, result.placed = reason, None, None
+        result.unsteered = reason
+        result.decision = None
+        result.placed = None
         result.reasons.append(f"unsteered: {reason}")
         result.model = _repeated(result, request) or request.model
         if not result.unread:  # there is no place for it without the messages
@@ -219,7 +224,8 @@ class RequestSteerer:
 
     async def _read_earlier_steps(self, conversation: Conversation) -> None:
         """Start the fold with the logged steps of a run that are not in this request."""
-        run, start = conversation.run, conversation.run.start
+        run = conversation.run
+        start = conversation.run.start
         unread = run.fold is None and run.kept_fold is None
         if unread and start and start.logged_in and self._history:
             earlier = await self._history.read(conversation.tenant, start.logged_in, start.snapshot)
@@ -229,7 +235,8 @@ class RequestSteerer:
         self, result: SteeringResult, request: SteeredRequest, now: float
     ) -> RunFold:
         """Fold the new steps of a request, a long one in parts; its newest run."""
-        conversation, transcript = result.conversation, request.transcript
+        conversation = result.conversation
+        transcript = request.transcript
         if result.resolved.incoming.compacts:  # nobody has said what is said there
             transcript = [*transcript[:-1], *split_ending(transcript[-1])[1]]
         before = conversation.snapshot_before_reply()
@@ -244,7 +251,8 @@ class RequestSteerer:
                 raise
             stored = conversation.unsaved.snapshot
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
-            result.position, result.state_after = RunPosition.of(run), run.state
+            result.position = RunPosition.of(run)
+            result.state_after = run.state
             result.tasks = await tasks_of(fresh, transcript) if fresh else {}
             result.scored = outcomes
             result.prompts, since = [], list[Any]()
@@ -269,11 +277,14 @@ class RequestSteerer:
         transcript: Sequence[Any],
     ) -> None:
         """Note what a person did since the last answer; what cannot be read of that is left out."""
-        conversation, match = result.conversation, result.resolved.match
-        history, fold = conversation.history, conversation.run.fold
+        conversation = result.conversation
+        match = result.resolved.match
+        history = conversation.history
+        fold = conversation.run.fold
         cut = bool(history.cut) and history.cut == history.branch.fallback_hash
         if match.kind is MatchKind.COMPACTION:
-            since, cut = (), False  # a summary
+            since = ()
+            cut = False  # a summary
         elif cut:
             since = transcript[match.position :]
         try:
@@ -284,7 +295,8 @@ class RequestSteerer:
                 )
         except Exception as exc:
             result.reasons.append(f"interventions: not read ({type(exc).__name__})")
-        history.cut, history.dropped = b"", None
+        history.cut = b""
+        history.dropped = None
 
     async def _decide_missed(
         self,
@@ -295,9 +307,11 @@ class RequestSteerer:
     ) -> None:
         """Decide about earlier calls of the run that another gateway served, where the store does
         not say how: equal steps get equal guidance at the same places."""
-        newest, run = result.position, result.conversation.run
+        newest = result.position
+        run = result.conversation.run
         decided = run.memory.guidance.decided_step
-        turns, reasons = result.resolved.incoming.hashes.turns, list(result.reasons)
+        turns = result.resolved.incoming.hashes.turns
+        reasons = list(result.reasons)
         try:
             for position in result.earlier_calls():
                 if decided is None or position.step > max(decided, 0):
@@ -307,7 +321,8 @@ class RequestSteerer:
                     result.until = bisect_left(turns, answer) - len(turns)
                     run.memory = await self._decide(result, request, arm, own_time)
         finally:
-            result.position, result.reasons = newest, reasons
+            result.position = newest
+            result.reasons = reasons
             result.placed = result.until = None
 
     async def _decide(
@@ -318,8 +333,11 @@ class RequestSteerer:
         own_time: OwnTime,
     ) -> RunMemory:
         """Route, plan, look up, decide and place; what the run remembers after it."""
-        rules, conversation = self.rules, result.conversation
-        current, tenant, timings = conversation.run, conversation.tenant, result.timings_ms
+        rules = self.rules
+        conversation = result.conversation
+        current = conversation.run
+        tenant = conversation.tenant
+        timings = result.timings_ms
 
         def refusal(model: str) -> str | None:
             left = current.resting.get(model)
@@ -378,7 +396,8 @@ class RequestSteerer:
         self, result: SteeringResult, request: SteeredRequest, reason: str
     ) -> None:
         """Use the requested model after the routed one refused a call and let that one rest."""
-        current, refused = result.conversation.run, result.model
+        current = result.conversation.run
+        refused = result.model
         result.model = request.model
         result.reasons.append(f"routing: {refused} refused: {reason}")
         if self.rules.routing.rest_calls:
@@ -408,7 +427,8 @@ class RequestSteerer:
         held = result.decision is not None and result.decision.proposal.act.name in HELD
         if result.placed is not None and not held:
             self._take_back(result, result.placed)
-        result.placed, result.applies = None, False
+        result.placed = None
+        result.applies = False
 
     @staticmethod
     def _take_back(result: SteeringResult, placed: Placed) -> None:
@@ -456,7 +476,8 @@ class RequestSteerer:
     def _placed(
         self, result: SteeringResult, request: SteeredRequest, decided: Decided
     ) -> Placed | None:
-        dialect, model = request.dialect, result.model
+        dialect = request.dialect
+        model = result.model
         closed = self.places.closed(_client(result, request)) if self.places.any else frozenset()
 
         def target() -> GuidanceTarget:
@@ -483,7 +504,9 @@ def _take(
     """Keep the outcomes of new steps; the newest run, with its memory up to date. `acted_on`: the
     outcomes as decisions see them."""
     conversation.unsaved.add(outcomes)
-    current, run, history = conversation.run, fold.runs[-1], conversation.history
+    current = conversation.run
+    run = fold.runs[-1]
+    history = conversation.history
     current.unscored_calls = 0
     if run.index != current.index:
         current.begin(run.index, now)
@@ -501,7 +524,8 @@ def _client(result: SteeringResult, request: SteeredRequest) -> Client:
 
 def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
     """The model that the same call went to before, when this is a retry of it."""
-    routed, resolved = result.conversation.run.routed, result.resolved
+    routed = result.conversation.run.routed
+    resolved = result.resolved
     if routed is None or resolved.match.kind is not MatchKind.RETRY:
         return None
     asked = resolved.incoming.hashes.state.digest, request.model
@@ -571,7 +595,9 @@ async def fold_transcript(
     fold: ConversationFold, transcript: Sequence[Any]
 ) -> Sequence[StepOutcome]:
     """The outcomes of the new steps of a transcript, as `ConversationFold.extend` gives them."""
-    count, at, in_thread = len(transcript), fold.consumed, False
+    count = len(transcript)
+    at = fold.consumed
+    in_thread = False
     goes_on = at < count
     while goes_on:
         new = transcript[at : at + MESSAGES_AT_ONCE]

@@ -77,7 +77,8 @@ def tags_of(headers: Mapping[str, str]) -> dict[str, str]:
     for header, value in headers.items():
         if not header.startswith(_TAG_PREFIX):
             continue
-        name, text = header.removeprefix(_TAG_PREFIX), value.strip()[:_LONGEST_TAG]
+        name = header.removeprefix(_TAG_PREFIX)
+        text = value.strip()[:_LONGEST_TAG]
         if _TAG_NAME.fullmatch(name) and text.isprintable() and text and len(found) < _MOST_TAGS:
             found[name] = text
     return found
@@ -154,7 +155,8 @@ class SteeringResult(Struct, kw_only=True):
 
     def note_failed(self) -> None:
         """There is no whole answer: the client may send the request again."""
-        history, served = self.conversation.history, self.resolved.incoming.hashes.state.digest
+        history = self.conversation.history
+        served = self.resolved.incoming.hashes.state.digest
         history.branch = history.branch.failed(served)
 
     def note_sending(self) -> None:
@@ -173,12 +175,14 @@ class SteeringResult(Struct, kw_only=True):
 
     def note_cut(self) -> None:
         """The client has gone; if it did not get the whole answer, it broke it off."""
-        history, served = self.conversation.history, self.resolved.incoming.hashes.state.digest
+        history = self.conversation.history
+        served = self.resolved.incoming.hashes.state.digest
         if history.branch.served_hash == served and history.branch.delivery is not Delivery.DONE:
             history.cut = served
 
     def _note_delivery(self, delivery: Delivery) -> None:
-        history, served = self.conversation.history, self.resolved.incoming.hashes.state.digest
+        history = self.conversation.history
+        served = self.resolved.incoming.hashes.state.digest
         history.branch = history.branch.delivered(served, delivery)
 
 
@@ -225,7 +229,9 @@ def unobserved(
     """The result of a request before its steps are read, at the position that is expected: one step
     after the newest call that is known; a retry is at the same step again, and a call aside at
     none: its number is negative."""
-    run, newest, compacts = conversation.run, conversation.snapshot(), resolved.incoming.compacts
+    run = conversation.run
+    newest = conversation.snapshot()
+    compacts = resolved.incoming.compacts
     if aside := resolved.match.kind is MatchKind.SIDE:
         number = int.from_bytes(resolved.incoming.hashes.state.digest[:4])  # drawn for this call
         state = newest.state if newest else FSMState.INIT
@@ -261,8 +267,10 @@ def note_identity(exchange: Exchange, resolved: Resolved) -> None:
 def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -> None:
     """Note the run's state and the actions on this call in headers and log line: names and numbers.
     The mode is how the request is treated; the experiment's `arm` may have another name."""
-    position, guidance = result.position, _guidance_label(result)
-    headers, notes = exchange.response.headers, exchange.notes
+    position = result.position
+    guidance = _guidance_label(result)
+    headers = exchange.response.headers
+    notes = exchange.notes
     state = position.state.value
     notes |= {"mode": result.mode, "step": position.step, "state": state}
     headers.append((b"x-gateway-mode", result.mode.encode()))

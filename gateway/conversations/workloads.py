@@ -175,7 +175,8 @@ class Workloads:
         if pilot is None or not pilot.draws or await changes.judged(pilot.id) < pilot.most:
             return
         windows = (*pilot.windows[:-1], (pilot.windows[-1][0], time.time()))
-        ended, reason = replace(pilot, windows=windows), f"{pilot.most} runs have an outcome"
+        ended = replace(pilot, windows=windows)
+        reason = f"{pilot.most} runs have an outcome"
         if await changes.put_pilot(ended, newest, "gateway", reason):
             self.pilot = ended
 
@@ -191,7 +192,8 @@ class Workloads:
 
     def follow(self, policy: LearnedPolicy | None) -> None:
         """Let a policy apply, and nothing else; None: what is learned, from the next refresh."""
-        self.published, self._chosen = policy, None
+        self.published = policy
+        self._chosen = None
         if policy is not None:
             routes = [each.applies for each in policy.routes]
             self._chosen = {(r.tenant, r.workload): r.model for r in routes}
@@ -207,10 +209,12 @@ class Workloads:
             by_workload.setdefault((tenant, workload), {})[model] = counted
             total = by_tenant.setdefault(tenant, {})
             total[model] = _sum(total.get(model, NO_OUTCOMES), counted, 1)
-        self._by_workload, self._by_tenant = by_workload, by_tenant
+        self._by_workload = by_workload
+        self._by_tenant = by_tenant
 
     async def _write(self) -> None:
-        noted, self._noted = self._noted, []
+        noted = self._noted
+        self._noted = []
         try:
             await self.store.note(noted)
         except StoreError:

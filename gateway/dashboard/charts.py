@@ -14,9 +14,13 @@ from gateway.stores.usage import UsagePoint
 from gateway.text import formatting, svg
 from gateway.text.sanitize import one_line
 
-DIFFICULTY_PX, COMPOSITE_PX, TOKENS_PX, LANE_PX = 190, 60, 60, 14
+DIFFICULTY_PX = 190
+COMPOSITE_PX = 60
+TOKENS_PX = 60
+LANE_PX = 14
 _DOTS_UP_TO = 150  # steps; with more, dots overlap
-_MODEL_COLOURS, _TICKS = 6, 8
+_MODEL_COLOURS = 6
+_TICKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,8 @@ def difficulty_axis(chart: RunChart) -> Markup:
     """The names and values of the thresholds at their height."""
     labels = []
     for name in svg.STATE_THRESHOLDS:
-        value, y = chart.thresholds[name], svg.level_y(chart.thresholds[name], DIFFICULTY_PX) + 3.5
+        value = chart.thresholds[name]
+        y = svg.level_y(chart.thresholds[name], DIFFICULTY_PX) + 3.5
         labels.append(svg.element("text", f"{name} {value:g}", x="0", y=y, class_=f"axis-{name}"))
     return svg.drawing(DIFFICULTY_PX, *labels, class_="axis")
 
@@ -115,7 +120,8 @@ def model_lane(chart: RunChart) -> Markup:
     asked = (None if step.call is None else step.call.model_asked for step in chart.steps)
     parts = []
     for first, length, name in svg.stretches(asked):
-        left, width = chart.left(first), chart.left(length)
+        left = chart.left(first)
+        width = chart.left(length)
         class_ = f"model-{numbers[name] % _MODEL_COLOURS}"
         parts.append(
             _rect(left, 2, width, LANE_PX - 4, class_, svg.element("title", one_line(name, 80)))
@@ -129,13 +135,15 @@ def model_lane(chart: RunChart) -> Markup:
 
 def token_chart(chart: RunChart) -> Markup:
     """One bar per step (cached input, other input, output), and the cost so far as a curve."""
-    height, most = TOKENS_PX, _most_tokens(chart)
+    height = TOKENS_PX
+    most = _most_tokens(chart)
     bars: list[Markup] = []
     for slot, step in enumerate(chart.steps):
         call = step.call
         if call is None or not most:
             continue
-        cached, output = call.cached_tokens or 0, call.output_tokens or 0
+        cached = call.cached_tokens or 0
+        output = call.output_tokens or 0
         fresh = max(0, (call.input_tokens or 0) - cached)
         base = float(height)
         for kind, part in (("cached", cached), ("fresh", fresh), ("output", output)):
@@ -158,7 +166,8 @@ def _most_tokens(chart: RunChart) -> int:
 def token_axis(chart: RunChart) -> Markup:
     """The tokens of the highest bar, and the cost of the whole run."""
     costs = [s.call.cost_usd for s in chart.steps if s.call and s.call.cost_usd is not None]
-    most, total = _most_tokens(chart), sum(costs) if costs else None
+    most = _most_tokens(chart)
+    total = sum(costs) if costs else None
     return svg.drawing(
         TOKENS_PX,
         svg.element("text", formatting.count(most), x="0", y=10, class_="axis-text"),
@@ -204,16 +213,20 @@ def _markers(chart: RunChart) -> Iterator[Markup]:
 def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Markup:
     # Narrow slots get no gap: it would be wider than the bar.
     inset = 0.14 if chart.slots <= _DOTS_UP_TO else 0.0
-    left, width = chart.left(slot + inset), chart.left(1 - 2 * inset)
+    left = chart.left(slot + inset)
+    width = chart.left(1 - 2 * inset)
     return _rect(left, top, width, tall, f"bar bar-{kind}")
 
 
-SPARK_PX, _INTERVAL_PX = 72, 26
+SPARK_PX = 72
+_INTERVAL_PX = 26
 
 
 def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
     """One bar divided into parts in a fixed order; a part's class is `kind` and its name."""
-    total, at, drawn = sum(parts.values()), 0, []
+    total = sum(parts.values())
+    at = 0
+    drawn = []
     for name in (*order, *sorted(set(parts) - set(order))):
         if count := parts.get(name):
             title = svg.element("title", f"{name}: {count} ({count / total:.0%})")
@@ -241,10 +254,12 @@ def peak(value: float, severity: str) -> Markup:
 
 def sparkline(runs: Sequence[RecentRun]) -> Markup:
     """The newest runs, oldest first: peak composite as bars, mean composite as a curve."""
-    slots, height = max(1, len(runs)), SPARK_PX
+    slots = max(1, len(runs))
+    height = SPARK_PX
     lines = []
     for name, value in (("warn", totals.WARN_COMPOSITE), ("danger", totals.DANGER_COMPOSITE)):
-        y, class_ = svg.level_y(value, height, 1), f"threshold threshold-{name}"
+        y = svg.level_y(value, height, 1)
+        class_ = f"threshold threshold-{name}"
         lines.append(svg.element("line", x1="0", x2="100%", y1=y, y2=y, class_=class_))
     bars = []
     for slot, run in enumerate(runs):
@@ -252,7 +267,8 @@ def sparkline(runs: Sequence[RecentRun]) -> Markup:
         title = svg.element("title", words + totals.SEVERITY_WORDS[run.severity])
         # Runs without trouble keep a visible stump.
         top = min(svg.level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
-        left, width = svg.share(slot + 0.12, slots), svg.share(0.76, slots)
+        left = svg.share(slot + 0.12, slots)
+        width = svg.share(0.76, slots)
         bar = _rect(left, top, width, SPARK_PX - top, f"bar bar-{run.severity}")
         bars.append(svg.element("a", title, bar, href=f"/dashboard/runs/{run.run_id}"))
     mean = svg.slot_curve(
@@ -268,8 +284,10 @@ def interval(effect: Effect) -> Markup:
     def x(value: float) -> str:
         return svg.share(svg.fraction(value, *effect.bounds), 1.0)
 
-    middle, none = _INTERVAL_PX / 2, x(effect.none)
-    low, high = x(effect.low), x(effect.high)
+    middle = _INTERVAL_PX / 2
+    none = x(effect.none)
+    low = x(effect.low)
+    high = x(effect.high)
     return svg.drawing(
         _INTERVAL_PX,
         svg.element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
@@ -288,7 +306,8 @@ def _broken(points: Sequence[svg.Point | None], line: str, dot: str) -> list[Mar
     return [svg.curve(points, class_=line), *dots]
 
 
-TIME_PX, _MARGIN = 96, 3
+TIME_PX = 96
+_MARGIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,11 +334,9 @@ def bars(series: TimeSeries, value: Callable[[UsagePoint], float]) -> tuple[Mark
                 continue
             tall = part / top * (TIME_PX - 2 * _MARGIN)
             below += tall
-            left, width, y = (
-                svg.share(slot + 0.1, slots),
-                svg.share(0.8, slots),
-                TIME_PX - _MARGIN - below,
-            )
+            left = svg.share(slot + 0.1, slots)
+            width = svg.share(0.8, slots)
+            y = TIME_PX - _MARGIN - below
             drawn.append(_rect(left, y, width, max(tall, 1.0), f"series-{number}"))
     return svg.drawing(TIME_PX, *drawn, class_="plot time"), top
 

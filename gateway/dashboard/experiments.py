@@ -52,7 +52,8 @@ async def show_list(visit: Visit) -> Page:
 
 async def show_report(visit: Visit) -> Page:
     """One experiment's report."""
-    values, experiment = visit.values, visit.scope["path_params"]["experiment_id"]
+    values = visit.values
+    experiment = visit.scope["path_params"]["experiment_id"]
     shares = shares_of(values["shares"])
     report = await experiment_report(
         visit.runtime, experiment, visit.tenant, values["stratum"], shares
@@ -126,7 +127,8 @@ async def show_health(visit: Visit) -> Page:
 def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]:
     """The values of the page: the summary, and its charts. `unrecorded`: unsteered calls since the
     start of the process that no run has."""
-    calls, judged = summary.calls, summary.success_runs + summary.failure_runs
+    calls = summary.calls
+    judged = summary.success_runs + summary.failure_runs
     fine = summary.severity_runs.get("low", 0)
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
     part = percent(sum(summary.unsteered.values()) / calls, 1) if calls else "none"

@@ -34,7 +34,11 @@ from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 from gateway.text import formatting
 
 SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
-_FINISHED, _ACCOUNTS, _BUDGETS, _ALERTS, _STOPS = 6, 200, 6, 5, 5
+_FINISHED = 6
+_ACCOUNTS = 200
+_BUDGETS = 6
+_ALERTS = 5
+_STOPS = 5
 _WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
 _DAY_S = 86_400.0
 _OLD_S = 30.0  # most that the ledger may be behind
@@ -50,7 +54,8 @@ async def show(visit: Visit) -> Page:
     if any(name not in ("tenant", "fragment") for name in visit.given):
         return redirect(f"/dashboard/runs{visit.query()}")
     now = time.time()
-    store, tenant = visit.runtime.runs, visit.tenant
+    store = visit.runtime.runs
+    tenant = visit.tenant
     found = await store.live_runs(LiveQuery.at(now, tenant=tenant, spent_s=SPENT_S))
     # By severity, then by how long they are stuck, then by what they cost.
     live = sorted([one for one in found if not one.run.stopped], key=_worst, reverse=True)
@@ -124,7 +129,8 @@ def _spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> dict[str,
 async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:
     """Budget usage: the most used budget of each active run, and the budgets shared by several
     runs."""
-    ledger, budgets = visit.runtime.accounting.ledger, visit.runtime.accounting.budgets()
+    ledger = visit.runtime.accounting.ledger
+    budgets = visit.runtime.accounting.budgets()
     accounts: Sequence[Account] = ()
     if budgets:
         accounts = await ledger.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
@@ -183,9 +189,11 @@ class TimeParameters(FragmentParameters, TenantParameter):
 
 async def show_time(visit: Visit) -> Page:
     """The charts, and their numbers as a table."""
-    values, store = visit.values, visit.runtime.runs
+    values = visit.values
+    store = visit.runtime.runs
     bucket: Any = values["bucket"] or await _bucket(visit)
-    width, last = usage.BUCKET_S[bucket], usage.bucket_start(time.time(), bucket)
+    width = usage.BUCKET_S[bucket]
+    last = usage.bucket_start(time.time(), bucket)
     starts = [last - width * back for back in reversed(range(SPANS[bucket]))]
     query = usage.UsageQuery(
         since=starts[0],
@@ -198,7 +206,8 @@ async def show_time(visit: Visit) -> Page:
     )
     with naming("by"):
         points = await store.usage(query)
-    names, label = most_used(points), label_of(bucket)
+    names = most_used(points)
+    label = label_of(bucket)
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
     total = reduce(usage.UsagePoint.plus, points, usage.UsagePoint(start=0))
     filled = [point for points_of in series.by_name.values() for point in points_of.values()]
@@ -263,7 +272,9 @@ def grouped(
 
 def panels(series: TimeSeries, total: usage.UsagePoint) -> list[dict[str, Any]]:
     """Every chart of the page: title, drawing, highest value, and what it comes to in all."""
-    money, count, percent = formatting.money, formatting.count, formatting.percent
+    money = formatting.money
+    count = formatting.count
+    percent = formatting.percent
     seconds = formatting.seconds
 
     def summed(title: str, value: Any, show: Any, note: str) -> dict[str, Any]:
@@ -275,7 +286,8 @@ def panels(series: TimeSeries, total: usage.UsagePoint) -> list[dict[str, Any]]:
         return {"title": title, "note": note, "drawing": drawing, "top": "100%"}
 
     latency, slowest = line(series, lambda point: point.mean_latency_s)
-    cost, tokens = money(total.cost_usd), count(total.tokens)
+    cost = money(total.cost_usd)
+    tokens = count(total.tokens)
     if total.unpriced_calls:
         cost += f", {formatting.counted(total.unpriced_calls, 'call')} unpriced"
     if total.estimated_usd:

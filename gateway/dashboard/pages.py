@@ -224,18 +224,21 @@ class PageEndpoint:
             raise unavailable(error) from error
         if form and page.status < 400 and not (self._page.public or self._page.report):
             await self._note(visit, page)
-        store, off = self._runtime.store_health(), self._runtime.holds.find((STEERING,))
+        store = self._runtime.store_health()
+        off = self._runtime.holds.find((STEERING,))
         shared = {"access": access, "path": scope["path"], "store": store, "steering_off": off}
         return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
 
     async def _note(self, visit: Visit, page: Page) -> None:
-        form, last = visit.form, self._page.path.rpartition("/")[2]
+        form = visit.form
+        last = self._page.path.rpartition("/")[2]
         act = form.get("action") or ("change" if "}" in last else last)
         parts = visit.scope["path_params"].items()
         own = (value for name, value in parts if f"{{{name}" in self._page.path)
         names = [form.get("account"), form.get("subject"), page.values.get("made_id"), *own]
         names.append(form.get("tenant"))
-        subject, other = next((str(name) for name in names if name), ""), ("action", "subject")
+        subject = next((str(name) for name in names if name), "")
+        other = ("action", "subject")
         kind = "budget" if "account" in form else kind_of(self._page.path)
         said = {name: value for name, value in form.items() if value and name not in other}
         await note(visit.runtime, visit.access, kind, act, subject, said)
@@ -307,7 +310,8 @@ async def show_login(visit: Visit, *, failed: bool = False) -> Page:
 async def log_in(visit: Visit) -> Page:
     """Start a session with the admin key, or with a gateway key to see one tenant's runs."""
     refuse_other_origins(visit.scope["headers"])
-    key, author = visit.form.get("key", "").strip(), visit.form.get("name", "")
+    key = visit.form.get("key", "").strip()
+    author = visit.form.get("name", "")
     session = visit.gate.log_in(key, visit.scope, author)
     if session is None:
         await asyncio.sleep(_WRONG_KEY_DELAY_S)
@@ -324,7 +328,8 @@ async def log_out(visit: Visit) -> Page:
 async def show_keys(visit: Visit, error: str = "", made: str = "", made_id: str = "") -> Page:
     """The keys, to the operator. `made`: the text of a new one, which is shown this once."""
     visit.access.require_control()
-    runtime, form = visit.runtime, visit.form
+    runtime = visit.runtime
+    form = visit.form
     listed = [key_view(key) for key in await runtime.opened.stores.keys.list_keys()]
     values = {"title": "Keys", "keys": listed[::-1], "error": error, "made": made, "form": form}
     values["made_id"] = made_id
@@ -333,8 +338,10 @@ async def show_keys(visit: Visit, error: str = "", made: str = "", made_id: str 
 
 async def change_keys(visit: Visit) -> Page:
     """Make, rotate or revoke a key."""
-    runtime, form = visit.runtime, {name: text for name, text in visit.form.items() if text}
-    act, key_id = form.get("action", ""), form.get("subject", "")
+    runtime = visit.runtime
+    form = {name: text for name, text in visit.form.items() if text}
+    act = form.get("action", "")
+    key_id = form.get("subject", "")
     store = runtime.opened.stores.keys
     work: Awaitable[Any]
     try:

@@ -60,7 +60,8 @@ async def show_list(visit: Visit) -> Page:
     )
     await patterns.counted(visit.runtime)
     with naming("cursor"):
-        store, limit = patterns.library(visit.runtime).store, values["limit"]
+        store = patterns.library(visit.runtime).store
+        limit = values["limit"]
         page = await store.list_patterns(wanted, limit=limit, cursor=values["cursor"])
     shown = {
         "title": "Patterns",
@@ -195,7 +196,8 @@ class LessonListParameters(TenantParameter):
 
 async def show_lessons(visit: Visit) -> Page:
     """Rules that people state, by project; other lessons by status."""
-    values, runtime = visit.values, visit.runtime
+    values = visit.values
+    runtime = visit.runtime
     settings = runtime.settings
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
@@ -234,7 +236,8 @@ async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
 async def change_one_lesson(visit: Visit) -> Page:
     """Approve, pause, retire or edit; an error is shown above the lesson."""
     stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
-    action, advice = visit.form.get("action", ""), visit.form.get("advice", "").strip()
+    action = visit.form.get("action", "")
+    advice = visit.form.get("advice", "").strip()
     try:
         if action == "edit":
             if not 0 < len(advice) <= MOST_CHARS:

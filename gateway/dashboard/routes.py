@@ -12,7 +12,8 @@ from gateway.dashboard.pages import PageEndpoint, PageRoute
 from gateway.runtime import Runtime
 
 _RUN = "/dashboard/runs/{run_id}"
-_PATTERN, _LESSON = "/dashboard/patterns/{pattern_id:path}", "/dashboard/lessons/{pattern_id:path}"
+_PATTERN = "/dashboard/patterns/{pattern_id:path}"
+_LESSON = "/dashboard/lessons/{pattern_id:path}"
 _EXPERIMENT = "/dashboard/experiments/{experiment_id:path}"
 
 _PAGES = (

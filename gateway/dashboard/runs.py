@@ -88,12 +88,17 @@ class RunsParameters(params.SortParameters, PeriodFilters):
 
 async def show_list(visit: Visit) -> Page:
     """One page of runs by the filters of the query."""
-    runs, values = chosen(visit), visit.values
-    store, now, page = visit.runtime.runs, time.time(), params.page_request(visit.values)
+    runs = chosen(visit)
+    values = visit.values
+    store = visit.runtime.runs
+    now = time.time()
+    page = params.page_request(visit.values)
     with params.naming("cursor"):
         found, spread = await asyncio.gather(store.list_runs(runs, page), store.spread_runs(runs))
     total = spread.runs if spread.runs < HEALTH_RUNS else await store.count_runs(runs)
-    sort, order, sorts = values["sort"], values["order"], {}
+    sort = values["sort"]
+    order = values["order"]
+    sorts = {}
     for key, label in _COLUMNS:
         turned = "asc" if sort == key and order == "desc" else "desc"
         now_sorted = {"desc": "descending", "asc": "ascending"}[order] if sort == key else "none"
@@ -154,7 +159,8 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
 
 def row_of(run: RunRecord, now: float) -> dict[str, Any]:
     """The row of a run, with its drawings, the monitors that fired, and the other models asked."""
-    totals, severity = run.totals, run_severity(run.totals)
+    totals = run.totals
+    severity = run_severity(run.totals)
     return {
         "run": run,
         "live": not (run.ended_at or run.outcome or run.stopped) and now - run.updated_at < LIVE_S,
@@ -173,14 +179,17 @@ async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
     return tree if tree is not None and len(tree.nodes) > 1 else None
 
 
-_ACCOUNTS, _MOST_ACTS, _TICKED = 20, 50, "run."
+_ACCOUNTS = 20
+_MOST_ACTS = 50
+_TICKED = "run."
 _HOLDS: Mapping[str, Action | None] = {"stop": "stop", "pause": "pause", "resume": None}
 
 
 async def control(visit: Visit) -> Page:
     """Do what a button says, and show the run again."""
     run_id = str(visit.scope["path_params"]["run_id"])
-    action, form = visit.form.get("action", ""), visit.form
+    action = visit.form.get("action", "")
+    form = visit.form
     if action in _HOLDS:
         subject = form.get("subject", run_id)
         await hold(visit.runtime, subject, _HOLDS[action], _said(visit), visit.tenant)
@@ -203,13 +212,15 @@ async def control(visit: Visit) -> Page:
 
 
 def _said(visit: Visit) -> ControlBody:
-    reason, author = visit.form.get("reason", "")[:MAX_REASON], visit.form.get("author", "")[:80]
+    reason = visit.form.get("reason", "")[:MAX_REASON]
+    author = visit.form.get("author", "")[:80]
     return ControlBody(reason=reason, author=author or visit.access.author)
 
 
 async def _linked(visit: Visit) -> Control:
     """The open question of a signed link. Raises: NotFound, also for a link that was used."""
-    holds, given = visit.runtime.holds, visit.scope["path_params"]
+    holds = visit.runtime.holds
+    given = visit.scope["path_params"]
     await holds.refresh()
     held = [each for each in holds.listed() if each.subject == given["subject"]]
     question = held[0].question if held else None
@@ -225,8 +236,10 @@ async def _linked(visit: Visit) -> Control:
 
 async def answer_by_link(visit: Visit) -> Page:
     """The question of a signed link, with one button: opening a link answers nothing."""
-    asked, yes = await _linked(visit), visit.scope["path_params"]["answer"] == "yes"
-    run, done = None, visit.scope["method"] == "POST"
+    asked = await _linked(visit)
+    yes = visit.scope["path_params"]["answer"] == "yes"
+    run = None
+    done = visit.scope["method"] == "POST"
     if done:
         await answer(visit.runtime, asked.subject, yes, _said(visit), None)
         act = "approve" if yes else "deny"
@@ -238,7 +251,8 @@ async def answer_by_link(visit: Visit) -> Page:
 
 
 async def _allow(visit: Visit, form: Any) -> None:
-    limits, lifted = dict[str, float](), form.get("action") == "lift"
+    limits = dict[str, float]()
+    lifted = form.get("action") == "lift"
     if not lifted:
         with params.naming("limit"):
             limits[form.get("metric", "")] = float(form.get("limit") or "0")
@@ -256,7 +270,8 @@ async def _root(visit: Visit, run: RunRecord) -> str:
 
 
 async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
-    budgets, ledger = visit.runtime.accounting.budgets(), visit.runtime.accounting.ledger
+    budgets = visit.runtime.accounting.budgets()
+    ledger = visit.runtime.accounting.ledger
     own = [budget.name for budget in budgets if budget.scopes in (("run",), ("tree",))]
     keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
     found = await ledger.accounts(keys[:_ACCOUNTS]) if keys else ()
@@ -320,7 +335,8 @@ async def show(visit: Visit) -> Page:
     """The run's page, or only its chart."""
     trace = await find_trace(visit, content=False)
     chart = RunChart.of(trace, thresholds(visit.runtime.settings))
-    run, settings = trace.run, visit.runtime.settings
+    run = trace.run
+    settings = visit.runtime.settings
     calls = sum(step.call is not None for step in trace.steps)
     values = {
         "title": f"Run {run.id}",
@@ -378,7 +394,8 @@ async def show_text(visit: Visit) -> Page:
 
 async def set_outcome(visit: Visit) -> Page:
     """Store the outcome that the operator chose, of the run or of every run that is ticked."""
-    outcome, own = visit.form.get("outcome", ""), visit.scope["path_params"].get("run_id")
+    outcome = visit.form.get("outcome", "")
+    own = visit.scope["path_params"].get("run_id")
     if outcome not in OUTCOMES:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
     ticked = [n.removeprefix(_TICKED) for n in visit.form if n.startswith(_TICKED)]

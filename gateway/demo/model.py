@@ -77,19 +77,24 @@ def run_agent(client: OpenAI, folder: Path, *, model: str, max_calls: int) -> It
     """Call the model until it answers without a tool call, or the limit is reached."""
     for name, text in SCRIPT.files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    messages, tools = list(SCRIPT.messages), SCRIPT.tools
+    messages = list(SCRIPT.messages)
+    tools = SCRIPT.tools
     for _ in range(max_calls):
         raw = client.chat.completions.with_raw_response.create(
             model=model, messages=messages, tools=tools
         )
         said = json.loads(raw.text)
-        message, action, failed = said["choices"][0]["message"], "", False
+        message = said["choices"][0]["message"]
+        action = ""
+        failed = False
         messages.append(message)
         for call in message.get("tool_calls", ()):
-            name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+            name = call["function"]["name"]
+            arguments = json.loads(call["function"]["arguments"])
             result = _use(folder, name, **arguments)
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-            failed, action = "FAILED" in result, " ".join([name, *list(arguments.values())[:1]])
+            failed = "FAILED" in result
+            action = " ".join([name, *list(arguments.values())[:1]])
         answer = None if action else message["content"]
         about: Any = {"headers": dict(raw.headers), "usage": said["usage"], "action": action}
         yield Turn(**about, failed=failed, answer=answer)
@@ -115,7 +120,8 @@ class ScriptedModel:
             message["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
         # The usual rule of thumb: four characters per token.
-        sent, received = len(body) // 4, 40 + len(text) // 4
+        sent = len(body) // 4
+        received = 40 + len(text) // 4
         usage = {"prompt_tokens": sent, "completion_tokens": received}
         about = {"id": "chatcmpl-demo", "object": "chat.completion", "created": int(time.time())}
         usage["total_tokens"] = sent + received

@@ -49,7 +49,8 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
         console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
         alone = demo.shown(console, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
-        steered, advice = demo.shown(console, "on"), demo.model.advice
+        steered = demo.shown(console, "on")
+        advice = demo.model.advice
         console.print(_comparison(alone, steered))
     console.print(_closing(advice))
     return alone[-1].answer is None and steered[-1].answer is not None

@@ -96,8 +96,14 @@ class SteeredRequest(ChatRequest):
     """A request in any dialect, over the client's own bytes."""
 
     __slots__ = (
-        *("addressed", "dialect", "earlier", "named", "opaque", "own_messages"),
-        *("previous_response_id", "transcript"),
+        "addressed",
+        "dialect",
+        "earlier",
+        "named",
+        "opaque",
+        "own_messages",
+        "previous_response_id",
+        "transcript",
     )
 
     addressed: Addressed | None  # None: the body names the model
@@ -134,7 +140,8 @@ class SteeredRequest(ChatRequest):
 
     def complete(self, named: Mapping[str, Any], earlier: "EarlierHistory | None") -> None:
         """Add to the transcript what the upstream stores of it."""
-        self.named, self.earlier = named, earlier
+        self.named = named
+        self.earlier = earlier
         own = self.own_messages
         own = ResolvedReferences(own, named) if named else own
         self.transcript = own if earlier is None else earlier.followed_by(own)
@@ -215,7 +222,8 @@ class Dialect(ABC):
         Raises: BadRequest: `param` names the key that is wrong."""
         body = known.read(raw, loads) if known is not None else None
         if body is None:
-            body, known = parse_object(raw, loads), None
+            body = parse_object(raw, loads)
+            known = None
         if addressed is not None:
             body |= self.members(addressed, body)
         _check(body)
@@ -293,7 +301,8 @@ class Dialect(ABC):
 
     def compacts(self, request: SteeredRequest) -> bool:
         """Whether an agent has its history summarised, to continue with the summary instead."""
-        messages, tools = request.own_messages, request.body.get("tools")
+        messages = request.own_messages
+        tools = request.body.get("tools")
         said = split_ending(messages[-1])[0] if messages else ""
         # opencode adds one tool that is never called.
         few = bool(said) and (not isinstance(tools, list) or len(tools) < 2)
@@ -431,7 +440,8 @@ class ResolvedReferences(MessagesView):
     __slots__ = ("_items", "_known")
 
     def __init__(self, items: Sequence[Any], known: Mapping[str, Any]) -> None:
-        self._items, self._known = items, known
+        self._items = items
+        self._known = known
 
     def __len__(self) -> int:
         return len(self._items)
@@ -447,7 +457,9 @@ class WithFirst(MessagesView):
     __slots__ = ("_first", "_rest", "_times")
 
     def __init__(self, first: Any, rest: Sequence[Any], times: int = 1) -> None:
-        self._first, self._rest, self._times = first, rest, times
+        self._first = first
+        self._rest = rest
+        self._times = times
 
     def __len__(self) -> int:
         return self._times + len(self._rest)

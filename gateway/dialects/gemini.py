@@ -166,7 +166,10 @@ class GeminiDialect(Dialect):
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         """See Dialect. No mark ends the events: a finish reason does, once the usage is known, or
         the end of the stream. An array of answers ends with its bracket."""
-        text, chunks, is_array, is_cut = stream.strip(), [], False, False
+        text = stream.strip()
+        chunks = []
+        is_array = False
+        is_cut = False
         if text[:1] in (b"[", b"{"):
             is_array = True
             try:
@@ -177,7 +180,8 @@ class GeminiDialect(Dialect):
         else:
             chunks = list(events_of(stream, loads))
         answer = _Joined(chunks)
-        finished, view = answer.finished, chat_view(answer.body)
+        finished = answer.finished
+        view = chat_view(answer.body)
         return StreamRead(
             completion=view if finished and not answer.failure else None,
             partial=None if finished else view,
@@ -214,7 +218,8 @@ class Contents(MessagesView):
     __slots__ = ("_contents", "_heard", "_made")
 
     def __init__(self, contents: Sequence[Any], heard: bool = False) -> None:
-        self._contents, self._heard = contents, heard
+        self._contents = contents
+        self._heard = heard
         self._made: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -396,7 +401,8 @@ def chat_view(body: Json) -> ChatView:
 
 
 def _choice(index: int, candidate: Json) -> dict[str, Any]:
-    content, calls = [], []
+    content = []
+    calls = []
     for block in _blocks(candidate["parts"]):
         if isinstance(block, dict) and block.get("type") == "tool_use":
             function = {"name": block["name"], "arguments": json_text(block["input"])}

@@ -49,7 +49,8 @@ class BlockAssembler:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """One parsed event."""
-        index, delta = event.get("index"), event.get("delta")
+        index = event.get("index")
+        delta = event.get("delta")
         match event.get("type"):
             case "message_start":
                 self._head = {**as_mapping(event.get("message"))}
@@ -157,7 +158,8 @@ class MessagesDialect(Dialect):
                     at = edit.position - 1
                     splices.append(insert_message(request, at, edit.role, edit.text))
                 case AppendToResult():
-                    at, texts = edit.index - 1, edit.texts
+                    at = edit.index - 1
+                    texts = edit.texts
                     splices += append_to_message(request, at, texts, as_parts=True)
         return splices
 
@@ -208,7 +210,8 @@ class MessagesDialect(Dialect):
 def chat_view(message: Mapping[str, Any]) -> ChatView:
     """A complete message in the shape of a chat completion. Text and the blocks of tools that ran
     at the provider stay in the content; calls are separate."""
-    content, calls = [], []
+    content = []
+    calls = []
     for block in message.get("content") or ():
         if isinstance(block, dict) and block.get("type") == "tool_use":
             function = {"name": block.get("name"), "arguments": json_text(block.get("input"))}

@@ -64,7 +64,8 @@ def messages(body: Body, text: str, number: str) -> bytes:
     }
     if body.get("stream") is not True:
         return whole(message)
-    block, place = {"type": "text", "text": ""}, {"index": 0}
+    block = {"type": "text", "text": ""}
+    place = {"index": 0}
     events: list[Mapping[str, Any]] = [
         {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
         {"type": "content_block_start", **place, "content_block": block},
@@ -124,7 +125,8 @@ def responses(body: Body, text: str, number: str, at: int) -> bytes:
     begun = {**response, "status": "in_progress", "output": [], "usage": None}
     output = {"output_index": 0}
     place = {"item_id": item["id"], **output, "content_index": 0}
-    kind, opened = "response.output_text", {**item, "status": "in_progress", "content": []}
+    kind = "response.output_text"
+    opened = {**item, "status": "in_progress", "content": []}
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": begun},
         {"type": "response.in_progress", "response": begun},

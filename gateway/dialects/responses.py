@@ -190,11 +190,13 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     ended = False
     known, failure, odd = known_events(stream, loads, "response.")
     for data in known:
-        kind, response = data["type"], data.get("response")
+        kind = data["type"]
+        response = data.get("response")
         if kind == "response.output_item.done":
             items.append(data.get("item"))
         elif kind in _SETTLED or f"response.{as_mapping(response).get('status')}" in _SETTLED:
-            settled, ended = (response if isinstance(response, dict) else {}), True
+            settled = response if isinstance(response, dict) else {}
+            ended = True
         elif isinstance(response, dict):
             begun = response
     if settled and not settled.get("output"):
@@ -222,7 +224,8 @@ def _read(response: dict[str, Any], *, ended: bool, failure: Refusal | None = No
 
 def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     """A response in the shape of a chat completion; None for one that failed or is not finished."""
-    status, output = response.get("status"), response.get("output")
+    status = response.get("status")
+    output = response.get("output")
     if status not in ("completed", "incomplete", None) or not isinstance(output, list):
         return None
     items = [item for item in output if isinstance(item, dict)]

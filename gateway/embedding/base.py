@@ -73,7 +73,8 @@ class CachedEmbedder:
     def __init__(self, inner: Embedder, entries: int) -> None:
         self._inner = inner
         self._vectors: LRUCache[bytes, Vector[float]] = LRUCache(entries)
-        self.embedder_id, self.dimensions = inner.embedder_id, inner.dimensions
+        self.embedder_id = inner.embedder_id
+        self.dimensions = inner.dimensions
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One vector per text, in order; only texts not in the cache are embedded."""

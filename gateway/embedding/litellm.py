@@ -52,7 +52,8 @@ class LiteLLMEmbedder:
         if self._meter is None:
             vectors, _ = await _embed(self._call, self._settings, texts)
         else:
-            asked, model = "\n".join(texts), self._settings.model
+            asked = "\n".join(texts)
+            model = self._settings.model
             spent = await self._meter.admit(model, asked, answers=False)
             if spent is None:
                 raise EmbeddingError(f"{self.embedder_id}: a budget is used up")

@@ -55,7 +55,8 @@ class WordPiece:
     def _pieces(self, word: str) -> tuple[int, ...]:
         if len(word) > MAX_WORD_CHARS:
             return ()
-        ids, start = [], 0
+        ids = []
+        start = 0
         while start < len(word):
             prefix = "##" if start else ""
             for end in range(min(len(word), start + self._longest), start, -1):

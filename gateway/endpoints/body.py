@@ -27,7 +27,8 @@ is slow or gone. b"" only asks; False for an answer that cannot be written so.""
 OnGone = Callable[[Callable[[], None]], None]
 """Takes a function to call when the client has disconnected before its answer is complete; it calls
 it at once for a client that has."""
-WRITE_NOW, ON_GONE = "gateway.write_now", "gateway.on_gone"
+WRITE_NOW = "gateway.write_now"
+ON_GONE = "gateway.on_gone"
 """Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them."""
 SOCKET = "gateway.socket"
 """The key of a scope's extensions under which a message of a WebSocket has its connection."""
@@ -121,7 +122,8 @@ class Upload:
 
 async def _body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> AsyncIterator[bytes]:
     _check_size(int(header(headers, b"content-length") or 0), limit)
-    size, more = 0, True
+    size = 0
+    more = True
     while more:
         chunk, more = await _next_chunk(receive)
         size += len(chunk)

@@ -118,7 +118,8 @@ class Edge:
             await self.app(scope, receive, answer.send)
         except ClientGone:
             exchange.response.client_gone = True
-            exchange.response.status, exchange.response.error = _CLIENT_CLOSED, "client_gone"
+            exchange.response.status = _CLIENT_CLOSED
+            exchange.response.error = "client_gone"
         except GatewayError as exc:
             exchange.response.error = exc.label
             await answer.error(exc)
@@ -168,7 +169,8 @@ class Edge:
         log("request", **_line(exchange, duration, overhead))
 
     def _count_tokens(self, upstream: UpstreamInfo) -> None:
-        usage, counter = upstream.tokens, self._metrics.tokens
+        usage = upstream.tokens
+        counter = self._metrics.tokens
         if upstream.usage_estimated:
             counter = self._metrics.estimated_tokens
             self._metrics.estimated_calls.inc()
@@ -257,7 +259,8 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
 
 
 def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str, Any]:
-    request, upstream = exchange.request, exchange.upstream
+    request = exchange.request
+    upstream = exchange.upstream
     line: dict[str, Any] = {"request_id": request.id, "method": request.method}
     line |= {"path": request.path, "status": exchange.response.status}
     line |= {"duration_ms": round(duration_s * 1000, 2), "overhead_ms": round(overhead_s * 1000, 3)}

@@ -102,7 +102,8 @@ class HttpProtocol(HttpToolsProtocol):
             if self._offered:
                 self._without_offer(data[end.args[0] :])
             else:  # what follows is not HTTP: it must not be read as another request
-                self._deaf, self.cycle.keep_alive = True, False
+                self._deaf = True
+                self.cycle.keep_alive = False
                 self._early += data[end.args[0] :]
         except httptools.HttpParserError:
             self._refuse(self._refusal or BadRequest("Invalid HTTP request received."))
@@ -304,7 +305,8 @@ class HttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _without_offer(self, rest: bytes) -> None:
-        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        method = self.parser.get_method()
+        version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         lines += [b"%b: %b" % (k, v) for k, v in self.headers if k not in _OFFER]
         self.parser = httptools.HttpRequestParser(self)

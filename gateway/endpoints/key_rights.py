@@ -51,8 +51,16 @@ _MAY_NAME: Final = re.compile(
 )
 # What names a stored thing, and members that hold the words of tools and schemas instead.
 _STORES: Final = (
-    *("file_id", "file_ids", "fileUri", "file_uri", "s3Location", "vector_store_ids", "retrieval"),
-    *("fileSearch", "file_search", "promptVariables"),
+    "file_id",
+    "file_ids",
+    "fileUri",
+    "file_uri",
+    "s3Location",
+    "vector_store_ids",
+    "retrieval",
+    "fileSearch",
+    "file_search",
+    "promptVariables",
 )
 _OF_TOOLS: Final = ("args", "input", "response", "parameters", "input_schema", "inputSchema")
 _RIGHTS: Final = "auth.rights, or the key's own"
@@ -174,7 +182,8 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
     """(kind, id) of the things stored at the provider that a body names."""
     # What a cloud's dialect has read has members in the words of others.
     body = parse_object(request.raw, json.loads) if at_cloud else request.whole
-    found, waiting = [], list[Any]([body])
+    found = []
+    waiting = list[Any]([body])
     for item in _mappings(body.get("input")):
         name = item.get("id")
         bare = item.get("type") is None and not item.keys() & {"role", "content"}
@@ -226,7 +235,8 @@ def _is_limited(services: Services, principal: Principal) -> bool:
 
 def _rights(services: Services, principal: Principal) -> Sequence[KeyRights | KeyTerms]:
     """The limits of a key: its own, and entries for it, its tenant and all. All of them hold."""
-    rights, terms = services.settings.auth.rights, principal.terms
+    rights = services.settings.auth.rights
+    terms = principal.terms
     own = [] if terms is None or terms.routes == terms.models == ("*",) else [terms]
     if not rights or not principal.key:
         return own

@@ -128,7 +128,8 @@ class CountedCall:
 
     def _model(self, content: bytes) -> str:
         """The name whose prices hold: the fallback's, if that answered."""
-        asked, answered = self.admission.subject.model, self.exchange.upstream.deployment
+        asked = self.admission.subject.model
+        answered = self.exchange.upstream.deployment
         if not asked:
             found = _MODEL.search(content)
             return found[1].decode("utf-8", "replace") if found else ""
@@ -141,7 +142,8 @@ class _CountedAnswer:
     where that can be held back: a stream is not delayed."""
 
     def __init__(self, response: LaneResponse, call: CountedCall, limit_bytes: int) -> None:
-        self.status, self.headers = response.status, response.headers
+        self.status = response.status
+        self.headers = response.headers
         self.usage = response.usage
         self._response = response
         self._call = call
@@ -204,7 +206,8 @@ class PassThrough:
         with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
-            exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            exchange.request.tenant = principal.tenant
+            exchange.request.key = principal.key
             share.key = principal.key
             if principal.terms is not None:
                 exchange.request.labels = principal.terms.labels()
@@ -222,7 +225,8 @@ class PassThrough:
             how = counted_how(call.method, call.path, headers)
             content_type = header(headers, b"content-type")
             as_json = scope["method"] == "POST" and content_type.startswith(b"application/json")
-            raw, upload = b"", None
+            raw = b""
+            upload = None
             if as_json or (services.budgets is not None and how not in ("", "free")):
                 raw = await read_body(headers, receive, exchange, limit, share)
             elif _has_body(headers):
@@ -265,7 +269,8 @@ class PassThrough:
         found = _ABOUT_ANSWER.fullmatch(scope["path"])
         if found is None:
             return None, None
-        stored, asked = self._runtime.stored_answers, (tenant, found[1])
+        stored = self._runtime.stored_answers
+        asked = (tenant, found[1])
         polls = (scope["method"] == "POST") == bool(found[2]) and asked in stored.pending
         return asked if polls else None, stored.echoes.find(*asked)
 
@@ -350,7 +355,8 @@ async def _send_json(
         return await _to_keeper(services, exchange, call, raw)
     delivery = await services.dispatcher.send(call, model, native_only=True)
     target = delivery.target
-    exchange.upstream.lane, exchange.upstream.deployment = target.lane, target.name
+    exchange.upstream.lane = target.lane
+    exchange.upstream.deployment = target.name
     return delivery.response
 
 
@@ -381,7 +387,8 @@ async def _to_keeper(
         headers.append((b"content-length", length))
     url = target_url(target.api_base, call.path, call.query)
     if target.seat:
-        sign, refusal = services.dispatcher.signer.signed, call.instead_of_operator_key
+        sign = services.dispatcher.signer.signed
+        refusal = call.instead_of_operator_key
         headers = await sign(target, call.method, url, headers, content, refusal)
     try:
         return await services.native.send(call.method, url, headers, content)

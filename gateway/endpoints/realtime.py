@@ -90,7 +90,8 @@ Talk = Callable[[Handshake, Streams], Awaitable[None]]
 class RealtimeEndpoint:
     """Relays WebSockets; a request for anything else is passed through."""
 
-    route, path = "passthrough", "/realtime"
+    route = "passthrough"
+    path = "/realtime"
     refused_as_http: ClassVar[frozenset[int]] = frozenset()
     """Statuses of a refusal after which the client is to use HTTP."""
 
@@ -110,7 +111,8 @@ class RealtimeEndpoint:
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
-            exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            exchange.request.tenant = principal.tenant
+            exchange.request.key = principal.key
             seat = services.table.seats.of(raw_path_of(scope), headers)
             call = UpstreamCall(
                 method="GET",
@@ -163,7 +165,8 @@ async def _ask(
     services: Services, exchange: Exchange, call: UpstreamCall, target: Target
 ) -> Handshake:
     """The upstream's answer to the client's request for a WebSocket."""
-    exchange.upstream.lane, exchange.upstream.deployment = "native", target.name
+    exchange.upstream.lane = "native"
+    exchange.upstream.deployment = target.name
     url = target_url(target.api_base, call.path, call.query)
     out = outgoing_headers(call, target, services.dispatcher.instance)
     started = time.perf_counter()

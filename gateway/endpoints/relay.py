@@ -322,7 +322,9 @@ class Relay:
         watch = self._whole = ResponseWatch(encoding, self._limit)
         self._count(watch)
         chunks: list[bytes] = []
-        iterator, size, asked = aiter(response), 0, time.perf_counter()
+        iterator = aiter(response)
+        size = 0
+        asked = time.perf_counter()
         async for chunk in iterator:
             watch.feed(chunk)
             chunks.append(chunk)

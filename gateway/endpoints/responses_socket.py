@@ -59,7 +59,9 @@ from gateway.wire.sse import SSEDecoder
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "error")
 _USES_NOTHING: Final = ("response.cancel", "response.processed")
 """Messages that ask for no tokens; where keys or budgets count those, no others pass."""
-_MOST_WAITING, _MOST_EVENTS, _MOST_WARM = 4, 64, 2
+_MOST_WAITING = 4
+_MOST_EVENTS = 64
+_MOST_WARM = 2
 _FIRST: Final = asyncio.FIRST_COMPLETED
 _LOOK_S = 1.0  # how often an idle connection looks whether the gateway is shutting down
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-", b"x-request-id")
@@ -85,7 +87,8 @@ class ResponsesSocket(RealtimeEndpoint):
         self, services: Services, scope: Scope, principal: Principal, call: UpstreamCall
     ) -> tuple[Target, Talk]:
         require_route(services, principal, self.path)
-        table, exchange = services.table, scope[EXCHANGE]
+        table = services.table
+        exchange = scope[EXCHANGE]
         target = table.default.for_client(RESPONSES, "", call.seat)
         own = [name for name, _ in call.headers if name not in principal.key_headers]
         known = not principal.key or target.api_key is not None or b"authorization" in own
@@ -183,7 +186,8 @@ class _Connection:
         self._worker = spawn(self._answer_all())
         ways = [spawn(self._from_client()), spawn(self._from_upstream())]
         try:
-            done, unfinished = set[asyncio.Task[None]](), set(ways)
+            done = set[asyncio.Task[None]]()
+            unfinished = set(ways)
             while not done:
                 done, unfinished = await asyncio.wait(ways, timeout=_LOOK_S, return_when=_FIRST)
                 if runtime.draining and self._idle.is_set():
@@ -270,10 +274,12 @@ class _Connection:
             if self._waiting.empty():
                 self._idle.set()
             raw, request = await self._waiting.get()
-            self.answer_id, self._prepares = "", None
+            self.answer_id = ""
+            self._prepares = None
             await self._answer(raw, request)
             self._on_gone = lambda: None
-            events, self._events = self._events, None
+            events = self._events
+            self._events = None
             if events is not None:
                 self._said(events)
                 while not events.empty():
@@ -294,7 +300,9 @@ class _Connection:
 
     async def _answer(self, raw: bytes, request: ChatRequest) -> None:
         """Have the application answer a message."""
-        decoder, start, refusal = SSEDecoder(), dict[str, Any](), b""
+        decoder = SSEDecoder()
+        start = dict[str, Any]()
+        refusal = b""
 
         async def receive() -> Message:
             return {"type": "http.request", "body": raw, "more_body": False}
@@ -319,7 +327,8 @@ class _Connection:
                     if event.data:
                         await self._say(event.data.decode())
 
-        self._is_silent, self._shown = False, (b"", "")
+        self._is_silent = False
+        self._shown = (b"", "")
         await self.app(self._as_http(request), receive, send)
 
     async def _say(self, text: str) -> None:
@@ -358,7 +367,8 @@ class _Connection:
 
     def bind(self, services: Services, prepared: PreparedRequest, sending: UpstreamCall) -> None:
         """Send a request over this connection. Raises: NotFound: its model is served elsewhere."""
-        asked, routed = prepared.request.model, prepared.call.model
+        asked = prepared.request.model
+        routed = prepared.call.model
         own = self._target_of(services, asked)
         if own is None:
             raise NotFound(f"{asked!r} is not served on this WebSocket; use HTTP", status=426)
@@ -370,7 +380,9 @@ class _Connection:
 
     def _target_of(self, services: Services, model: str) -> Target | None:
         """The deployment of a model at this very host, with this very key; None if it has none."""
-        table, seat, own = services.table, self.call.seat, self._host
+        table = services.table
+        seat = self.call.seat
+        own = self._host
         for each in table.resolve(model) if seat is None else table.seated(model):
             target = each.for_client(RESPONSES, "", seat)
             same = target.api_base == own.api_base and target.api_key == own.api_key

@@ -55,7 +55,8 @@ class SteeredEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
-        exchange.route, exchange.response.error_body = self.dialect.route, self.dialect.error_body
+        exchange.route = self.dialect.route
+        exchange.response.error_body = self.dialect.error_body
         headers: RawHeaders = scope["headers"]
         in_use = self.runtime.services.in_use()
         with in_use as services, self.room.share(services.settings.server) as share:
@@ -64,7 +65,8 @@ class SteeredEndpoint:
             share.key = principal.key
             path = raw_path_of(scope)
             seat = services.table.seats.of(path, headers)
-            query, asked = scope["query_string"], self.dialect.addressed(path)
+            query = scope["query_string"]
+            asked = self.dialect.addressed(path)
             asked = asked and replace(asked, query=query)
             if asked is None and "{" in self.dialect.path:
                 raise NotFound("letters of this path are percent-encoded: its model is not read")
@@ -81,7 +83,8 @@ class SteeredEndpoint:
                 request = await self._parse(services, exchange.request.tenant, packed.plain, asked)
             if socket is not None:
                 socket.prepare(request)
-            exchange.request.model, exchange.request.streamed = request.model, request.stream
+            exchange.request.model = request.model
+            exchange.request.streamed = request.stream
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 about = exchange, request, headers, principal.terms
                 prepared = await self.pipeline.prepare(services, *about)
@@ -112,7 +115,8 @@ class SteeredEndpoint:
     ) -> None:
         response = await self.pipeline.send(services, prepared, sending)
         try:
-            hidden, echo = prepared.asked_usage, prepared.echo()
+            hidden = prepared.asked_usage
+            echo = prepared.echo()
             await relay.answer(response, prepared.request.stream, hidden, echo)
         finally:
             await response.aclose()
@@ -120,7 +124,8 @@ class SteeredEndpoint:
     def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
         """The caller, noted in the record of the request."""
         principal = self.auth.principal(scope)
-        exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+        exchange.request.tenant = principal.tenant
+        exchange.request.key = principal.key
         if principal.terms is not None:
             exchange.request.labels = principal.terms.labels()
         return principal

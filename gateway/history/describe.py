@@ -9,7 +9,14 @@ from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping, as_text
 
 _ABOUT = (
-    *("plan", "file_path", "pattern", "query", "url", "path", "description", "prompt"),
+    "plan",
+    "file_path",
+    "pattern",
+    "query",
+    "url",
+    "path",
+    "description",
+    "prompt",
     "target_file",
 )
 """Arguments that say best what a call is about, in this order. Source: tools of the clients."""

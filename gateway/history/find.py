@@ -36,7 +36,9 @@ class Found(Struct, frozen=True, kw_only=True):
         assert self.format is not None, "only a file of a known format has sessions"
         sessions = list(self.format.read(log))
         for first in sessions[:1]:
-            first.lines, first.unread, first.reasons = log.seen, log.unread, dict(log.reasons)
+            first.lines = log.seen
+            first.unread = log.unread
+            first.reasons = dict(log.reasons)
         yield from sessions
 
 
@@ -70,7 +72,8 @@ def identify(path: Path) -> Found:
         return replace(found, problem=f"{path}: neither a file nor a folder")
     try:
         log = found.open()
-        head, name = log.head(), log.name
+        head = log.head()
+        name = log.name
     except ConfigError as exc:
         return replace(found, problem=str(exc))
     if not head.strip():

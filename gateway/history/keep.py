@@ -78,7 +78,9 @@ class Keeper:
         tenant: str = DEFAULT_TENANT,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._stores, self._settings, self._tenant = stores, settings, tenant
+        self._stores = stores
+        self._settings = settings
+        self._tenant = tenant
         self._now = now
         self._policy = settings.policy()
         self._roots: dict[str, str] = {}  # of sub-agents: the session at the root of their tree
@@ -122,7 +124,9 @@ class Keeper:
         self, session: Session, answers: Sequence[int], record: ConversationRecord
     ) -> None:
         """Commit the answers that `record` does not have, a few at a time."""
-        rows, known, runs = self._rows(session, record), record.message_count, dict[str, None]()
+        rows = self._rows(session, record)
+        known = record.message_count
+        runs = dict[str, None]()
         for position in answers:
             if position < known:
                 rows.skip(position)
@@ -202,7 +206,9 @@ class _Rows:
     def __init__(
         self, history: RecordedHistory, source: _Source, conversation: ConversationRecord
     ) -> None:
-        self._history, self._source, self._conversation = history, source, conversation
+        self._history = history
+        self._source = source
+        self._conversation = conversation
         self._newest: RunUpdate | None = None
         self._steps: list[StepRow] = []
         self._acts: list[ActOfPerson] = []
@@ -217,7 +223,8 @@ class _Rows:
 
     def add(self, position: int) -> None:
         """Add the rows of the next answer."""
-        before, answered = self._newest, self._history.fold.current.snapshot()
+        before = self._newest
+        answered = self._history.fold.current.snapshot()
         outcomes = self._history.read_to(position)
         update = self._update(position)
         is_new = before is None or before.id != update.id
@@ -232,15 +239,20 @@ class _Rows:
         """Rows added since the last time, for one commit."""
         now = list(self._runs.values()), self._steps, self._acts
         runs, steps = records.with_acts(*now, masks_secrets=self._source.masks_secrets)
-        self._runs, self._steps, self._acts, self.waiting = {}, [], [], 0
+        self._runs = {}
+        self._steps = []
+        self._acts = []
+        self.waiting = 0
         return CallRecord(conversation=conversation, runs=runs, steps=steps)
 
     def _update(self, position: int) -> RunUpdate:
         """The run as it is after the answer at a position."""
-        run, name = self._history.fold.current, self._conversation.id
+        run = self._history.fold.current
+        name = self._conversation.id
         at = self._source.times[position]
         ends = self._history.ends_run(self._source.session.messages[position])
-        call, newest = self._source.calls.get(position), self._newest
+        call = self._source.calls.get(position)
+        newest = self._newest
         model = call.model_requested if call is not None else ""
         if newest is None or newest.sequence != run.index:
             task = title_of(task_of(self._history.window, run.start))
@@ -263,7 +275,9 @@ class _Rows:
         return self._newest
 
     def _begun(self, run: RunUpdate) -> WorkloadRun:
-        agent, model, tenant = run.agent, run.model_requested, self._conversation.tenant
+        agent = run.agent
+        model = run.model_requested
+        tenant = self._conversation.tenant
         workload = workload_of(tenant, agent, (), model)  # no log says which tools were offered
         return WorkloadRun(
             run_id=run.id,
@@ -284,21 +298,24 @@ class _Rows:
         self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
     ) -> None:
         """Note what the person did since the answer before this one, as it is noted live."""
-        since, human = self._since_answer(), self._source.session.human
+        since = self._since_answer()
+        human = self._source.session.human
         if len(since) == len(self._history.window):
             since = []  # the task, or the summary that begins a shorter history
         new = range(position - len(since), position + 1)
         # An interruption that no message of the client names.
         cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
         cut = cut and not any(map(is_interruption, said_in(since)))
-        name, fold = self._conversation.id, self._history.fold
+        name = self._conversation.id
+        fold = self._history.fold
         self._acts += records.acts_of(name, fold, outcomes, since, last=answered, cut=cut)
 
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
     ) -> list[StepRow]:
         """The steps that a request completed, and the step at which it was made, with its call."""
-        conversation, window = self._conversation.id, self._history.window
+        conversation = self._conversation.id
+        window = self._history.window
         run = self._history.fold.current
         at = self._source.times[position]
         rows = {

@@ -76,7 +76,8 @@ class LogFile:
     def document(self) -> object:
         """The value of a file that is one JSON document; None, and noted, if it is none. Raises
         ConfigError: the file cannot be read."""
-        values, self.seen = _values(self.text().encode("utf-8", "surrogatepass")), 1
+        values = _values(self.text().encode("utf-8", "surrogatepass"))
+        self.seen = 1
         if not values:
             self.skip("not JSON", 0)
         return next(iter(values), None)
@@ -134,7 +135,9 @@ def _values(line: bytes) -> list[Any]:
         return [orjson.loads(line)]
     except orjson.JSONDecodeError:
         text = line.decode("utf-8-sig", "replace").strip()
-    values, at, mended = [], 0, False
+    values = []
+    at = 0
+    mended = False
     while at < len(text):
         while text[at].isspace():
             at += 1
@@ -144,7 +147,8 @@ def _values(line: bytes) -> list[Any]:
         except (json.JSONDecodeError, RecursionError) as exc:
             if mended or not str(exc).startswith("Invalid"):
                 break
-            text, mended = text[:at] + _BACKSLASH.sub(_escaped, text[at:]), True
+            text = text[:at] + _BACKSLASH.sub(_escaped, text[at:])
+            mended = True
     return values
 
 

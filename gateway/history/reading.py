@@ -187,7 +187,8 @@ def recording_of(session: Session) -> Recording:
 def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], list[int]]:
     """The outcomes of the scored steps, and the position of the message of every step. A step that
     got a late result has its last outcome."""
-    reader, starts = StepReader(), []
+    reader = StepReader()
+    starts = []
     for position, message in enumerate(session.messages):
         if reader.read(message) is Change.OPENED:
             starts.append(position)
@@ -234,7 +235,8 @@ def is_alarm(outcome: StepOutcome) -> bool:
 
 
 def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
-    found, before = [], False
+    found = []
+    before = False
     for outcome in outcomes:
         now = is_alarm(outcome)
         if now and not before:

@@ -22,7 +22,8 @@ _BEFORE = 5  # steps before a place that its command shows
 
 def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
     """Print the summary. `options`: those of this call that a command to read more needs."""
-    total, command = summary.total, shlex.join(["gateway", "history", *options])
+    total = summary.total
+    command = shlex.join(["gateway", "history", *options])
     sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
     console.print(Text(f"{sessions}, {days(summary)}", style="bold"))
     cost = f", {money(total.usd)}" if total.usd else ""
@@ -108,7 +109,8 @@ def acts(summary: Summary) -> str:
 
 
 def _print_place(console: Console, number: int, each: PlaceToLook, command: str) -> None:
-    session, step = each.session, each.place.step
+    session = each.session
+    step = each.place.step
     head = f"{number:2}. {one_line(session.place, _NAME)}, {day_of(session.started)}: "
     what = one_line(each.place.what, max(_LEAST, console.width - len(head)))
     console.print(Text.assemble((head, "yellow"), what))

@@ -162,7 +162,8 @@ def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
     messages. Each of them may hold the id of the session."""
     for name, session in sessions.items():
         if name:
-            session.parent, session.id = session.id, f"{session.id}/{name}"
+            session.parent = session.id
+            session.id = f"{session.id}/{name}"
         if session.messages:
             yield session
 

@@ -87,7 +87,8 @@ _ACTS = {"message": "said", "interrupt": "interrupted", "reject": "rejected the 
 
 def _head(reading: SessionReading) -> str:
     cost = f", {money(reading.usd)}" if reading.usd is not None else ""
-    agent, folder = f"{reading.agent} {reading.version}".strip(), reading.project
+    agent = f"{reading.agent} {reading.version}".strip()
+    folder = reading.project
     names = ", ".join((reading.id, agent, folder or "unknown folder"))
     return (
         f"{one_line(names, 2 * _CHARACTERS)}: "

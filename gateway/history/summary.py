@@ -118,7 +118,8 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
 
 
 def _add_session(summary: Summary, reading: SessionReading) -> None:
-    read, acts = summary.read, summary.acts
+    read = summary.read
+    acts = summary.acts
     if reading.parent:
         read.sub_agents += 1
     else:
@@ -146,7 +147,8 @@ def week_of(moment: float | None) -> str:
 def largest(rows: dict[str, Sums], most: int) -> Sequence[tuple[str, Sums]]:
     """The rows that cost most, then those with most tokens; the rest as one row."""
     ordered = sorted(rows.items(), key=lambda r: (r[1].usd, r[1].tokens.total), reverse=True)
-    shown, rest = ordered[:most], ordered[most:]
+    shown = ordered[:most]
+    rest = ordered[most:]
     if rest:
         sums = Sums()
         for _, each in rest:

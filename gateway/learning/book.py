@@ -37,7 +37,8 @@ class _Shelf:
 
     def fitting(self, query: LessonQuery) -> list[LessonMatch]:
         """The lessons that fit."""
-        found, own = _rules_for(query, self.rules) + _fitting(query, self.by_key), ""
+        found = _rules_for(query, self.rules) + _fitting(query, self.by_key)
+        own = ""
         if any(match.pattern.pattern_id in self.names for match in found):
             heads = [key.split("|")[1] for key in query.keys]
             own = " ".join((query.own().replace("\\n", " "), *heads))
@@ -75,7 +76,8 @@ class LessonBook:
 
     async def shelf(self, tenant: str) -> _Shelf:
         """The tenant's lessons. Raises: StoreError."""
-        known, policy = self._shelves.get(tenant), self.published()
+        known = self._shelves.get(tenant)
+        policy = self.published()
         fresh = known is not None and time.monotonic() - known.read_at < CACHED_S
         if known is not None and fresh and known.policy is policy:
             return known
@@ -131,7 +133,8 @@ def _shelved(stored: Sequence[StoredLesson], published: bool) -> _Shelf:
     gate reads each text, so this is for a thread."""
     shelf = _Shelf(time.monotonic())
     for each in stored:
-        pattern, lesson = each.pattern, each.pattern.lesson
+        pattern = each.pattern
+        lesson = each.pattern.lesson
         read = published or approved(each) if is_rule(pattern) else not is_guess(each)
         if lesson is None or not read:
             continue
@@ -170,7 +173,8 @@ def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[Lesson
     fitting: list[tuple[Pattern, str]] = []
     for stored in rules:
         known = stored.pattern.lesson or Lesson(key="")
-        marks, name = known.applies_when, stored.pattern.pattern_id
+        marks = known.applies_when
+        name = stored.pattern.pattern_id
         due = not query.actions or marks.get("precedes") in doing
         if due and name not in query.exclude:
             fitting.append((stored.pattern, known.key))

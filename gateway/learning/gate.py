@@ -73,7 +73,9 @@ def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -
 def does_harm(text: str) -> bool:
     """Whether a text asks for what installs, fetches, deletes, publishes, overrides or skips a
     check; one that keeps from such an act does not. Names in ticks are read by their parts, too."""
-    named, ticked, keeps = _spelled(text), _spelled(text, "`"), form("keeps_from")
+    named = _spelled(text)
+    ticked = _spelled(text, "`")
+    keeps = form("keeps_from")
     if form("unchecked").search(named) or form("steps").match(ticked):
         return True
     spelled = (text.replace("`", ""), named, ticked)

@@ -43,7 +43,8 @@ SAFE_FROM = 10.0  # e-value against less success from which a lesson is safe: pr
 RETIRE_HARM_ABOVE = 0.90  # probability of harm from which a lesson is retired
 NONE_SUCCEEDED_ABOVE = 0.8  # the same, while no run that was given it has succeeded
 GIVE_UP_AFTER = 120  # decisions after which a lesson that probably does not help is retired
-FIRST_LOOK, LOOK_EVERY = 30, 15
+FIRST_LOOK = 30
+LOOK_EVERY = 15
 """Decisions before a trial is judged for the first time, and between two looks: whoever looks
 after each decision retires by chance. Source of these: tests/learning/test_trials.py."""
 LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
@@ -122,7 +123,8 @@ def proof_bar(tried: Sequence[Posterior]) -> float:
 
 def judged(found: Posterior, *, active: bool, bar: float = 1 / FALSE_DISCOVERIES) -> Move | None:
     """The move that the last look at the decisions calls for."""
-    held, helps = found.decisions - found.given, found.helps or 0.0
+    held = found.decisions - found.given
+    helps = found.helps or 0.0
     if found.decisions < FIRST_LOOK or min(found.given, held) < LEAST_PER_ARM:
         return None
     fails = RETIRE_HARM_ABOVE if found.success_given else NONE_SUCCEEDED_ABOVE
@@ -158,7 +160,8 @@ def why_not_active(lesson: StoredLesson) -> str:
 
 
 MATTERS = 0.05  # effect, as a difference of probabilities, from which a lesson is worth giving
-LEAST_SHARE, MOST_SHARE = 0.2, 0.5
+LEAST_SHARE = 0.2
+MOST_SHARE = 0.5
 """Limits of the probability with which a lesson in trial is given: a trial is soonest over with
 equal arms; from a probability of harm of .75 on it is given less often."""
 ACTIVE_SHARE = 0.9  # of an active lesson: the rest is the hold-out, which never ends
@@ -202,11 +205,14 @@ def observations(
 ) -> list[Observation]:
     """The decisions whose near outcome is known, in order of time, with the verdicts on their runs.
     `of_person`: for a lesson that a person stated, what may come again is a correction."""
-    found, seen, known = list[Observation](), set[str](), defaultdict[str, list[OutcomeRow]](list)
+    found = list[Observation]()
+    seen = set[str]()
+    known = defaultdict[str, list[OutcomeRow]](list)
     for row in verdicts:
         known[row.run_id].append(row)
     for each in decisions:
-        run_id, rows = each.decision.run_id, known[each.decision.run_id]
+        run_id = each.decision.run_id
+        rows = known[each.decision.run_id]
         if each.recurred is None or (of_person and run_id in seen):
             continue
         success = outcome.verdict == "success" if (outcome := best(rows)) else None
@@ -217,7 +223,8 @@ def observations(
             went_on = success is None and each.calls_to_success is not None
             came_again = soon and not success and not went_on
         recurred = each.recurred or came_again
-        drawn, first = each.decision, run_id not in seen
+        drawn = each.decision
+        first = run_id not in seen
         found.append(Observation(drawn.given, drawn.share, recurred, success, first))
         seen.add(run_id)
     return found
@@ -232,7 +239,8 @@ def posterior(every: Sequence[Observation], *, active: bool = False) -> Posterio
     given, held = (_arm(recurred, of) for of in (True, False))
     success_given, success_held = (_arm(_succeeded(seen), of) for of in (True, False))
     helps, any_help = exceeds(given, held, MATTERS, 0.0)
-    harms, harms_success = 1.0 - any_help, 0.5
+    harms = 1.0 - any_help
+    harms_success = 0.5
     if min(success_given.decisions, success_held.decisions) >= LEAST_PER_ARM:
         harms_success -= exceeds(success_given, success_held, 0.0)[0] - 0.5
     effect = low = high = None
@@ -240,7 +248,8 @@ def posterior(every: Sequence[Observation], *, active: bool = False) -> Posterio
         effect = given.rate - held.rate
         (mean, variance), (mean_held, variance_held) = _moments(given), _moments(held)
         spread = _Z95 * math.sqrt(variance + variance_held)
-        low, high = mean - mean_held - spread, mean - mean_held + spread
+        low = mean - mean_held - spread
+        high = mean - mean_held + spread
     harm = max(harms, harms_success) if last >= FIRST_LOOK else 0.0
     share = min(max(2.0 - 2.0 * harm, LEAST_SHARE), MOST_SHARE)
     return Posterior(
@@ -283,7 +292,9 @@ def e_values(
     It begins with 1 and is ever above 1 / a with probability a at most if the draws are random;
     results may depend on each other and change with time. `bets`: effects, with capital for each,
     in all 1."""
-    logs, good, values = [math.log(capital) for _, capital in bets], 0.5, [1.0]
+    logs = [math.log(capital) for _, capital in bets]
+    good = 0.5
+    values = [1.0]
     for number, (given, share, result) in enumerate(seen, start=1):
         middle = good / number  # rate before this one: the smaller the surprise, the surer the bet
         weight = 4.0 * (1.0 - share if given else -share)
@@ -317,8 +328,10 @@ def _moments(arm: _Arm) -> tuple[float, float]:
 
 def exceeds(larger: _Arm, smaller: _Arm, *by: float) -> list[float]:
     """The probabilities that one arm's rate is above the other's by at least each of these."""
-    density, below = _density(larger.a, larger.b), _density(smaller.a, smaller.b)
-    cumulative, found = [0.0, *accumulate(below)], list[float]()
+    density = _density(larger.a, larger.b)
+    below = _density(smaller.a, smaller.b)
+    cumulative = [0.0, *accumulate(below)]
+    found = list[float]()
     for shift in (_POINTS * each for each in by):
         chance = 0.0
         for index in range(max(0, math.ceil(shift - 0.5)), _POINTS):
@@ -377,10 +390,12 @@ class LessonActions:
             return False
         if status is Status.TRIAL and pattern.lesson.status is Status.ACTIVE:
             return False  # nothing to approve
-        owner, pattern_id = pattern.tenant, pattern.pattern_id
+        owner = pattern.tenant
+        pattern_id = pattern.pattern_id
         moved = await self.store.move(owner, pattern_id, status, reason=reason, at=at)
         if moved and status is Status.ACTIVE:
-            found, version = replace(stored.posterior, share=ACTIVE_SHARE), pattern.lesson.version
+            found = replace(stored.posterior, share=ACTIVE_SHARE)
+            version = pattern.lesson.version
             await self.store.put_posterior(owner, pattern_id, version, found, at)
         return moved
 

@@ -72,8 +72,23 @@ _COMMAND = re.compile(
 _QUOTED = re.compile(r"<<.*|'[^']*'?|\"[^\"]*\"?", re.DOTALL)
 _PASSED = frozenset(
     (
-        *("cat", "cd", "command", "echo", "env", "exec", "export", "grep", "head", "ls", "nohup"),
-        *("set", "sleep", "source", "tail", "time", "true"),
+        "cat",
+        "cd",
+        "command",
+        "echo",
+        "env",
+        "exec",
+        "export",
+        "grep",
+        "head",
+        "ls",
+        "nohup",
+        "set",
+        "sleep",
+        "source",
+        "tail",
+        "time",
+        "true",
     )
 )
 

@@ -26,8 +26,14 @@ from gateway.stores.totals import DERIVED, RunRecord
 from gateway.tasks import off_loop
 
 RANKS = (
-    *("told_header", "told_api", "told_cli"),
-    *("interruption", "correction", "result", "moved_on", "abandoned"),
+    "told_header",
+    "told_api",
+    "told_cli",
+    "interruption",
+    "correction",
+    "result",
+    "moved_on",
+    "abandoned",
 )
 """The sources, the best first; those reported rank alike, and the newest of them wins."""
 
@@ -111,7 +117,8 @@ def _by_person(said: str, acts: Collection[str], before: str) -> Iterator[Derive
 def unproven(checked: Sequence[tuple[str, str, str, int]]) -> set[tuple[str, str]]:
     """Sources with their verdicts that say no more, with 95 %, than the base rate of the workload;
     none before LEAST_REPORTS. `checked`: see `LearningStore.checked`."""
-    base, counts = Counter[str](), Counter[tuple[str, str, bool]]()
+    base = Counter[str]()
+    counts = Counter[tuple[str, str, bool]]()
     for source, verdict, outcome, runs in checked:
         counts[source, verdict, verdict == outcome] += runs
         base[outcome] += 0 if source else runs
@@ -121,7 +128,9 @@ def unproven(checked: Sequence[tuple[str, str, str, int]]) -> set[tuple[str, str
     def lift(source: str, verdict: str) -> float:
         """The lower end of the 95 % interval; each rate has one run of either outcome more."""
         right, wrong = (counts[source, verdict, agrees] + 1 for agrees in (True, False))
-        said, of, runs = right + wrong, base[verdict] + 1, base.total() + 2
+        said = right + wrong
+        of = base[verdict] + 1
+        runs = base.total() + 2
         error = right * wrong / said**3 + of * (runs - of) / runs**3
         return right / said - of / runs - 1.96 * math.sqrt(error)
 
@@ -160,7 +169,8 @@ class Verdicts:
     async def keep(self, trace: RunTrace, calls: Sequence[ReadCallOfRun]) -> int:
         """Keep the verdicts on a run that is over, and on the one before it in the conversation;
         the number of new verdicts."""
-        new, run = 0, trace.run
+        new = 0
+        run = trace.run
         if run.outcome and run.outcome_source in _TOLD:
             new += await self.add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
         new += await self._read_off(trace, calls, "")
@@ -176,7 +186,8 @@ class Verdicts:
     async def _read_off(
         self, trace: RunTrace, calls: Sequence[ReadCallOfRun], next_task: str
     ) -> int:
-        run, last = trace.run, trace.steps[-1].content if trace.steps else None
+        run = trace.run
+        last = trace.steps[-1].content if trace.steps else None
         human = last.human if last else ()
         acts = [act for act in human if act.of_reply or (act.kind == "reject" and act.words)]
         said = next((act.words for act in acts if act.words), next_task)

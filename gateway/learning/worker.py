@@ -97,7 +97,8 @@ class Learner:
         try:
             newest = (await self.runs.list_runs(RunFilter(mode=LIVE), page)).runs[::-1]
             for run in newest:
-                ended, steps = run.ended_at is not None, run.totals.steps
+                ended = run.ended_at is not None
+                steps = run.totals.steps
                 known = _Touched(run.tenant, run.updated_at, ended, steps)
                 self._touched.setdefault(run.id, known)
         except StoreError as error:
@@ -108,7 +109,9 @@ class Learner:
 
     async def look(self) -> Report:
         """Read the runs that are over, or whose decisions can be settled."""
-        report, settings, now = Report(), self.settings(), self.now()
+        report = Report()
+        settings = self.settings()
+        now = self.now()
         if self.behind():
             return report  # runs stay touched, and are read when they are whole
         for run_id, run in list(self._touched.items()):
@@ -142,7 +145,8 @@ class Learner:
         trace = await self._unforgotten(run_id, tenant)
         if trace is None:
             return Report()
-        run, known = trace.run, self._touched.get(run_id)
+        run = trace.run
+        known = self._touched.get(run_id)
         recent = self.now() - run.updated_at < self.settings().idle_s
         if over and run.ended_at is None and recent:
             # Another gateway served a later call: look again when that one, too, is long ago.
@@ -183,7 +187,8 @@ class Learner:
     async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
         """Compute the posterior of a lesson from all its decisions."""
         stored = await self.store.lesson(owner or None, pattern_id)
-        lesson, now = stored.pattern.lesson if stored else None, self.now()
+        lesson = stored.pattern.lesson if stored else None
+        now = self.now()
         active = lesson is not None and lesson.status is Status.ACTIVE
         of_person = lesson is not None and lesson.key.startswith(SAID)
 
@@ -220,12 +225,14 @@ class Learner:
     async def review(self, tenant: str | None = None, *, late: bool = False) -> int:
         """Move the lessons whose time has come; how many moved. `late`: count outcomes that were
         reported since the decisions were settled."""
-        now, moved = self.now(), 0
+        now = self.now()
+        moved = 0
         if late:
             self._reviewed = now
             for stored in await self._tried(tenant, RETRIEVED):
                 if stored.posterior.decisions and stored.pattern.lesson is not None:
-                    pattern, version = stored.pattern, stored.pattern.lesson.version
+                    pattern = stored.pattern
+                    version = stored.pattern.lesson.version
                     await self.recompute(pattern.tenant, pattern.pattern_id, version)
         every = await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED, Status.RETIRED))
         tried = defaultdict[str, list[Posterior]](list)
@@ -233,7 +240,8 @@ class Learner:
             tried[stored.pattern.tenant].append(stored.posterior)
         bars = {owner: life_cycle.proof_bar(found) for owner, found in tried.items()}
         for stored in every:
-            pattern, bar = stored.pattern, bars[stored.pattern.tenant]
+            pattern = stored.pattern
+            bar = bars[stored.pattern.tenant]
             move = life_cycle.next_move(stored, now, bar=bar)
             if move is None or not await self._move(pattern, move.status, move.reason, now):
                 continue

@@ -40,7 +40,8 @@ UNCALIBRATED = Gates(e1=0.80, e2=0.70)
 def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
     """The configured gates, or else those calibrated for the embedder."""
     known = CALIBRATED.get(embedder_id, UNCALIBRATED)
-    e1, e2 = settings.e1_gate, settings.e2_gate
+    e1 = settings.e1_gate
+    e2 = settings.e2_gate
     return Gates(
         e1=known.e1 if e1 is None else e1,
         e2=known.e2 if e2 is None else e2,
@@ -141,7 +142,8 @@ class PatternLibrary:
 
     async def look_up(self, query: Query, tenant: str) -> list[PatternMatch]:
         """The matches of one query. Raises: StoreError, EmbeddingError."""
-        store, memory = self.store, self.memory
+        store = self.store
+        memory = self.memory
         if query.tier is Tier.E3:
             rules = await self._answered(
                 memory.copy,
@@ -238,7 +240,8 @@ class PatternLibrary:
 
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
         """The patterns as JSON lines, newest first, read page by page; lessons are left out."""
-        patterns, cursor = dataclasses.replace(patterns, learned=False), None
+        patterns = dataclasses.replace(patterns, learned=False)
+        cursor = None
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
             for stored in page.patterns:
@@ -250,12 +253,14 @@ class PatternLibrary:
         """Embed every pattern that has no sound vector of this embedder; returns their number. It
         may be stopped at any time and run again; searches work meanwhile."""
         await self.store.remove_unfit()
-        done, before = 0, None
+        done = 0
+        before = None
         # The same batch again means that its vectors are not stored: stop instead of looping.
         while (batch := await self.store.without_vector(_BATCH)) and batch != before:
             vectors = await self.embedder.embed([embedding_text(pattern) for pattern in batch])
             await self.store.set_vectors(list(zip(batch, vectors, strict=True)))
-            done, before = done + len(batch), batch
+            done = done + len(batch)
+            before = batch
             if progress is not None:
                 progress(done)
         return done
@@ -311,7 +316,8 @@ class PatternTally:
     async def flush(self) -> None:
         """Write the counts since the last write; those that cannot be written now are kept. The
         first of several failures in a row is reported to `failed`."""
-        counts, self._counts = self._counts, Counter()
+        counts = self._counts
+        self._counts = Counter()
         grouped: dict[tuple[str, Event, int], list[str]] = {}
         for (tenant, event, pattern_id), number in counts.items():
             if number:

@@ -59,7 +59,9 @@ class EventHub:
         limit: int = MAX_SUBSCRIBERS,
         linger_s: float = LINGER_S,
     ) -> None:
-        self._queue_limit, self._limit, self._linger_s = queue_limit, limit, linger_s
+        self._queue_limit = queue_limit
+        self._limit = limit
+        self._linger_s = linger_s
         self._kept_until = 0.0
         self._subscriptions: set[Subscription] = set()
         # The first entry is only a position to resume from; the others are events.

@@ -116,7 +116,9 @@ class _Forward(logging.Handler):
 # event, so that no client takes it for complete, and a WebSocket upgrade answered as plain HTTP.
 # And it adds a line to the one that says why the gateway cannot start.
 _INTENDED = (
-    *("without completing response", "Unsupported upgrade", "No supported WebSocket"),
+    "without completing response",
+    "Unsupported upgrade",
+    "No supported WebSocket",
     "Application startup failed",
 )
 

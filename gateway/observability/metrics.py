@@ -116,7 +116,8 @@ class Metrics:
         return Gauge(f"gateway_{name}", _HELP[name], registry=self.registry)
 
     def _histogram(self, name: str, buckets: Sequence[float], labels: str = "") -> Histogram:
-        named, names = f"gateway_{name}", labels.split()
+        named = f"gateway_{name}"
+        names = labels.split()
         return Histogram(named, _HELP[name], names, buckets=buckets, registry=self.registry)
 
     def observe(
@@ -195,7 +196,8 @@ def merged(texts: Mapping[int, bytes]) -> bytes:
     """Expositions by worker as one, in the order of the workers, each series with its worker."""
     families: dict[str, list[str]] = {}
     for index, text in sorted(texts.items()):
-        known, family = set(families), ""
+        known = set(families)
+        family = ""
         for line in text.decode().splitlines():
             if line.startswith("#"):
                 family = line.split(" ", 3)[2]
@@ -243,7 +245,8 @@ class TaggedCalls:
             return
         values = []
         for tag in self._tags:
-            value, known = tags.get(tag, ""), self._known[tag]
+            value = tags.get(tag, "")
+            known = self._known[tag]
             if value in known or len(known) < self._most:
                 known.add(value)
                 values.append(value)

@@ -145,7 +145,8 @@ def evaluations(
     found = [evaluation("outcome", outcome == "success", outcome)] if outcome else []
     if (latest := position.latest) is None:
         return found
-    readings, state = latest.readings, position.state.value
+    readings = latest.readings
+    state = position.state.value
     why = readings.evidence if settings.content else {}
     reason = f"monitors that fired: {', '.join(readings.fired) or 'none'}"
     for name in readings.fired:
@@ -198,7 +199,9 @@ def _error(exchange: Exchange) -> str:
 
 
 def _details(exchange: Exchange) -> dict[str, Any]:
-    upstream, request, notes = exchange.upstream, exchange.request, exchange.notes
+    upstream = exchange.upstream
+    request = exchange.request
+    notes = exchange.notes
     usage = upstream.tokens
     details = {
         "gen_ai.conversation.id": notes.get("conversation"),
@@ -311,7 +314,8 @@ def _newest(history: Sequence[Any]) -> list[Any]:
 
 def _message(message: Any, clean: Clean) -> dict[str, Any]:
     values = as_mapping(message)
-    role, text = as_text(values.get("role"), "user"), clean(content_text(values.get("content")))
+    role = as_text(values.get("role"), "user")
+    text = clean(content_text(values.get("content")))
     if role == "tool":
         part = {"type": "tool_call_response", "id": values.get("tool_call_id"), "response": text}
         return {"role": role, "parts": [part]}
@@ -325,7 +329,8 @@ def _answer(choice: Any, clean: Clean) -> dict[str, Any]:
         parts.append({"type": "text", "content": clean(text)})
     for call in map(as_mapping, as_list(message.get("tool_calls"))):
         function = as_mapping(call.get("function"))
-        name, arguments = as_text(function.get("name"), ""), as_text(function.get("arguments"), "")
+        name = as_text(function.get("name"), "")
+        arguments = as_text(function.get("arguments"), "")
         part = {"type": "tool_call", "id": call.get("id"), "name": name}
         parts.append({**part, "arguments": clean(arguments)})
     reason = as_text(as_mapping(choice).get("finish_reason"), "stop")

@@ -109,7 +109,8 @@ def recorded_calls(recording: Recording) -> list[RecordedCall]:
     if recording.messages is None:
         rows = [row.get("call") for row in recording.steps or () if isinstance(row, Mapping)]
         return [RecordedCall(0, 0, 0, _reported(row) or (0, 0)) for row in rows]
-    calls, sent = [], 0
+    calls = []
+    sent = 0
     for at, message in enumerate(recording.messages):
         if isinstance(message, Mapping):
             texts = (message.get("content") or "", message.get("tool_calls") or "")
@@ -163,7 +164,8 @@ class ReplayedCalls:
         return self._calls[call].before if call < len(self._calls) else len(messages)
 
     def _decide(self, position: RunPosition) -> Decision:
-        rules, recording = self._policy.rules, self._recording
+        rules = self._policy.rules
+        recording = self._recording
         call = steer.CallFacts(
             requested=recording.label.model,
             serves=self._serves(),
@@ -193,7 +195,8 @@ class ReplayedCalls:
             self._memory = self._memory.next_run()
 
     def _serves(self) -> Serves | None:
-        catalogue, recording = self._catalogue, self._recording
+        catalogue = self._catalogue
+        recording = self._recording
         if catalogue is None or recording.messages is None:
             return None
         # The chat request that the recorded call was, as far as the recording tells.

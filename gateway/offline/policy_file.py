@@ -42,14 +42,16 @@ def compiled(
     """The policy of what was learned; `chosen`: the model on which a workload's runs begin."""
     found: Any = {name: [] for name in SECTIONS}
     for key, group in groupby(sorted(rates, key=attrgetter(*_KEY, "model")), attrgetter(*_KEY)):
-        same, about = list(group), dict(zip(_KEY, key, strict=True))
+        same = list(group)
+        about = dict(zip(_KEY, key, strict=True))
         counts = {r.model: (max(r.recent_solved, 0.0), max(r.recent_failed, 0.0)) for r in same}
         route = rows.PolicyRoute(**about, model=chosen(same[0]), counts=counts)
         whole = {r.model: (r.solved + r.failed, r.solved) for r in same}
         shown = {m: {"n": n, "solved": k, "interval": wilson(k, n)} for m, (n, k) in whole.items()}
         found["routes"].append(_entry(f"route {'/'.join(key)}", route, shown))
     for stored in sorted(lessons, key=lambda e: (-e.support.conversations, e.pattern.pattern_id)):
-        known, rule = stored.pattern.lesson, is_rule(stored.pattern)
+        known = stored.pattern.lesson
+        rule = is_rule(stored.pattern)
         if known and (known.status is Status.ACTIVE or approved(stored)) and not is_guess(stored):
             name = f"{'rule' if rule else 'lesson'} {stored.pattern.pattern_id}"
             found["rules" if rule else "lessons"].append(_lesson(name, stored, known))
@@ -95,7 +97,9 @@ def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
         faults.append(f"{path}:1: form: none, so this is no policy that was compiled")
     for section in SECTIONS:
         for number, entry in enumerate(getattr(policy, section)):
-            name, place, right = entry.name, at(f"{section}[{number}]"), _digest(entry)
+            name = entry.name
+            place = at(f"{section}[{number}]")
+            right = _digest(entry)
             if not name.isprintable():
                 faults.append(f"{place}: {name!a}: a name with characters that do not show")
             elif name in places:
@@ -113,7 +117,8 @@ def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
 
 def _refuse_unreadable(path: Path, text: str) -> None:
     """Raises ConfigError: characters that no reviewer sees, or an alias, which may multiply."""
-    lines, tokens = text.split("\n"), yaml.scan(text) if "*" in text else ()
+    lines = text.split("\n")
+    tokens = yaml.scan(text) if "*" in text else ()
     bad = [n for n, line in enumerate(lines, start=1) if not line.rstrip("\r").isprintable()]
     bad += [t.start_mark.line + 1 for t in tokens if isinstance(t, yaml.AliasToken)]
     if bad:
@@ -122,13 +127,17 @@ def _refuse_unreadable(path: Path, text: str) -> None:
 
 def changes(one: rows.LearnedPolicy | None, other: rows.LearnedPolicy | None) -> list[str]:
     """The way from one policy to another, in words, an entry a line."""
-    before, after, lines = entries(one), entries(other), list[str]()
+    before = entries(one)
+    after = entries(other)
+    lines = list[str]()
     for name in dict.fromkeys([*before, *after]):
-        old, new = before.get(name), after.get(name)
+        old = before.get(name)
+        new = after.get(name)
         if old is None or new is None:
             lines.append(f"{name}: {'removed' if new is None else 'added'}")
         elif old.digest != new.digest:
-            was, now = _parts(old), _parts(new)
+            was = _parts(old)
+            now = _parts(new)
             edited = ", ".join(part for part in was if was[part] != now.get(part))
             moved = f"{was.get('model')} -> {now.get('model')}"
             lines.append(f"{name}: {moved if 'model' in edited else f'{edited} changed'}")
@@ -136,7 +145,8 @@ def changes(one: rows.LearnedPolicy | None, other: rows.LearnedPolicy | None) ->
 
 
 def _lesson(name: str, stored: rows.StoredLesson, known: Any) -> rows.PolicyEntry[Any]:
-    marks, trial = known.applies_when, stored.posterior
+    marks = known.applies_when
+    trial = stored.posterior
     kept = {mark: marks[mark] for mark in ("scope", "precedes") if mark in marks}
     kept |= {APPROVED: "by an operator"} if approved(stored) else {}
     lesson = replace(known, applies_when=kept, expires_at=None, last_confirmed_at=0.0)

@@ -148,7 +148,8 @@ def parse_recording(line: str, place: str) -> Recording:
 def recording_of(data: Mapping[str, Any], place: str) -> Recording:
     """The recording in an object; see `parse_recording`. Raises ConfigError: neither `messages` nor
     `steps` is a list."""
-    messages, steps = data.get("messages"), data.get("steps")
+    messages = data.get("messages")
+    steps = data.get("steps")
     if not isinstance(messages, list) and not isinstance(steps, list):
         raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")
     return Recording(

@@ -53,7 +53,8 @@ class Work:
 
     def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
         """The replays of these recordings, in order; a broken one becomes a problem."""
-        other, opened = self.other or self.policy, self.answers or (lambda _: nullcontext(ANSWERED))
+        other = self.other or self.policy
+        opened = self.answers or (lambda _: nullcontext(ANSWERED))
         with opened(self.policy) as look_ups, opened(other) as other_look_ups:
             return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
 
@@ -103,7 +104,8 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
         raise ConfigError("prices: expected a mapping of model names")
     settings = settings_from_dict(own, env)
     found = {name: build(Price, price, f"prices.{name}") for name, price in prices.items()}
-    experiment, arm = settings.experiment, None
+    experiment = settings.experiment
+    arm = None
     if experiment.id and [name for name, share in experiment.arms.items() if share] == ["random"]:
         arm = RandomArm(
             experiment=experiment.id,
@@ -152,7 +154,8 @@ def run_replay(
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
     `other`: the policy to compare with. `answers`: see `Work`. Raises ConfigError: a path cannot be
     read or written, or holds no recording."""
-    out, err = out or sys.stdout, err or sys.stderr
+    out = out or sys.stdout
+    err = err or sys.stderr
     policy = policy or ReplayPolicy()
     work = Work(policy=policy, other=other, lines=as_json, runs=not as_json, answers=answers)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)

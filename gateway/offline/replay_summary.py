@@ -65,7 +65,8 @@ def _share(count: int, total: int) -> str:
 def print_comparison(kept: Sequence[Replayed], console: Console) -> None:
     """Print both policies: states, alarms, guidance, models, cost, and the runs that differ."""
     table = report_table("two policies", ("",), ("policy", "other"))
-    first, other = _totals(kept, first_side), _totals(kept, other_side)
+    first = _totals(kept, first_side)
+    other = _totals(kept, other_side)
     for name in first | other:
         table.add_row(name, first.get(name, "-"), other.get(name, "-"))
     console.print(table)

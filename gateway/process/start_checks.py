@@ -29,7 +29,8 @@ def check(settings: Settings, refused: Set[str] = frozenset()) -> None:
 
 def refuse_self_upstream(settings: Settings) -> None:
     """Refuse upstreams whose host and port are the gateway's own. Raises: ConfigError."""
-    upstream, bound = settings.default_upstream, settings.server.host
+    upstream = settings.default_upstream
+    bound = settings.server.host
     urls = {f"default_upstream.{name}": base for name, base in upstream.bases().items()}
     for i, deployment in enumerate(settings.model_list):
         for name in ("api_base", "base_url"):
@@ -39,7 +40,8 @@ def refuse_self_upstream(settings: Settings) -> None:
     faults = Faults()
     for path, url in urls.items():
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        host = parts.hostname or ""
+        port = parts.port or (443 if parts.scheme == "https" else 80)
         is_here = open_here and (is_loopback_name(host) or host in _ANY_ADDRESS)
         own = is_here or host in (bound, socket.gethostname())
         if url and own and port == settings.server.port:

@@ -105,7 +105,9 @@ class Supervisor:
             for sig in (*_PASSED_ON, signal.SIGHUP, signal.SIGALRM):
                 signal.signal(sig, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGHUP))
-            count, folder, instance = len(self._sockets), self._directory, self._instance
+            count = len(self._sockets)
+            folder = self._directory
+            instance = self._instance
             place = Place(
                 index=index, count=count, directory=folder, instance=instance, parent=self._parent
             )
@@ -174,7 +176,8 @@ def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
     that is awake takes nearly all of a burst. Raises: OSError."""
     if sys.platform != "linux":
         return [first] * count
-    address, family = first.getsockname(), first.family
+    address = first.getsockname()
+    family = first.family
     first.close()  # it was bound without sharing, to notice another program on the address
     sockets = []
     for _ in range(count):

@@ -72,9 +72,11 @@ class PaidModel:
     async def _ask(
         self, services: ModelServices, model: str, messages: Messages, tenant: str, timeout_s: float
     ) -> tuple[str, Amounts | None]:
-        guard, fields = services.budgets, {"model": model, "messages": messages}
+        guard = services.budgets
+        fields = {"model": model, "messages": messages}
         body = CallBody(fields=fields, raw=orjson.dumps(fields))
-        subject, admission = CallSubject(tenant=tenant, client=CLIENT, model=model), None
+        subject = CallSubject(tenant=tenant, client=CLIENT, model=model)
+        admission = None
         if guard is not None:
             try:
                 admission = await guard.admit(subject, model, body, binding=True)
@@ -87,7 +89,8 @@ class PaidModel:
             name = services.catalogue.billed_name(model, target)
             return await guard.extend(admission, name, body, binding=True)
 
-        used, unpriced = None, False
+        used = None
+        unpriced = False
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await ask(services.dispatcher, model, messages, admits=admits)
@@ -108,7 +111,8 @@ class PaidModel:
         self, services: ModelServices, model: str, answer: OwnAnswer
     ) -> tuple[Amounts | None, bool]:
         """(what an answer used, None = not reported; whether its price is unknown)."""
-        tokens, catalogue = token_usage(answer.usage), services.catalogue
+        tokens = token_usage(answer.usage)
+        catalogue = services.catalogue
         if not answer.usage or (tokens.input is None and tokens.output is None):
             return None, False
         spent = (tokens.input or 0, tokens.output or 0)

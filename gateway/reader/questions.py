@@ -83,7 +83,8 @@ def _trouble(answer: str, typed: str) -> str | None:
 
 def _rules(answer: str, typed: str) -> str | None:
     """The sentences as lines; "" for none. One that was not typed makes the whole answer none."""
-    begin, end = answer.find("["), answer.rfind("]")
+    begin = answer.find("[")
+    end = answer.rfind("]")
     try:
         found = json.loads(answer[begin : end + 1])
     except (ValueError, RecursionError):

@@ -36,12 +36,14 @@ from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.sql.learning import LearningStore
 
-JOBS, ANSWERS = "read", "answer"
+JOBS = "read"
+ANSWERS = "answer"
 """Kinds of the stored jobs: one thing to ask about a run, and an answer by the digest of what was
 asked."""
 MOST_ATTEMPTS = 3
 MOST_THINGS = 20  # of a run that are asked about besides its title, the newest
-RESERVED_INPUT, RESERVED_OUTPUT = 3000, 300
+RESERVED_INPUT = 3000
+RESERVED_OUTPUT = 300
 """Tokens that an attempt counts with until it has ended: what is shown at most, and the
 instruction, in a script that takes a token for a character."""
 SPARE_S = 60.0  # seconds for which a job is held beyond the wait for an answer
@@ -88,7 +90,8 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
 
 def _alarms(trace: RunTrace) -> Iterator[Thing]:
     """The first steps of consecutive ones with an alarm."""
-    actions, fired = list[Action](), False
+    actions = list[Action]()
+    fired = False
     for row in trace.steps:
         actions += row.content.actions if row.content else ()
         if row.fired and not fired and actions:
@@ -104,9 +107,11 @@ def _newest_of(row: StepRow) -> Step | None:
     if content is None:
         return None
     if content.reply_text or content.reply_actions:
-        thought, actions = content.reply_text, content.reply_actions
+        thought = content.reply_text
+        actions = content.reply_actions
     else:
-        thought, actions = content.thought, content.actions
+        thought = content.thought
+        actions = content.actions
     return Step(index=row.step_index, thought=thought, actions=actions)
 
 
@@ -143,7 +148,8 @@ class Reader:
 
     async def do_one(self) -> bool:
         """Do the next job, if there is one that may be done. Raises: StoreError."""
-        settings, now = self.settings(), self.now()
+        settings = self.settings()
+        now = self.now()
         if not settings.model:
             return False
         reserved = Amounts(
@@ -232,7 +238,8 @@ class Reader:
 
     async def _keep(self, trace: RunTrace, thing: Thing, answer: str) -> None:
         """Keep an answer with its run, and the verdict that it is on the run before."""
-        run, name = trace.run, thing.question.name
+        run = trace.run
+        name = thing.question.name
         metric = name if name == TITLE.name else f"{name} {thing.step}"
         row = OutcomeRow(
             run_id=run.id,
@@ -269,7 +276,8 @@ def day_start(now: float) -> float:
 
 def _job(trace: RunTrace, thing: Thing, now: float) -> Job:
     """A job; it holds ids and names, no content of the run."""
-    run, question = trace.run, thing.question
+    run = trace.run
+    question = thing.question
     key = _digest(run.tenant, run.id, question.name, str(question.version), str(thing.step))
     payload = {"run": run.id, "question": question.name, "step": thing.step}
     return Job(kind=JOBS, key=key, tenant=run.tenant, payload=payload, created_at=now)

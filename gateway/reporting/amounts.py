@@ -70,7 +70,8 @@ def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio |
     limits for winsorising, so that an effect of x % shows as x %. The interval is the estimate's
     logarithm and its standard error over the draws, with Student's quantile. `seed` makes it
     reproducible."""
-    first, second = amount_of(treated), amount_of(baseline)
+    first = amount_of(treated)
+    second = amount_of(baseline)
     if first is None or second is None:
         return None
     units = min(len({unit for unit, _ in spent}) for spent in (treated, baseline))

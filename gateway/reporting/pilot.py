@@ -20,7 +20,8 @@ from gateway.stores.records import OWN_MODE
 from gateway.stores.totals import ExperimentRun
 from gateway.text import formatting
 
-STEER_FROM, WATCH_FROM = 20.0, 10.0
+STEER_FROM = 20.0
+WATCH_FROM = 10.0
 """E-values of a verdict: where acting does not help, *steer* has one chance in 20 at most, ever;
 where it helps by MATTERS or more, *only watch* one in 10."""
 MATTERS = 0.02  # of success: an act costs cents, so that two more solved runs in 100 are worth it
@@ -28,11 +29,14 @@ _BETS = tuple([(MATTERS / 2 * 2**n, 1 / 6) for n in range(6)])  # half of what m
 RUNS = 50  # with an outcome, after which a pilot draws no more
 WAIT_S = 86_400.0  # after a run's newest call, for its outcome
 ALL = ModeOfRuns()
-MORE, STEER, WATCH = "more runs needed", "steer", "only watch"
+MORE = "more runs needed"
+STEER = "steer"
+WATCH = "only watch"
 MODES = {STEER: "on", WATCH: "shadow"}
 _MOST = 20_000  # runs that a forecast reaches
 _FEWEST = 5  # outcomes per arm for a forecast
-_CELLS, _POINTS = 51, 200  # of the grids of r and d, and of p
+_CELLS = 51
+_POINTS = 200  # of the grids of r and d, and of p
 _REGION = 5.991 / 2  # of a logarithm of likelihood: 95 % for two parameters
 
 Drawn = Sequence[tuple[bool, bool | None]]
@@ -80,7 +84,8 @@ class PilotReport:
     @property
     def line(self) -> str:
         """State and verdict in one line."""
-        pilot, verdict = self.pilot, self.parts[0].verdict.words
+        pilot = self.pilot
+        verdict = self.parts[0].verdict.words
         ended = "over" if pilot.over else "ended, later runs are only watched"
         state = "running" if pilot.draws else ended
         return f"{state}; {self.judged} of {pilot.most} runs have an outcome; verdict: {verdict}"
@@ -93,11 +98,13 @@ def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> Pi
     first: dict[str, ExperimentRun] = {}
     for run in sorted((run for run in runs if run.acts), key=_acted_at):
         first.setdefault(run.unit, run)
-    units, by_action = list(first.values()), dict[str, list[ExperimentRun]]()
+    units = list(first.values())
+    by_action = dict[str, list[ExperimentRun]]()
     for run in units:
         kinds = (name for name, at in run.acts.items() if at == _acted_at(run))
         by_action.setdefault(" + ".join(sorted(kinds)), []).append(run)
-    share, parts = len(units) / max(len(runs), 1), {"": units, **dict(sorted(by_action.items()))}
+    share = len(units) / max(len(runs), 1)
+    parts = {"": units, **dict(sorted(by_action.items()))}
     return PilotReport(
         pilot=pilot,
         runs=len(runs),
@@ -123,7 +130,8 @@ def pilot_change(
             raise ConfigError("pilot: there is none yet; `gateway pilot start` begins one")
         day = f"pilot-{formatting.iso(now)[:10]}"
         name = next(n for n in (day, *(f"{day}-{n}" for n in range(2, 1000))) if n not in used)
-        applied, most = pilot.applied if pilot else (), args.runs or RUNS
+        applied = pilot.applied if pilot else ()
+        most = args.runs or RUNS
         about: Any = {"id": name, "runs": asked, "most": most, "applied": applied}
         return Pilot(windows=((now, None),), salt=token_hex(8), **about)
     if args.stop:
@@ -215,7 +223,8 @@ def _forecast(drawn: Drawn, share: float) -> str:
         return f"{MORE}, too few outcomes to say how many"
     rates = [(sum(won) + 0.5) / (len(won) + 1) for won in arms]
     error = math.sqrt(sum(p * (1 - p) / len(won) for p, won in zip(rates, arms, strict=True)))
-    effect, middle = rates[0] - rates[1], sum(rates) / 2
+    effect = rates[0] - rates[1]
+    middle = sum(rates) / 2
 
     def needed(effect: float) -> float:  # where the bet is the effect
         ways = ((effect, STEER_FROM), (MATTERS - effect, WATCH_FROM))
@@ -240,7 +249,8 @@ def _failures(known: Sequence[tuple[ExperimentRun, bool]]) -> Failures:
 def region(failures: Failures) -> dict[str, Range]:
     """The pairs of r and d whose likelihood, at the p that fits best, is near the highest. Two
     rates do not fix p, r and d: a whole curve fits them equally."""
-    sides, p = np.linspace(0.0, 1.0, _CELLS), (np.arange(_POINTS) + 0.5) / _POINTS
+    sides = np.linspace(0.0, 1.0, _CELLS)
+    p = (np.arange(_POINTS) + 0.5) / _POINTS
     failing = p * (1 - sides[:, None, None]) + (1 - p) * sides[None, :, None]
     failing = np.clip(failing, 1e-9, 1 - 1e-9)
     failed, watched, failed_on, steered = failures

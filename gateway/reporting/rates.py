@@ -83,7 +83,8 @@ def rate_of(sample: Sample) -> Rate | None:
     if not sample.trials:
         return None
     effect = design_effect(sample)
-    hits, trials = sample.successes, sample.trials
+    hits = sample.successes
+    trials = sample.trials
     low, high = wilson(hits / effect, trials / effect)
     return Rate(successes=hits, trials=trials, rate=hits / trials, low=low, high=high)
 
@@ -95,7 +96,8 @@ def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
     if not treated.trials or not baseline.trials:
         return None
     effects = design_effect(treated), design_effect(baseline)
-    first, second = treated.successes / treated.trials, baseline.successes / baseline.trials
+    first = treated.successes / treated.trials
+    second = baseline.successes / baseline.trials
     low_1, high_1 = wilson(treated.successes / effects[0], treated.trials / effects[0])
     low_2, high_2 = wilson(baseline.successes / effects[1], baseline.trials / effects[1])
     estimate = first - second
@@ -111,7 +113,8 @@ def design_effect(sample: Sample) -> float:
     """The rate's variance over that of independent runs, at least 1. From the variance between
     units, as for a ratio of two sums. With one unit, or when all runs have the same outcome, it
     cannot be estimated, and the runs of a unit count as one."""
-    count, trials = len({unit for unit, _ in sample.outcomes}), sample.trials
+    count = len({unit for unit, _ in sample.outcomes})
+    trials = sample.trials
     if count == trials:
         return 1.0
     units: dict[str, list[bool]] = defaultdict(list)
@@ -130,10 +133,13 @@ def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
     has both. Source: Mantel-Haenszel, with the variance of Sato (Biometrics 45, 1989)."""
     weight = total = spread_p = spread_q = 0.0
     for treated, baseline in strata:
-        n1, n2 = treated.trials, baseline.trials
+        n1 = treated.trials
+        n2 = baseline.trials
         if not n1 or not n2:
             continue
-        x1, x2, n = treated.successes, baseline.successes, n1 + n2
+        x1 = treated.successes
+        x2 = baseline.successes
+        n = n1 + n2
         weight += n1 * n2 / n
         total += (x1 * n2 - x2 * n1) / n
         spread_p += (n1 * n1 * x2 - n2 * n2 * x1 + n1 * n2 * (n2 - n1) / 2) / (n * n)
@@ -152,12 +158,14 @@ def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> Sa
     arm without a share should have no units. None without units or with only one arm."""
     named = dict.fromkeys((*shares, *observed))
     arms = [arm for arm in named if shares.get(arm, 0) > 0 or observed.get(arm)]
-    total, whole = sum(observed.values()), sum(shares.values())
+    total = sum(observed.values())
+    whole = sum(shares.values())
     if not total or not whole or len(arms) < 2:
         return None
     expected = {arm: shares.get(arm, 0.0) / whole for arm in arms}
     counts = {arm: observed.get(arm, 0) for arm in arms}
-    statistic, p_value = None, 0.0
+    statistic = None
+    p_value = 0.0
     if all(expected[arm] or not counts[arm] for arm in arms):
         squares = ((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
         statistic = sum(squares)

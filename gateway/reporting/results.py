@@ -153,7 +153,8 @@ def _about_assignment(
     arms: Sequence[Arm], ratio: SampleRatio | None, runs: Sequence[ExperimentRun], checked: bool
 ) -> Found:
     if ratio is not None and ratio.suspicious:
-        seen, wanted = _listed(ratio.observed), _listed(ratio.expected, ".0%")
+        seen = _listed(ratio.observed)
+        wanted = _listed(ratio.expected, ".0%")
         yield "sample_ratio", {"seen": seen, "wanted": wanted}
     if not checked and runs:
         yield "shares_unknown", {}
@@ -183,7 +184,8 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
     rate = sum(r.successes for r in rates) / max(1, sum(r.trials for r in rates))
     needed = math.ceil(16 * max(rate * (1 - rate), 0.01) / _NOTABLE_POINTS**2 / 10) * 10
     for comparison in comparisons:
-        success, pair = comparison.success, f"{comparison.arm} against {comparison.baseline}"
+        success = comparison.success
+        pair = f"{comparison.arm} against {comparison.baseline}"
         if success is not None and success.low <= 0 <= success.high:
             change = {"low": success.low * 100, "high": success.high * 100}
             notable = {"points": _NOTABLE_POINTS * 100, "needed": needed}
@@ -198,7 +200,8 @@ def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
     if min(len(on), len(random)) < FEW_RUNS:
         return
     given, given_random = (sum(r.injections for r in runs) / len(runs) for runs in (on, random))
-    most, apart = max(given, given_random), _models_apart(on, random)
+    most = max(given, given_random)
+    apart = _models_apart(on, random)
     if abs(given - given_random) > _UNEVEN_DOSE * most or apart > _UNEVEN_MODELS:
         yield "uneven_dose", {"on": given, "random": given_random, "apart": apart}
 

@@ -68,12 +68,14 @@ async def read_routing(
 ) -> RoutingReport | None:
     """The report as the store has it now, of decisions since a time; None from a store without
     workloads. Raises: StoreError."""
-    store, changes = stores.workloads, stores.changes
+    store = stores.workloads
+    changes = stores.changes
     if store is None:
         return None
     newest = await changes.newest("policy", limit=1) if changes is not None else ()
     published = next((each.subject for each in newest if each.body != "null"), "")
-    rates, decided = await store.rates(), await store.decided(tenant=tenant, since=since)
+    rates = await store.rates()
+    decided = await store.decided(tenant=tenant, since=since)
     found = await off_loop(routing_report, rates, decided, tenant=tenant)
     return replace(found, published=published)
 
@@ -102,7 +104,8 @@ def _always(model: str) -> Weight:
 
 
 def _inverse(row: DecidedRun) -> float:
-    choice, model = _choice(row), row.run.model
+    choice = _choice(row)
+    model = row.run.model
     if model != choice["model"]:
         return 0.0  # the chosen model failed, and this one was not drawn
     share = float(choice["probabilities"].get(model, 0.0))
@@ -140,10 +143,12 @@ def _over_states(
 ) -> tuple[float, float, float] | None:
     """Points of success of the runs as they were above the states' policy, on the same runs."""
     weights = [_by_state(row) for row in known]
-    total, count = sum(weights), len(known)
+    total = sum(weights)
+    count = len(known)
     if total <= 0:
         return None
-    own, other = sum(solved) / count, _mean(solved, weights)
+    own = sum(solved) / count
+    other = _mean(solved, weights)
     parts = [
         (y - own) / count - w * (y - other) / total for y, w in zip(solved, weights, strict=True)
     ]

@@ -21,9 +21,21 @@ MEDIA = {"jsonl": "application/x-ndjson", "csv": "text/csv", "openai": "applicat
 _OF_RUN = ("id", "conversation_id", "tenant", "key_name", "agent", "model_requested", "mode")
 _OF_END = ("state", "outcome", "experiment", "arm", "started_at", "updated_at", "ended_at")
 _OF_TOTALS = (
-    *("steps", "calls", "errors", "retries", "injections", "input_tokens", "cached_tokens"),
-    *("cache_write_tokens", "output_tokens", "reasoning_tokens", "cost_usd", "saved_usd"),
-    *("unpriced_calls", "composite_peak", "latency_s"),
+    "steps",
+    "calls",
+    "errors",
+    "retries",
+    "injections",
+    "input_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost_usd",
+    "saved_usd",
+    "unpriced_calls",
+    "composite_peak",
+    "latency_s",
 )
 _ESTIMATED = {f"estimated_{name}": name for name in ("calls", "tokens", "cost_usd")}
 # The columns of runs as CSV; `tags` is `team=web;env=prod`. The last ones are the parts of calls,
@@ -32,9 +44,14 @@ RUN_COLUMNS = (
     *_OF_RUN,
     *_OF_END,
     *_OF_TOTALS,
-    *("tags", "task_preview", "interventions", "handed_over"),
+    "tags",
+    "task_preview",
+    "interventions",
+    "handed_over",
     *_ESTIMATED,
-    *("stopped", "stopped_at", "stopped_why"),
+    "stopped",
+    "stopped_at",
+    "stopped_why",
 )
 _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
 
@@ -84,7 +101,8 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
 
 def _chat(trace: RunTrace) -> dict[str, Any]:
     """The run as one list of messages, as agents send it. Guidance is no part of it."""
-    run, messages = trace.run, [message for message, _ in chat_messages(trace.steps)]
+    run = trace.run
+    messages = [message for message, _ in chat_messages(trace.steps)]
     about = {"run_id": run.id, "outcome": run.outcome, "model": run.model_requested}
     return {"messages": messages, "metadata": {**about, "tags": run.tags}}
 
@@ -96,7 +114,8 @@ def chat_messages(steps: Sequence[StepRow]) -> Iterator[tuple[dict[str, Any], in
     newest = steps[-1] if steps else None
     if newest and newest.content and (newest.content.reply_text or newest.content.reply_actions):
         # No later request has brought the reply to the newest call back as a step.
-        reply, index = newest.content, newest.step_index + 1
+        reply = newest.content
+        index = newest.step_index + 1
         yield _assistant(reply.reply_text, reply.reply_actions, index), index
 
 

@@ -16,7 +16,9 @@ from gateway.stores.totals import HAND_OVER, ExperimentRun, plus, severity_by, s
 from gateway.stores.usage import BUCKET_S, bucket_start
 from gateway.text.page import page_templates
 
-_WEEK_S, _STRETCHES, _SAID = BUCKET_S["week"], 5, 3
+_WEEK_S = BUCKET_S["week"]
+_STRETCHES = 5
+_SAID = 3
 _PARTS = {
     "Team": "tag:team",
     "Project": "tag:project",
@@ -44,7 +46,8 @@ def _day(at: float) -> str:
 
 async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str, Any]:
     """The week from `monday` on, as pages show it. Raises: StoreError."""
-    until, sums = monday + _WEEK_S, stores.attribution
+    until = monday + _WEEK_S
+    sums = stores.attribution
     own = RunFilter(tenant=tenant, since=monday, until=until)
     earlier = RunFilter(tenant=tenant, since=monday - _WEEK_S, until=monday)
     savings, runs = await read_savings(stores, monday, until, tenant)
@@ -52,7 +55,8 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str
     fired = [(run, run.counts["fired"], run.counts["states"]) for run in runs]
     bad = [run for run, *f in fired if severity_by(run.composite_peak, *f) == "danger"]
     bad.sort(key=lambda run: -sum(run.counts["fired"].values()))
-    stopped, heard = [run for run in runs if run.stopped], [run for run in runs if run.human]
+    stopped = [run for run in runs if run.stopped]
+    heard = [run for run in runs if run.human]
     wanted = LessonFilter(tenant=tenant, statuses=(Status.ACTIVE, Status.RETIRED), since=monday)
     week = {
         "day": _day(monday),

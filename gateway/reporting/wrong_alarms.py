@@ -21,7 +21,8 @@ from gateway.stores.sql.changes import Change
 
 KIND = "alarm"  # of what was said about alarms, in the audit log
 _MOST_SAID = 10_000
-_WRONG, _RIGHT = "wrong", "right"
+_WRONG = "wrong"
+_RIGHT = "right"
 
 
 class AlarmsOfStep(Struct, frozen=True, kw_only=True):

@@ -251,10 +251,12 @@ class ConversationFold:
         answers: Collection[int] = (),
     ) -> None:
         if base is not None and base.state is FSMState.END:
-            base, earlier = RunSnapshot(run=base.run + 1), ()
+            base = RunSnapshot(run=base.run + 1)
+            earlier = ()
         self._policy = policy
         self._never_ends = policy.run_boundary == "never"
-        self._judged, self._answers = judged, answers
+        self._judged = judged
+        self._answers = answers
         self._start = _Start(base or RunSnapshot(), offset, earlier)
         self._keep = keep
         self._restart()
@@ -361,7 +363,8 @@ class ConversationFold:
         if self._pending is not None and not self._waits(self._pending):
             self._scored = self._pending
             self._score()
-        outcomes, self._outcomes = self._outcomes, []
+        outcomes = self._outcomes
+        self._outcomes = []
         return outcomes
 
     def _read_until(self, messages: Sequence[Any], end: int) -> bool:
@@ -393,7 +396,8 @@ class ConversationFold:
         self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self.consumed))
 
     def _read(self, message: object) -> bool:
-        change, is_new = self._reader.read(message), self.consumed >= self._start.offset
+        change = self._reader.read(message)
+        is_new = self.consumed >= self._start.offset
         if change is Change.OPENED:
             self._score()
             self._scored = None

@@ -63,7 +63,9 @@ class FSMSettings:
             refuse_outside_unit(name, getattr(self, name))
         for name in FSM_THRESHOLDS[4:]:
             refuse_below_one(name, getattr(self, name))
-        fast, slow, skip = self.fast_threshold, self.slow_threshold, self.skip_threshold
+        fast = self.fast_threshold
+        slow = self.slow_threshold
+        skip = self.skip_threshold
         if fast >= slow:
             raise ValueError(f"fast_threshold: {fast!r} is not below slow_threshold {slow!r}")
         if slow > skip:

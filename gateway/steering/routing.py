@@ -110,7 +110,9 @@ def choose(
         if left > 0 and problem_of(pinned.model) is None:
             reason = f"routing: {pinned.model} held for {left} more steps"
             return RoutedModel(model=pinned.model, pin=pinned, reasons=(reason,))
-    models, chosen, reasons = routes.models(requested), requested, []
+    models = routes.models(requested)
+    chosen = requested
+    reasons = []
     # SKIP falls back to SLOW's model: the reference's documentation says so, although its code
     # looks up the exact key.
     for name in ("SKIP", "SLOW") if state is FSMState.SKIP else (state.value,):

@@ -28,7 +28,8 @@ CONFIDENCE = 0.5
 with few outcomes also has to be as surely close enough: luck in its first runs decides nothing."""
 TRIAL_RUNS = 20.0
 """Outcomes below which a cheaper model is on trial, as long as it may be close enough."""
-TRIAL_SHARE, DOUBT_SHARE = 5.0, 1.5
+TRIAL_SHARE = 5.0
+DOUBT_SHARE = 1.5
 """Share of the runs that a model on trial gets, and one that may be better than the chosen one, as
 multiples of what is explored: most runs are kept from a model of which little is known, also while
 outcomes come late, and luck that made the choice is found out."""
@@ -70,17 +71,20 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
     def rate(self, model: str) -> float:
         """The posterior mean of the model's success on this workload, in (0, 1)."""
         other, own = (all_.get(model, NO_OUTCOMES) for all_ in (self.elsewhere, self.outcomes))
-        solved, failed = 1.0, 1.0  # on the workload's other models: how hard the workload is
+        solved = 1.0
+        failed = 1.0  # on the workload's other models: how hard the workload is
         for name, known in self.outcomes.items():
             if name != model:
-                solved, failed = solved + known.solved, failed + known.failed
+                solved = solved + known.solved
+                failed = failed + known.failed
         hard = solved / (solved + failed)
         before = (other.solved + 2.0 * hard) / (other.solved + other.failed + 2.0)
         return (own.solved + PRIOR_RUNS * before) / (own.solved + own.failed + PRIOR_RUNS)
 
     def error(self, model: str) -> float:
         """The standard deviation of the posterior."""
-        own, rate = self.outcomes.get(model, NO_OUTCOMES), self.rate(model)
+        own = self.outcomes.get(model, NO_OUTCOMES)
+        rate = self.rate(model)
         return math.sqrt(rate * (1.0 - rate) / (own.solved + own.failed + PRIOR_RUNS + 1.0))
 
     def runs(self, model: str) -> float:
@@ -180,10 +184,12 @@ def begin(
         return RunChoice(model=default, default=default, probabilities=certain, learned=False)
     known = [model for model in models if model == default or rates.knows(model)]
     chances = {model: rates.rate(model) for model in models}
-    close, costs = close_to_best(rates, known, default, regret), _costs(rates, models)
+    close = close_to_best(rates, known, default, regret)
+    costs = _costs(rates, models)
     best = min(close, key=lambda model: (costs[model], -chances[model]))
     if rates.chosen is not None:
-        best, explore = rates.chosen if rates.chosen in models else best, 0.0
+        best = rates.chosen if rates.chosen in models else best
+        explore = 0.0
     shares = dict.fromkeys(models, explore / len(models))
     for tried, times in trials(rates, list(models), best, regret, costs).items():
         shares[tried] += min(times * explore, 1.0 - explore)
@@ -251,7 +257,8 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         state may move a run to any better model, or to one of which nothing is known."""
         reasons: tuple[str, ...] = ()
         if choice is None:
-            able, default = self._able(by_state.model), by_state.model
+            able = self._able(by_state.model)
+            default = by_state.model
             choice = begin(self.rates, able, default, regret=self.regret, explore=self.explore)
             reasons = (choice.reason,)
         current = pinned.model if pinned is not None else choice.model

@@ -203,7 +203,8 @@ def propose(
 ) -> Proposal:
     """The route of a call, and the plan of its guidance. `unit`: of the draws for the run, equal
     wherever the run is decided about."""
-    latest, signal = position.latest, position.signal
+    latest = position.latest
+    signal = position.signal
     if call.arm is None:
         signals = ActionSignals(routing=signal, guidance=signal)
     else:
@@ -299,7 +300,8 @@ def thrifty(
         return routed
     problem = serves(cheaper) if serves is not None and cheaper != requested else None
     why = f"instead of {routed.model}" if problem is None else f"not used: {problem}"
-    model, reasons = cheaper if problem is None else routed.model, routed.reasons
+    model = cheaper if problem is None else routed.model
+    reasons = routed.reasons
     return replace(routed, model=model, reasons=(*reasons, f"budget: {cheaper} {why}"))
 
 
@@ -308,7 +310,9 @@ def _on_trouble(
 ) -> tuple[Act, Trouble]:
     """The act on the newest step, and what the run remembers of its trouble then. In the control
     arm chance decides about single steps, so that nothing follows from two of them."""
-    before, step, latest = memory.trouble, position.step, position.latest
+    before = memory.trouble
+    step = position.step
+    latest = position.latest
     if call.arm is not None:
         return Act(), before
     strikes = before.strikes(latest.readings.alarms if latest is not None else (), step)
@@ -346,7 +350,8 @@ def _routed(
     call: CallFacts,
 ) -> tuple[RoutedModel, RunChoice | None]:
     """The model of a call, and the choice of the learned policy for its run; None without one."""
-    requested, choice = call.requested, memory.choice
+    requested = call.requested
+    choice = memory.choice
     if call.repeats_model is not None:
         return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), choice
     state = signal.state

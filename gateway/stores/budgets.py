@@ -262,7 +262,8 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
     if wanted.stop_at is None:
         return None
     for metric, limit in account.limits_of(wanted.limits).items():
-        bound, used = limit * wanted.stop_at, account.used(metric, claim.at)
+        bound = limit * wanted.stop_at
+        used = account.used(metric, claim.at)
         asked = 0.0 if metric == "minutes" else claim.estimate.of(metric)
         slack = bound * _TINY
         known = not claim.guessed or metric in ("calls", "minutes")
@@ -305,7 +306,8 @@ def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:
     for metric, limit in limits.items():
         each = 0.0 if metric == "minutes" else asked.each.of(metric)
         if each > 0:
-            used, bound = account.used(metric, 0.0), limit * (wanted.stop_at or 0.0)
+            used = account.used(metric, 0.0)
+            bound = limit * (wanted.stop_at or 0.0)
             fitting = max(0, int((bound * (1 + _TINY) - used) / each))
             if asked.guessed and metric != "calls" and used <= 0:
                 fitting = max(1, fitting)
@@ -316,9 +318,12 @@ def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:
 def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
     """The account after a renewal. Leases whose gateway has not renewed them in time count as
     spent; what that gateway reports later only corrects it."""
-    wanted, report, holds = asked.wanted, asked.report, asked.holds
+    wanted = asked.wanted
+    report = asked.report
+    holds = asked.holds
     found = found or Stored(account=opened(wanted, at), ends=wanted.ends)
-    account, leases = found.account, {}
+    account = found.account
+    leases = {}
     for name, lease in found.leases.items():
         if lease.until < at:
             account = charged(account, lease.held, lease.held)

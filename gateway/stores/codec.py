@@ -34,8 +34,17 @@ def names(kind: type, *without: str) -> tuple[str, ...]:
 
 # The counters of a run share one JSON column, `counts`.
 _COUNTERS = (
-    *("states", "fired", "failure_types", "models", "severity"),
-    *("unsteered", "estimated", "guidance", "human", "asked", "acts"),
+    "states",
+    "fired",
+    "failure_types",
+    "models",
+    "severity",
+    "unsteered",
+    "estimated",
+    "guidance",
+    "human",
+    "asked",
+    "acts",
 )
 _ASKED_STORED = "at_risk"  # the name of `asked` in the column, which earlier versions read, too
 
@@ -159,7 +168,8 @@ def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
     counts = _counts_of(text)
     named = ("models", "estimated", "human", "acts")
     values[20:20] = [counts.get(name, {}) for name in named]
-    return ExperimentRun(*(*values, _stopped(newest, hold), counts))
+    values += [_stopped(newest, hold), counts]
+    return ExperimentRun(*values)
 
 
 def step_row(step: records.StepRow) -> tuple[Any, ...]:
@@ -226,7 +236,8 @@ def _read(text: str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError:
-        types, values = get_type_hints(kind), _without_nulls(orjson.loads(text))
+        types = get_type_hints(kind)
+        values = _without_nulls(orjson.loads(text))
         known: dict[str, Any] = {}
         for name in types.keys() & values.keys():
             with contextlib.suppress(msgspec.ValidationError):

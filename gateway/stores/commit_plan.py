@@ -149,7 +149,8 @@ def new_injections(
     rows: Iterable[InjectionRow], stored: Iterable[tuple[int, int]]
 ) -> list[InjectionRow]:
     """The pieces of guidance that are not `stored` yet, by step and ordinal."""
-    known, found = set(stored), []
+    known = set(stored)
+    found = []
     for row in rows:
         if (key := (row.step_index, row.ordinal)) not in known:
             known.add(key)
@@ -175,8 +176,13 @@ def is_same_call(stored: CallRow, again: CallRow) -> bool:
 
 
 _ADDED_UP = (
-    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
-    *("cost_usd", "cost_unsteered_usd"),
+    "input_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost_usd",
+    "cost_unsteered_usd",
 )
 
 

@@ -46,7 +46,9 @@ class VersionConflict(StoreError, label="conflict"):
     def __init__(self, conversation_id: str, *, expected: int, actual: int) -> None:
         at = f"conversation {conversation_id!r} is at version {actual}"
         super().__init__(f"{at}, not at {expected}")
-        self.conversation_id, self.expected, self.actual = conversation_id, expected, actual
+        self.conversation_id = conversation_id
+        self.expected = expected
+        self.actual = actual
 
 
 class StoreCorrupt(StoreError, label="corrupt"):
@@ -233,9 +235,12 @@ class KeyStore(Protocol):
 OnSignal = Callable[[str, Mapping[str, str]], None]
 RESYNC = "resync"
 # Gateway keys, patterns or holds on runs have changed; the store itself sends these.
-KEYS, PATTERNS, CONTROLS = "keys", "patterns", "controls"
+KEYS = "keys"
+PATTERNS = "patterns"
+CONTROLS = "controls"
 # Somebody reads live events at another gateway; a call was recorded.
-WATCHING, STEP = "watching", "step"
+WATCHING = "watching"
+STEP = "step"
 
 
 class Signals(Protocol):

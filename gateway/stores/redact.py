@@ -107,7 +107,8 @@ def _changed(step: StepRow, change: Callable[[str], str]) -> StepRow:
 
 
 def _changed_action(action: Action, change: Callable[[str], str]) -> Action:
-    arguments, observation = change(action.arguments), change(action.observation)
+    arguments = change(action.arguments)
+    observation = change(action.observation)
     if arguments is action.arguments and observation is action.observation:
         return action
     return replace(action, arguments=arguments, observation=observation)

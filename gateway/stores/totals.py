@@ -161,7 +161,9 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
         return {HAND_OVER: max([self.steps, *[step.step_index for step in steps]])}
 
     def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
-        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
+        cost = self.cost_usd
+        unsteered = self.cost_unsteered_usd
+        saved = self.saved_usd
         for call in calls:
             cost = plus(cost, call.cost_usd)
             unsteered = plus(unsteered, call.cost_unsteered_usd)
@@ -367,7 +369,8 @@ def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]
 def streaks(steps: Sequence[StepRow]) -> list[int]:
     """Per step, the steps in a row up to it at which a monitor other than that of the run's
     length fired."""
-    found, length = [], 0
+    found = []
+    length = 0
     for step in steps:
         length = length + 1 if any(name != LENGTH_MONITOR for name in step.fired) else 0
         found.append(length)

@@ -101,9 +101,17 @@ _MONDAY: Final = 4 * 86_400
 
 # The counts of a UsagePoint that calls and steps add to.
 SUMS: Final = (
-    *("calls", "errors", "unsteered", "unpriced_calls", "steps", "alarms"),
-    *("input_tokens", "cached_tokens", "output_tokens"),
-    *("estimated_calls", "estimated_tokens"),
+    "calls",
+    "errors",
+    "unsteered",
+    "unpriced_calls",
+    "steps",
+    "alarms",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "estimated_calls",
+    "estimated_tokens",
 )
 AMOUNTS: Final = ("latency_s", "estimated_usd")  # the same, of what is no whole number
 _ADDED: Final = (*SUMS, *AMOUNTS, "runs", "successes", "failures")

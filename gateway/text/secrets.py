@@ -57,7 +57,8 @@ def mask_secrets(text: str) -> str:
     found = find_secrets(text)
     if not found:
         return text
-    parts, at = [], 0
+    parts = []
+    at = 0
     for span in found:
         parts += [text[at : span.start], MARK, span.kind, "]"]
         at = span.end
@@ -256,7 +257,9 @@ class _Rule:
         check: str | None = None,
         needs: str | None = None,
     ) -> None:
-        self.kind, self.anchors, self.needs = kind, anchors, needs
+        self.kind = kind
+        self.anchors = anchors
+        self.needs = needs
         self.pattern = re.compile("".join(pattern).replace("{start}", _START))
         self._check = _CHECKS[check] if check else None
         self._folded = folded

@@ -63,7 +63,8 @@ def stretched(height: float, *children: Markup, box: tuple[float, float]) -> Mar
 
 def curve(points: Sequence[Point | None], **attributes: object) -> Markup:
     """A line through points, broken where one is None."""
-    parts, down = [], False
+    parts = []
+    down = False
     for point in points:
         if point is not None:
             parts.append(f"{'L' if down else 'M'}{point[0]:.4g} {point[1]:.4g}")

@@ -71,8 +71,14 @@ class IdleGuard:
     of a thousand chunks needs a handful of timers."""
 
     __slots__ = (
-        *("_ends_at", "_entered", "_expired", "_handle", "_loop", "_task"),
-        *("limit_s", "total_s"),
+        "_ends_at",
+        "_entered",
+        "_expired",
+        "_handle",
+        "_loop",
+        "_task",
+        "limit_s",
+        "total_s",
     )
 
     def __init__(self, limit_s: float, total_s: float = 0) -> None:
@@ -93,7 +99,8 @@ class IdleGuard:
                 self._handle = self._loop.call_at(self._due(), self._ring)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if self._expired and task is not None:
             self._expired = False
             if task.uncancel() == 0 and kind is asyncio.CancelledError:

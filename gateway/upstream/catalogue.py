@@ -169,7 +169,9 @@ class ModelCatalogue:
 
     def refusal(self, model: str, request: ChatRequest) -> str | None:
         """Why `model` cannot serve the request; None when it can, or when nothing is known."""
-        info, body, raw = self.info(model), request.body, request.raw
+        info = self.info(model)
+        body = request.body
+        raw = request.raw
         if info is None:
             return None
         if info.tools is False and any(offered_tools(body)):

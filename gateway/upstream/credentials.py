@@ -200,7 +200,8 @@ def _families(target: Target) -> tuple[str, str]:
     """The provider whose headers, and the one whose keys, the host of a target takes."""
     host = target.api_base.host
     own = _OF_SEAT.get(target.seat, ANY)
-    family, owner = family_of_host(host), owner_of_host(host)
+    family = family_of_host(host)
+    owner = owner_of_host(host)
     return (family, owner) if owner != ANY else (own, own)
 
 

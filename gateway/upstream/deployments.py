@@ -276,7 +276,8 @@ class _Targets:
         dialects = _dialects(deployment, provider, lane, documented)
         anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
         if provider == "anthropic" and anthropic_api:
-            own_api, host = "anthropic", messages_base.netloc.decode("ascii")
+            own_api = "anthropic"
+            host = messages_base.netloc.decode("ascii")
         else:
             own_api = "google" if provider == "gemini" else "openai"
             host = urlsplit(str(base)).netloc if base else ""
@@ -441,7 +442,8 @@ class DeploymentTable:
 
     def failed(self, target: Target, now: float) -> bool:
         """Count a failure; after `router.allowed_fails` in a row the target rests: True."""
-        allowed, rest_s = self._settings.router.allowed_fails, self._settings.router.cooldown_s
+        allowed = self._settings.router.allowed_fails
+        rest_s = self._settings.router.cooldown_s
         place = target.place
         return bool(place) and self._rests.failed(place, now, allowed=allowed, rest_s=rest_s)
 
@@ -491,7 +493,8 @@ class DeploymentTable:
         return self._targets.of(Deployment(model_name="prefixed", litellm_params=params), 0)
 
     def _configured(self, deployment: Deployment, key: int) -> Target:
-        params, at = deployment.litellm_params, f"model_list[{key - 1}]"
+        params = deployment.litellm_params
+        at = f"model_list[{key - 1}]"
         try:
             target = self._targets.of(deployment, key)
         except UnknownProvider as exc:

@@ -163,7 +163,8 @@ class Dispatcher:
                 schedule = [asked if each is target else each for each in schedule]
             if isinstance(outcome, Delivery) and outcome.status < 400:
                 return outcome
-            upcoming, pause_s = None, 0.0
+            upcoming = None
+            pause_s = 0.0
             others = await self._for_content(call, model, outcome)
             if others and others[0] not in schedule:
                 schedule[at + 1 :] = others
@@ -258,14 +259,16 @@ class Dispatcher:
         try:
             response = await self._forward(call, target)
         except UpstreamFailure as exc:
-            outcome, label = exc, exc.label if exc.raw_body is None else str(exc.status)
+            outcome = exc
+            label = exc.label if exc.raw_body is None else str(exc.status)
         else:
             status = response.status
             if status < 300 and call.dialect is not None and isinstance(response, Http1Answer):
                 status = await _shown_status(call.dialect, response)
             elif status < 400:
                 self.table.succeeded(target)
-            outcome, label = Delivery(response=response, target=target, status=status), str(status)
+            outcome = Delivery(response=response, target=target, status=status)
+            label = str(status)
         call.attempts.append(f"{target.name}:{label}")
         self.metrics.attempts.labels(target.name, label).inc()
         return outcome
@@ -317,11 +320,13 @@ class Dispatcher:
             asked = retry_after_s(outcome.response.headers)
             again = outcome.status in retries.AT_SAME_TARGET
         else:
-            asked, again = outcome.retry_after_s, outcome.retryable
+            asked = outcome.retry_after_s
+            again = outcome.retryable
         if asked is None:
             wait_s = self.settings.backoff_s * 2**at
         else:
-            wait_s, again = asked, again and asked <= self.settings.max_retry_after_s
+            wait_s = asked
+            again = again and asked <= self.settings.max_retry_after_s
         for index in range(at + 1, len(schedule)):
             if schedule[index] is not schedule[at]:
                 for later in range(index, len(schedule)):
@@ -346,7 +351,8 @@ _NO_ROUTE = frozenset({404, 405})
 def _may_lack_route(call: UpstreamCall, answer: Delivery) -> bool:
     """Whether an answer may say that the upstream does not have the call's dialect, which nobody
     has said that it has, and which LiteLLM could translate."""
-    dialect, target = call.dialect, answer.target
+    dialect = call.dialect
+    target = answer.target
     if answer.status not in _NO_ROUTE or dialect is None or call.path != dialect.path:
         return False
     host = target.api_base.host
@@ -398,7 +404,8 @@ def attempt_schedule(
 ) -> list[Target]:
     """Targets in the order of attempts: the requested name's in turn, then each fallback once."""
     if not own:
-        own, fallbacks = fallbacks[:1], fallbacks[1:]
+        own = fallbacks[:1]
+        fallbacks = fallbacks[1:]
     turns = max(len(own), 1 + num_retries)
     return [own[i % len(own)] for i in range(turns)] + fallbacks
 
@@ -443,7 +450,8 @@ _MOST_REFUSALS = 1000  # models are named by clients
 
 async def read_error(response: LaneResponse) -> tuple[Kind, bool]:
     """(why an answer refuses a request, whether it names `stream_options`)."""
-    content, answer = await begun(response, lambda text: len(text) > _ERROR_BYTES), None
+    content = await begun(response, lambda text: len(text) > _ERROR_BYTES)
+    answer = None
     with contextlib.suppress(ValueError):
         answer = refusal_of(orjson.loads(content))
     # One of no known form is read as text.

@@ -123,9 +123,27 @@ class Http1Answer:
     `fields` are its headers as they were sent, `headers` those to relay."""
 
     __slots__ = (
-        *("_connection", "_failure", "_guard", "_has_head", "_left", "_parts", "_paused", "_rest"),
-        *("_reusable", "_sender", "_silent", "_sink", "_size", "_take", "_waiter", "_whole"),
-        *("_without_body", "fields", "headers", "status", "usage"),
+        "_connection",
+        "_failure",
+        "_guard",
+        "_has_head",
+        "_left",
+        "_parts",
+        "_paused",
+        "_rest",
+        "_reusable",
+        "_sender",
+        "_silent",
+        "_sink",
+        "_size",
+        "_take",
+        "_waiter",
+        "_whole",
+        "_without_body",
+        "fields",
+        "headers",
+        "status",
+        "usage",
     )
 
     def __init__(
@@ -175,7 +193,8 @@ class Http1Answer:
     ) -> None:
         """Send a long body piece by piece, also while the answer arrives. The head goes with the
         first piece: a body that cannot be read is not begun."""
-        transport, drain = self._connection.transport, self._connection.drain
+        transport = self._connection.transport
+        drain = self._connection.drain
         assert transport is not None
         if isinstance(body, bytes):
             transport.write(head)
@@ -236,7 +255,8 @@ class Http1Answer:
     async def beginning(self, limit_s: float, is_enough: Callable[[bytes], bool]) -> bytes:
         """The beginning of the body, which is still to be read: once there is enough of it, at its
         end, or after so many seconds."""
-        timer, ends_at = None, math.inf  # no context of asyncio's: it makes fifteen calls
+        timer = None
+        ends_at = math.inf  # no context of asyncio's: it makes fifteen calls
         while True:
             content = b"".join(self._parts)
             if self._whole or self._failure or is_enough(content):
@@ -317,13 +337,16 @@ class Http1Answer:
         self._rest += data
         while True:
             if self._rest[:1] in (b"\r", b"\n"):  # some servers end a body with an empty line
-                self._rest, searched = self._rest.lstrip(b"\r\n"), 0
+                self._rest = self._rest.lstrip(b"\r\n")
+                searched = 0
             if not b"HTTP/1.".startswith(self._rest[:7]):
                 raise ValueError("no status line")
             end = _HEAD_END.search(self._rest, searched)
             if end is None:
                 return
-            head, self._rest, searched = self._rest[: end.end()], self._rest[end.end() :], 0
+            head = self._rest[: end.end()]
+            self._rest = self._rest[end.end() :]
+            searched = 0
             self._parse(head)
             if not 100 <= self.status < 200 or self.status == 101:  # RFC 9110 section 15.2
                 self._begin_body()
@@ -351,7 +374,9 @@ class Http1Answer:
 
     def _begin_body(self) -> None:
         """Choose how the body is read (RFC 9112 section 6.3). Raises: ValueError."""
-        behind, self._rest, self._silent = self._rest, b"", 0
+        behind = self._rest
+        self._rest = b""
+        self._silent = 0
         codings = [value for name, value in self.fields if name.lower() == b"transfer-encoding"]
         words = {word.strip(b" \t\r\n") for word in b",".join(codings).lower().split(b",")}
         named = words - {b"", b"identity"}  # those change nothing
@@ -368,9 +393,11 @@ class Http1Answer:
             if lengths:  # not every reader lets the chunks count
                 self._reusable = False
         elif lengths:
-            self._take, self._left = self._take_length, int(lengths[0])
+            self._take = self._take_length
+            self._left = int(lengths[0])
         else:
-            self._take, self._reusable = self._take_all, False
+            self._take = self._take_all
+            self._reusable = False
         self._has_head = True
         self._wake()
         self._take(behind)
@@ -392,8 +419,10 @@ class Http1Answer:
     def _take_chunks(self, data: bytes) -> None:
         """Read a body in chunks. Raises: ValueError for what is none."""
         if self._rest:
-            data, self._rest = self._rest + data, b""
-        at, left = 0, self._left
+            data = self._rest + data
+            self._rest = b""
+        at = 0
+        left = self._left
         while True:
             if left:
                 piece = data[at : at + left]
@@ -409,7 +438,8 @@ class Http1Answer:
                 if _PART_OF_SIZE(self._rest) is None:
                     raise ValueError("a chunk has no size, or another one")
                 break
-            at, left = found.end(), int(found[1], 16)
+            at = found.end()
+            left = int(found[1], 16)
             if not left:
                 self._take = self._take_trailers
                 self._take_trailers(data[at - 1 :])
@@ -513,7 +543,8 @@ class Handover(Http1Answer):
         if self.status not in self._statuses:
             super()._begin_body()
             return
-        self.early, self._take = self._rest, self._keep
+        self.early = self._rest
+        self._take = self._keep
         self._has_head = True
         self._wake()
 
@@ -525,7 +556,8 @@ def _mended(head: bytes) -> bytes:
     """A head as a strict parser reads it: a version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5), and a
     length that is given several times is given once (RFC 9112 section 6.3). Raises: ValueError: the
     lengths differ, or are no numbers."""
-    lines, values = [], []
+    lines = []
+    values = []
     for line in _NEWER.sub(b"HTTP/1.1", head, count=1).splitlines(keepends=True):
         if _LENGTH.match(line):
             values += [value.strip() for value in line.partition(b":")[2].split(b",")]

@@ -60,7 +60,8 @@ class NativeLane:
             route = self._route_once(method, url) if once else self._route(method, url)
             answer = await self._exchange(route, headers, content, without_body=method == "HEAD")
         except TimeoutError as exc:
-            first, total = self._timeouts.first_byte_s, self._timeouts.total_s
+            first = self._timeouts.first_byte_s
+            total = self._timeouts.total_s
             limit, name = min((first or math.inf, "first_byte_s"), (total or math.inf, "total_s"))
             raise UpstreamTimeout(
                 f"the upstream sent nothing within {limit:g} s (timeouts.{name})"
@@ -92,11 +93,13 @@ class NativeLane:
         headers = [h for h in headers if h[0] != b"content-length"]
         head = route.head(headers, length)
         guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)
-        answer, reused = None, False
+        answer = None
+        reused = False
         try:
             with guard:
                 connection = await route.pool.connect(route.origin)
-                reused, connection.is_used = connection.is_used, True
+                reused = connection.is_used
+                connection.is_used = True
                 answer = Http1Answer(connection, guard, without_body=without_body)
                 await answer.ask(head, content, chunked=length is None)
         except BaseException as exc:

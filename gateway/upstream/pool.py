@@ -116,7 +116,8 @@ class Pool:
 
     def _close_expired(self) -> None:
         """Close what has been idle for too long, and forget what has been closed meanwhile."""
-        loop, kept = asyncio.get_running_loop(), dict[Origin, list[PooledConnection]]()
+        loop = asyncio.get_running_loop()
+        kept = dict[Origin, list[PooledConnection]]()
         for origin, connections in self._idle.items():
             for connection in connections:
                 if connection.is_open and connection.idle_until > loop.time():
@@ -152,7 +153,9 @@ class Pool:
 
     async def _open(self, connection: PooledConnection, origin: Origin) -> None:
         url, proxy, _ = origin
-        loop, first, secure = asyncio.get_running_loop(), proxy or url, None
+        loop = asyncio.get_running_loop()
+        first = proxy or url
+        secure = None
         if url.scheme in ("https", "wss"):
             if self._tls is None:  # made in a thread: it reads the files of the authorities
                 self._tls = await loading(ssl.create_default_context)

@@ -90,7 +90,8 @@ async def open_websocket(url: URL, headers: RawHeaders, timeouts: TimeoutSetting
 
 def _streams(answer: Handover) -> Streams:
     """The frames behind an answer. Raises: ConnectionResetError."""
-    transport, loop = answer.taken_over(), asyncio.get_running_loop()
+    transport = answer.taken_over()
+    loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=BUFFER_BYTES, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport.set_protocol(protocol)
@@ -112,7 +113,8 @@ class MessageSide:
         self._streams = streams
         self._share = share
         kind = ConnectionType.CLIENT if asks else ConnectionType.SERVER
-        self._connection, self._limit = Connection(kind), int(limit_mb * 2**20)
+        self._connection = Connection(kind)
+        self._limit = int(limit_mb * 2**20)
         self._writing = asyncio.Lock()
         self._parts = BytesIO()  # not a list: a frame may have one byte, or none
         self._late_at: float | None = None  # while a part of a message is there

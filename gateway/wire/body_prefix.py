@@ -105,7 +105,8 @@ class BodyPrefix(Struct, frozen=True, kw_only=True):
         """The object in a body that begins with this one, without parsing the old messages. None
         when the rest is not JSON, or when the body has a second list under the same key, which
         would be the one that counts."""
-        start, rest = raw[: self.opening + 1], raw[_space_end(raw, self.end) :]
+        start = raw[: self.opening + 1]
+        rest = raw[_space_end(raw, self.end) :]
         placeholder = b"%d" % _PLACEHOLDER
         if placeholder in rest:
             return None

@@ -85,7 +85,8 @@ def word_count(text: str) -> int:
     """`len(text.split())`, counted in pieces."""
     if len(text) <= PIECE_CHARACTERS:
         return len(text.split())
-    count, inside = 0, False
+    count = 0
+    inside = False
     for piece in _pieces(text):
         count += len(piece.split()) - (inside and not piece[0].isspace())
         inside = not piece[-1].isspace()

@@ -52,7 +52,8 @@ def plain_payloads(stream: bytes) -> list[bytes] | None:
 def merge_runs(payloads: list[bytes]) -> list[bytes]:
     """Fewer payloads with the same meaning: of each run of pieces the first, with all the text."""
     merged: list[bytes] = []
-    at, misses = 0, 0
+    at = 0
+    misses = 0
     while at < len(payloads) and misses < _PATIENCE:
         frame = _frame(payloads[at])
         end = at + 1
@@ -69,7 +70,9 @@ def merge_runs(payloads: list[bytes]) -> list[bytes]:
 def _run(payloads: list[bytes], start: int, before: bytes, after: bytes) -> tuple[list[bytes], int]:
     """(the pieces between `before` and `after` from index `start` on, the end of the run)."""
     pieces: list[bytes] = []
-    first, last, least = len(before), -len(after), len(before) + len(after)
+    first = len(before)
+    last = -len(after)
+    least = len(before) + len(after)
     for at in range(start, len(payloads)):
         payload = payloads[at]
         if not payload.startswith(before) or not payload.endswith(after) or len(payload) < least:

@@ -23,7 +23,9 @@ class EchoFilter:
         self._hold(_digest(sent), cut, None if cut else json.dumps(own))
 
     def _hold(self, digest: str, cut: tuple[int, int] | None, own: str | None) -> None:
-        self._digest, self._cut, self._own = digest, cut, own
+        self._digest = digest
+        self._cut = cut
+        self._own = own
         self._decoder = SSEDecoder()
 
     @property
@@ -74,7 +76,8 @@ class EchoFilter:
         if _NAME not in body:
             return body
         text = body.decode("utf-8", "surrogateescape")
-        out, done = [], 0
+        out = []
+        done = 0
         for found in _FIELD.finditer(text):
             try:
                 value, end = _STRING.raw_decode(text, found.end())
@@ -96,7 +99,8 @@ def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
     """Span of the text that was put into `own`; None when `sent` is not one insertion away."""
     if own is None or len(sent) < len(own):
         return None
-    low, high = 0, len(own)
+    low = 0
+    high = len(own)
     while low < high:  # how much both begin with
         middle = (low + high + 1) // 2
         low, high = (middle, high) if sent.startswith(own[:middle]) else (low, middle - 1)

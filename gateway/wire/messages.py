@@ -114,7 +114,8 @@ def _split(content: object) -> tuple[str, list[object]]:
         return content.strip(), []
     if not isinstance(content, list):
         return "", [content]
-    texts, others = [], []
+    texts = []
+    others = []
     for part in content:
         if isinstance(part, str):
             texts.append(part)
@@ -190,7 +191,8 @@ class MessageReader:
 
     def _speaker(self, role: str, message: Mapping[str, object]) -> list[bytes]:
         text, others = _split(message.get("content"))
-        atoms, plain = [], []
+        atoms = []
+        plain = []
         for part in others:
             if isinstance(part, dict) and _is_part(part, "tool_result"):
                 atoms.append(self._result(part.get("tool_use_id"), part.get("content")))

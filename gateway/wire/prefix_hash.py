@@ -69,7 +69,9 @@ def extend(state: ChainState, messages: Sequence[object]) -> PrefixHashes:
     """The prefix hashes of a transcript that continues after `state` with `messages`."""
     reader = MessageReader(state.call_ids, state.answered, state.in_turn, state.turns)
     prefix_hash = state.digest
-    digests, turns, own = [prefix_hash], [state.turns], []
+    digests = [prefix_hash]
+    turns = [state.turns]
+    own = []
     for message in messages:
         atoms = reader.atoms(message)
         for atom in atoms:

@@ -40,8 +40,17 @@ class ChatRequest:
     of the members of a body whose large ones were not read (`gateway.wire.parsing`)."""
 
     __slots__ = (
-        *("_elements", "_prefix", "_spans", "body", "known", "list_key", "messages", "model"),
-        *("raw", "stream", "unread"),
+        "_elements",
+        "_prefix",
+        "_spans",
+        "body",
+        "known",
+        "list_key",
+        "messages",
+        "model",
+        "raw",
+        "stream",
+        "unread",
     )
 
     def __init__(
@@ -117,7 +126,8 @@ class ChatRequest:
         """(body without the messages, offset where they were cut out, number of missing bytes)."""
         if self.known is None or self.prefix is None:
             return self.raw, len(self.raw), 0
-        cut, end = self.known.opening, self.prefix.end
+        cut = self.known.opening
+        end = self.prefix.end
         return self.raw[: cut + 1] + self.raw[end:], cut, end - cut - 1
 
     def set_value(self, key: str, value: Any) -> list[Splice]:
@@ -152,7 +162,8 @@ class ChatRequest:
         ordered = sorted(splices, key=lambda s: (s.start, s.end))
         if not ordered:
             return self.raw
-        parts, at = list[bytes | memoryview](), 0
+        parts = list[bytes | memoryview]()
+        at = 0
         raw = memoryview(self.raw)  # whose parts are copied once, when they are joined
         for splice in ordered:
             parts += [raw[at : splice.start], splice.text.encode("utf-8", "surrogateescape")]

@@ -45,8 +45,14 @@ class ResponseWatch:
     it cannot decode, it is `opaque`: the answer is relayed unwatched."""
 
     __slots__ = (
-        *("_chunks", "_size", "_tail", "_unpacker"),
-        *("allowance", "ended", "opaque", "oversized"),
+        "_chunks",
+        "_size",
+        "_tail",
+        "_unpacker",
+        "allowance",
+        "ended",
+        "opaque",
+        "oversized",
     )
 
     def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:

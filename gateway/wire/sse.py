@@ -44,7 +44,8 @@ class SSEDecoder:
     def feed(self, chunk: bytes) -> list[SSEEvent]:
         """The events that `chunk` completes."""
         buffer = self._buffer + chunk if self._buffer else chunk
-        events, start = [], 0
+        events = []
+        start = 0
         # A terminator may begin up to three bytes before the old end of the buffer.
         for match in _EVENT_END.finditer(buffer, max(0, self._scanned - 3)):
             end = match.end()
@@ -63,7 +64,9 @@ class SSEDecoder:
 
     def flush(self) -> list[SSEEvent]:
         """The last event when the stream ended without its blank line."""
-        rest, self._buffer, self._scanned = self._buffer, b"", 0
+        rest = self._buffer
+        self._buffer = b""
+        self._scanned = 0
         return [parse_event(rest)] if rest else []
 
 

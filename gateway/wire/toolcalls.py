@@ -30,7 +30,8 @@ class _ObjectEnd:
 
     def feed(self, text: str) -> int | None:
         """The offset in `text` just after the object; None when it does not end in `text`."""
-        start, self._escaped = int(self._escaped), False
+        start = int(self._escaped)
+        self._escaped = False
         for match in _MARK.finditer(text, start):
             mark = match.group()
             if mark == "\\":
@@ -89,7 +90,8 @@ class ArgumentStream:
         if not self.sent and not self._free and self._is_noise():
             return ""
         self.sent = self.sent or bool(self._held)
-        out, self._held = self._held, ""
+        out = self._held
+        self._held = ""
         return out
 
     def _is_noise(self) -> bool:
@@ -97,7 +99,8 @@ class ArgumentStream:
 
     def finish(self, *, cut: bool) -> str:
         """The text held back; a call without arguments gets `{}` unless a limit cut the reply."""
-        out, self._held = self._held, ""
+        out = self._held
+        self._held = ""
         if self.sent or cut or out.strip() == "{":
             return out
         self.sent = True
@@ -166,7 +169,8 @@ class ToolCallStream:
 
     def _push_one(self, delta: Mapping[str, Any]) -> dict[str, Any] | None:
         function = as_mapping(delta.get("function"))
-        id, name = as_text(delta.get("id"), "") or None, as_text(function.get("name"), "") or None
+        id = as_text(delta.get("id"), "") or None
+        name = as_text(function.get("name"), "") or None
         arguments = arguments_text(function.get("arguments"))
         call = self._locate(id, name, arguments, delta.get("index"))
         call.name = call.name or name
@@ -287,9 +291,11 @@ def _is_custom(call: Mapping[str, Any]) -> bool:
 
 
 def _unused(id: str, taken: set[str]) -> str:
-    candidate, number = id, 1
+    candidate = id
+    number = 1
     while candidate in taken:
-        candidate, number = f"{id}_{number}", number + 1
+        candidate = f"{id}_{number}"
+        number = number + 1
     return candidate
 
 

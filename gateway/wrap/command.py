@@ -118,7 +118,8 @@ def with_login(client: Client, environment: Mapping[str, str]) -> Client:
         chosen = path.read_text("utf-8", "replace") if path.is_file() else ""
         found = any(f'"{kind}"' in chosen for kind in ("gemini-api-key", "vertex-ai"))
         return client if found else replace(client, by_hand=_GEMINI_LOGIN)
-    kind, name = environment.get("COPILOT_PROVIDER_TYPE", "openai"), "COPILOT_PROVIDER_BASE_URL"
+    kind = environment.get("COPILOT_PROVIDER_TYPE", "openai")
+    name = "COPILOT_PROVIDER_BASE_URL"
     if client.title == "Copilot CLI" and environment.get(name) and kind != "azure":
         return replace(client, variables={name: ROOT if kind == "anthropic" else BASE}, by_hand="")
     return client
@@ -157,7 +158,8 @@ def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) 
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
     if client is None:
-        client, after = Client("", ()), 1
+        client = Client("", ())
+        after = 1
     else:
         after = 1 + next(i for i, word in enumerate(command) if client_of([word]) is client)
         client = with_login(client, environment)

@@ -202,7 +202,8 @@ def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
 
 def used_line(account: Account, now: float, *, stopped: bool = False) -> str:
     """The line at the end: the used share of the budget, and whether it `stopped` calls."""
-    limits, spent = account.limits_of({}), replace(account, reserved=NOTHING)
+    limits = account.limits_of({})
+    spent = replace(account, reserved=NOTHING)
     share, _ = account.share({}, now)
     used = (f"{_amount(m, spent.used(m, now))} of {_amount(m, most)}" for m, most in limits.items())
     line = ", ".join(used) or "no limit"

@@ -84,23 +84,28 @@ def wrap(options: WrapOptions) -> int:
         _say(f"wrap: {options.command[0]}: command not found")
         return command.NOT_FOUND
     budget = wrap_budget(options.budget, options.stop_after)
-    other, before = _other(options), time.time()
+    other = _other(options)
+    before = time.time()
     with ExitStack() as stack:
         stack.enter_context(command.signals_held())
         own: OwnGateway | None = None
         if other:
-            url, read = other, partial(traces_of, other, before)
-            page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
+            url = other
+            read = partial(traces_of, other, before)
+            page = f"{url}/dashboard/runs/{{run}}"
+            others = f"{url}/dashboard/runs"
         else:
             named = command.with_upstreams(options.command, os.environ)
             settings = wrap_settings(options.config, named, options.mode)
             if budget is not None:
                 settings = replace(settings, budgets=(*settings.budgets, budget))
             own = stack.enter_context(own_gateway(settings))
-            url, read = own.url, partial(_own_traces, own)
+            url = own.url
+            read = partial(_own_traces, own)
             # Commands that show a run and list all, also later while other gateways run.
             config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
-            page, path = f"gateway dashboard{config} {{run}}", settings.storage.path
+            page = f"gateway dashboard{config} {{run}}"
+            path = settings.storage.path
             others = f"gateway runs list{config}"
             if path == str(state_database()):
                 others = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} {others}"
@@ -114,7 +119,8 @@ def wrap(options: WrapOptions) -> int:
                 done = f"steered or only watched, by the coin of {pilot.id} for {pilot.runs.words}"
         if budget is not None and own is not None:  # which `gateway budgets list` shows
             key = AccountKey(budget=budget.name, subject=DEFAULT_TENANT)
-            limits, accounts = budget.limits.given(), own.server.runtime.accounting.ledger
+            limits = budget.limits.given()
+            accounts = own.server.runtime.accounting.ledger
             own.call(accounts.allow(key, at=time.time(), limits=limits, lifted=False))
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
@@ -178,7 +184,8 @@ def _report(
         else:
             found = (each.key for each in running_gateways() if each.url == url)
             headers = {"x-gateway-key": key} if (key := next(found, "")) else {}
-            path, said = f"{url}/api/runs/{run['id']}/outcome", body.model_dump()
+            path = f"{url}/api/runs/{run['id']}/outcome"
+            said = body.model_dump()
             answer = httpx.post(
                 path, json=said, headers=headers, timeout=_ANSWER_S, trust_env=False
             )
@@ -274,8 +281,10 @@ Trace = Mapping[str, Any]  # one run as `GET /api/runs/{id}` gives it: `run` and
 MOST_RUNS = 20  # that are shown one by one; all are counted
 _COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
 
-_TASK_CHARS, _TEXT_CHARS = 60, 44
-_WHY_CHARS, _MOST_TEXTS = 300, 8
+_TASK_CHARS = 60
+_TEXT_CHARS = 44
+_WHY_CHARS = 300
+_MOST_TEXTS = 8
 
 
 def _lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:
@@ -308,7 +317,8 @@ def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> dict[str, Any
 
 def _headline(totals: Sequence[Mapping[str, Any]]) -> str:
     tokens = _sum(totals, "input_tokens") + _sum(totals, "output_tokens")
-    cost, saved = _dollars(totals, "cost_usd"), _dollars(totals, "saved_usd")
+    cost = _dollars(totals, "cost_usd")
+    saved = _dollars(totals, "saved_usd")
     estimated = any(each["estimated"] for each in totals)
     price = "cost unknown" if cost is None else formatting.about(formatting.money(cost), estimated)
     if cost is not None and saved:

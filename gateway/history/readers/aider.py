@@ -34,7 +34,8 @@ def matches(head: bytes, name: str) -> bool:
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
-    lines, sessions = log.text().splitlines(), [_Chat(log, "")]
+    lines = log.text().splitlines()
+    sessions = [_Chat(log, "")]
     for log.seen, line in enumerate(lines, 1):
         if started := _STARTED.match(line):
             sessions.append(_Chat(log, f"{started[1]}T{started[2]}"))
@@ -100,18 +101,22 @@ class _Chat:
 
     def _send(self) -> None:
         """Take what the person typed as one message, unless it is a command to aider."""
-        text, self._typed = "\n".join(self._typed).strip(), []
+        text = "\n".join(self._typed).strip()
+        self._typed = []
         # A command to aider itself, which no model sees.
         if not text or text == "<blank>" or text.startswith(("/", "!")):
             return
         self._finish()
         self.session.user(text, text)
-        self._shown, self._state.waits, self._state.prompted = [], True, True
+        self._shown = []
+        self._state.waits = True
+        self._state.prompted = True
         self._state.counted = self._state.stopped = False
 
     def _finish(self) -> None:
         """Take the text read so far as an answer."""
-        text, self._answer = "\n".join(self._answer).strip(), []
+        text = "\n".join(self._answer).strip()
+        self._answer = []
         session = self.session
         if not text:
             return
@@ -119,7 +124,9 @@ class _Chat:
             # aider sent its own report, of an edit that failed or of a test.
             session.user("\n".join(self._shown).strip())
         session.reply(text, model=self._model)
-        self._shown, self._state.prompted, self._state.counted = [], False, False
+        self._shown = []
+        self._state.prompted = False
+        self._state.counted = False
 
     def _program(self, text: str) -> None:
         """Read a line that aider wrote about itself."""
@@ -131,14 +138,16 @@ class _Chat:
                 session.did("interrupt")
             self._state.waits = self._state.stopped = False
             if session.calls and not self._state.counted:
-                self._state.counted, names = True, ("sent", "received", "hit", "write")
+                self._state.counted = True
+                names = ("sent", "received", "hit", "write")
                 usage = chat_usage(*(_number(tokens[name]) for name in names))
                 session.calls[-1] = replace(session.calls[-1], usage=usage)
                 self._price(text)
         elif text.startswith(_INTERRUPTED):
             if self._state.waits:
                 session.did("interrupt")
-            self._state.stopped, self._state.waits = not self._state.waits, False
+            self._state.stopped = not self._state.waits
+            self._state.waits = False
         else:
             if version := _VERSION.match(text):
                 session.version = version[1]

@@ -19,8 +19,11 @@ from gateway.wire.coerce import as_list, as_mapping, as_text
 
 AGENT = "claude-code"
 _MARKS = (
-    *(b'"isSidechain":', b'"parentUuid":', b'"leafUuid":'),
-    *(b'"type":"file-history-snapshot"', b'"type":"queue-operation"'),
+    b'"isSidechain":',
+    b'"parentUuid":',
+    b'"leafUuid":',
+    b'"type":"file-history-snapshot"',
+    b'"type":"queue-operation"',
 )
 _SILENT = re.compile(r"[a-z]+(?:-[a-z]+)+|attachment|mode|progress|relocated|summary|system|tag")
 """Types of lines without a message, as `file-history-delta` or `pr-link`. Source: the types that
@@ -51,7 +54,8 @@ def read(log: LogFile) -> Iterable[Session]:
     roots: dict[str, str] = {}  # uuid of a sub-agent's line -> name of the sub-agent
     seen: set[str] = set()  # a resumed session may hold its beginning twice
     for entry in log.records():
-        kind, uuid = as_text(entry.get("type"), ""), as_text(entry.get("uuid"), "")
+        kind = as_text(entry.get("type"), "")
+        uuid = as_text(entry.get("uuid"), "")
         if uuid in seen and kind in ("user", "assistant", "attachment"):
             continue
         side = ""
@@ -134,14 +138,16 @@ class _Thread:
 
     def tell(self) -> None:
         """Add what was sent between two calls and is in no line of a message."""
-        sent, self._sent = self._sent, []
+        sent = self._sent
+        self._sent = []
         for text, at in sent:
             self._user({}, text, at)
 
     def _reply(
         self, entry: Mapping[str, Any], message: Mapping[str, Any], at: float | None
     ) -> None:
-        session, model = self.session, as_text(message.get("model"), "")
+        session = self.session
+        model = as_text(message.get("model"), "")
         if model == "<synthetic>" or entry.get("isApiErrorMessage") is True:
             return  # written by the client itself
         name = as_text(message.get("id"), "")

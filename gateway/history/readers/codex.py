@@ -112,7 +112,8 @@ class _Rollout:
         at = self.session.at(record.get("timestamp"))
         if self._known and as_int(record.get("ordinal"), self._first) < self._first:
             return ""
-        kind, payload = as_text(record.get("type"), ""), as_mapping(record.get("payload"))
+        kind = as_text(record.get("type"), "")
+        payload = as_mapping(record.get("payload"))
         if kind == "response_item":
             return self._item(payload, at)
         if kind == "event_msg":
@@ -135,7 +136,8 @@ class _Rollout:
         return ""
 
     def _meta(self, meta: Mapping[str, Any]) -> None:
-        self._known, session = True, self.session
+        self._known = True
+        session = self.session
         session.id = as_text(meta.get("id"), "") or session.id
         session.version = as_text(meta.get("cli_version"), "")
         session.project = as_text(meta.get("cwd"), "")
@@ -173,7 +175,8 @@ class _Rollout:
         return ""
 
     def _message(self, item: Mapping[str, Any], at: float | None) -> None:
-        role, content = as_text(item.get("role"), ""), item.get("content")
+        role = as_text(item.get("role"), "")
+        content = item.get("content")
         text = read_content(content).text
         if role == "assistant":
             reply = self._reply(item, at)
@@ -243,7 +246,8 @@ class _Rollout:
 
     def _said(self, text: str, at: float | None) -> None:
         """Note what a person typed; some versions write it as two events."""
-        session, text = self.session, text.strip()
+        session = self.session
+        text = text.strip()
         back = int(bool(session.messages) and session.messages[-1].get("role") == "user")
         last = session.human[-1] if session.human else None
         place = ("message", text, len(session.messages) - back)

@@ -60,7 +60,8 @@ class _Events:
 
     def add(self, record: Mapping[str, Any]) -> bool:
         """Read one event. False if it is of no known type."""
-        kind, data = as_text(record.get("type"), ""), as_mapping(record.get("data"))
+        kind = as_text(record.get("type"), "")
+        data = as_mapping(record.get("data"))
         at = self._main.at(record.get("timestamp"))
         agent = as_text(record.get("agentId"), "") or as_text(data.get("parentToolCallId"), "")
         session = self._sessions.setdefault(agent, Session(id=agent, agent=AGENT, parent=agent))
@@ -109,7 +110,9 @@ class _Events:
                 if usage := self._usages.get(call.key):
                     session.calls[at] = replace(call, usage=_usage(usage))
             session.compactions = [at for at in session.compactions if at < len(session.messages)]
-            session.id, session.version, session.project = main.id, main.version, main.project
+            session.id = main.id
+            session.version = main.version
+            session.project = main.project
         yield from family(self._sessions)
 
     def _user(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
@@ -130,7 +133,8 @@ class _Events:
         else:
             output = as_int(data.get("outputTokens"), 0)
             self._calls.append((session, len(session.calls), output))
-            model, key = as_text(data.get("model"), ""), name or as_text(data.get("messageId"), "")
+            model = as_text(data.get("model"), "")
+            key = name or as_text(data.get("messageId"), "")
             usage = chat_usage(0, output)
             reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
         for asked in map(as_mapping, as_list(data.get("toolRequests"))):
@@ -150,7 +154,8 @@ class _Events:
         of the others: older versions noted nothing else of each call."""
         began = shutdown.get("sessionStartTime")
         if began != self._began:  # the sums begin with a start of the program
-            self._began, self._first = began, self._next
+            self._began = began
+            self._first = self._next
         self._next = len(self._calls)
         for model, metric in as_mapping(shutdown.get("modelMetrics")).items():
             usage = _usage(as_mapping(as_mapping(metric).get("usage")))

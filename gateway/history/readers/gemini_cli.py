@@ -112,7 +112,8 @@ class _Chat:
                 self.session.typed(parts_text(message.get("content")), at)
 
     def _user(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
-        session, content = self.session, message.get("content")
+        session = self.session
+        content = message.get("content")
         text = parts_text(content)
         responses = [as_mapping(part) for part in as_list(content)]
         responses = [part for part in responses if part.get("functionResponse")]
@@ -126,7 +127,8 @@ class _Chat:
 
     def _answer(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
         session = self.session
-        tokens, model = as_mapping(message.get("tokens")), as_text(message.get("model"), "")
+        tokens = as_mapping(message.get("tokens"))
+        model = as_text(message.get("model"), "")
         calls = [as_mapping(call) for call in as_list(message.get("toolCalls"))]
         if not (tokens or model or calls):
             return  # written by the program, such as that a picture was received
@@ -146,7 +148,8 @@ class _Chat:
 
     def _response(self, part: Mapping[str, Any], at: float | None) -> None:
         """Read the result of a call; a refused call is written nowhere else."""
-        response, calls = as_mapping(part["functionResponse"]), self.session.calls
+        response = as_mapping(part["functionResponse"])
+        calls = self.session.calls
         if calls and as_text(response.get("id"), "") not in self._recorded:
             call = {"id": response.get("id"), "name": response.get("name"), "result": [part]}
             self._call(self.session.messages[calls[-1].position], {**call, "timestamp": at})
@@ -175,7 +178,8 @@ def parts_text(content: object, thought: bool = False) -> str:
 
 def response_text(parts: object) -> tuple[str, bool]:
     """The text of a call's `functionResponse` parts, and whether it failed."""
-    texts, failed = [], False
+    texts = []
+    failed = False
     for part in map(as_mapping, parts if isinstance(parts, list) else [parts]):
         response = as_mapping(part.get("functionResponse")).get("response")
         fields = as_mapping(response)

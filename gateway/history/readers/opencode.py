@@ -21,8 +21,18 @@ from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 AGENT = "opencode"
 _SQLITE = b"SQLite format 3\0"
 _KINDS = (
-    *("text", "reasoning", "tool", "file", "step-start", "step-finish", "snapshot", "patch"),
-    *("agent", "retry", "subtask", "compaction"),
+    "text",
+    "reasoning",
+    "tool",
+    "file",
+    "step-start",
+    "step-finish",
+    "snapshot",
+    "patch",
+    "agent",
+    "retry",
+    "subtask",
+    "compaction",
 )
 """Types of parts. Source: the program's own schema, version 1.18."""
 _TEXTS = ("text", "reasoning")
@@ -130,7 +140,8 @@ def _user(session: Session, parts: list[_Object], at: float | None) -> None:
     content: list[dict[str, Any]] = []
     typed = []
     for part in parts:
-        kind, text = as_text(part.get("type"), ""), as_text(part.get("text"), "")
+        kind = as_text(part.get("type"), "")
+        text = as_text(part.get("text"), "")
         if kind == "file":
             content.append({"type": "image_url", "image_url": {"url": part.get("url")}})
             typed.append("")
@@ -202,7 +213,8 @@ def _usage(tokens: _Object) -> _Object:
     which older versions leave in the output."""
     count = {name: as_int(value, 0) for name, value in tokens.items()}
     cache = as_mapping(tokens.get("cache"))
-    read, written = as_int(cache.get("read"), 0), as_int(cache.get("write"), 0)
+    read = as_int(cache.get("read"), 0)
+    written = as_int(cache.get("write"), 0)
     thoughts = count.get("reasoning", 0)
     made = count.get("output", 0) + (thoughts if "total" in tokens else 0)
     return chat_usage(count.get("input", 0) + read + written, made, read, written, thoughts)

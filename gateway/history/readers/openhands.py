@@ -13,8 +13,15 @@ AGENT = "openhands"
 _SILENT = frozenset(
     f"{name}Event"
     for name in (
-        *("ACPToolCall", "ConversationError", "ConversationStateUpdate", "HookExecution"),
-        *("LLMCompletionLog", "SecurityAnalysis", "ServerError", "StreamingDelta", "Token"),
+        "ACPToolCall",
+        "ConversationError",
+        "ConversationStateUpdate",
+        "HookExecution",
+        "LLMCompletionLog",
+        "SecurityAnalysis",
+        "ServerError",
+        "StreamingDelta",
+        "Token",
     )
 ) | {"CondensationRequest"}
 """Events without a message of the model's. Source: the schema of version 1.58."""
@@ -32,16 +39,20 @@ def matches(head: bytes, name: str) -> bool:
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
-    folder, document = log.path.parent, log.document()
+    folder = log.path.parent
+    document = log.document()
     if log.name == "base_state.json":
-        state, above = as_mapping(document), folder.parent
+        state = as_mapping(document)
+        above = folder.parent
         session = Session(id=as_text(state.get("id"), "") or folder.name, agent=AGENT)
         session.parent = above.parent.name if above.name == "subagents" else ""
         session.project = as_text(as_mapping(state.get("workspace")).get("working_dir"), "")
         metrics = as_mapping(as_mapping(state.get("stats")).get("usage_to_metrics"))
         events = [log.beside(path) for path in sorted((folder / "events").glob("event-*.json"))]
     else:
-        session, metrics, events = Session(id=log.stem, agent=AGENT), {}, as_list(document)
+        session = Session(id=log.stem, agent=AGENT)
+        metrics = {}
+        events = as_list(document)
         log.seen = len(events)
     reader = _Events(session, log, metrics.values())
     for event in filter(None, map(as_mapping, events)):
@@ -54,10 +65,12 @@ class _Events:
     """The events of one session, in their order."""
 
     def __init__(self, session: Session, log: LogFile, metrics: Iterable[object]) -> None:
-        self._session, self._log = session, log
+        self._session = session
+        self._log = log
         self._usage: dict[str, Mapping[str, Any]] = {}  # by the id of the response
         for each in map(as_mapping, metrics):
-            usages, costs = as_list(each.get("token_usages")), as_list(each.get("costs"))
+            usages = as_list(each.get("token_usages"))
+            costs = as_list(each.get("costs"))
             costs = costs if len(costs) == len(usages) else [{}] * len(usages)
             for usage, cost in zip(map(as_mapping, usages), map(as_mapping, costs), strict=True):
                 name = as_text(usage.get("response_id"), "")
@@ -68,7 +81,8 @@ class _Events:
     def add(self, event: Mapping[str, Any]) -> None:
         """Read one event."""
         session = self._session
-        at, kind = session.at(event.get("timestamp")), as_text(event.get("kind"), "")
+        at = session.at(event.get("timestamp"))
+        kind = as_text(event.get("kind"), "")
         if kind == "SystemPromptEvent":
             text = as_text(as_mapping(event.get("system_prompt")).get("text"), "")
             session.messages.append({"role": "system", "content": text})
@@ -146,7 +160,8 @@ def _outcome(event: Mapping[str, Any]) -> tuple[str, bool]:
 def _shown(text: str, metadata: Mapping[str, Any]) -> str:
     """The result of a command with what the shell said of it."""
     shown = as_text(metadata.get("prefix"), "") + text + as_text(metadata.get("suffix"), "")
-    folder, python = metadata.get("working_dir"), metadata.get("py_interpreter_path")
+    folder = metadata.get("working_dir")
+    python = metadata.get("py_interpreter_path")
     code = as_number(metadata.get("exit_code"), -1.0)
     return joined(
         shown,

@@ -90,7 +90,8 @@ def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     results = 0
     for part in map(as_mapping, as_list(message.get("parts"))):
-        kind, name = part.get("type"), part.get("id")
+        kind = part.get("type")
+        name = part.get("id")
         if kind == "tool_call":
             calls.append(tool_call(name, part.get("name"), json_text(part.get("arguments"))))
         elif kind == "tool_call_response":
@@ -99,7 +100,8 @@ def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "tool_call_id": name, "content": content}
         else:
             texts[kind in ("reasoning", "thinking")].append(part.get("content"))
-    text, thought = joined(*texts[False]), joined(*texts[True])
+    text = joined(*texts[False])
+    thought = joined(*texts[True])
     if calls or text or not results:
         more = {"tool_calls": calls, "reasoning_content": thought}
         found = {"role": role, "content": text}
@@ -126,7 +128,8 @@ class _Conversation:
             if latest not in self._threads:
                 number = f"/{len(self._threads) + 1}" if self._threads else ""
                 session = Session(id=f"{self._name}{number}", agent=AGENT)
-                session.parent, session.project = self._name if number else "", span["service"]
+                session.parent = self._name if number else ""
+                session.project = span["service"]
                 self._threads[latest] = session, 0
             self._add(latest, span)
         yield from (session for session, _ in self._threads.values() if session.calls)
@@ -134,7 +137,8 @@ class _Conversation:
     def _add(self, thread: str, span: Span) -> None:
         session, start = self._threads[thread]
         asked, answer = span["messages"]
-        at, values = session.at(span["start"]), span["attributes"]
+        at = session.at(span["start"])
+        values = span["attributes"]
         seen = len(session.messages) - start
         continued = not self._whole or not asked or not seen or _continues(session, start, asked)
         new = asked[seen:] if self._whole and continued else asked

@@ -39,7 +39,8 @@ def _add(session: Session, record: Mapping[str, Any]) -> bool:
     session.version = as_text(record.get("version"), "") or session.version
     session.project = session.project or as_text(record.get("cwd"), "")
     at = session.at(record.get("timestamp"))
-    kind, payload = record.get("type"), as_mapping(record.get("systemPayload"))
+    kind = record.get("type")
+    payload = as_mapping(record.get("systemPayload"))
     parts = as_list(as_mapping(record.get("message")).get("parts"))
     if kind == "assistant":
         _answer(session, record, parts, at)
@@ -63,9 +64,11 @@ def _add(session: Session, record: Mapping[str, Any]) -> bool:
 def _answer(
     session: Session, record: Mapping[str, Any], parts: list[Any], at: float | None
 ) -> None:
-    model, key = as_text(record.get("model"), ""), as_text(record.get("uuid"), "")
+    model = as_text(record.get("model"), "")
+    key = as_text(record.get("uuid"), "")
     usage = _usage(as_mapping(record.get("usageMetadata")))
-    text, thought = parts_text(parts), parts_text(parts, thought=True)
+    text = parts_text(parts)
+    thought = parts_text(parts, thought=True)
     reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
     for part in map(as_mapping, parts):
         if call := as_mapping(part.get("functionCall")):
@@ -89,7 +92,8 @@ def _result(
 def _usage(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The tokens of an answer. An OpenAI API counts thoughts in the output; the total shows it."""
     count = {name: as_int(value, 0) for name, value in metadata.items()}
-    prompt, output = count.get("promptTokenCount", 0), count.get("candidatesTokenCount", 0)
+    prompt = count.get("promptTokenCount", 0)
+    output = count.get("candidatesTokenCount", 0)
     thoughts = count.get("thoughtsTokenCount", 0)
     if count.get("totalTokenCount", 0) >= prompt + output + thoughts:
         output += thoughts

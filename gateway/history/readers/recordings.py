@@ -24,7 +24,8 @@ _KINDS: Final[tuple[HumanKind, ...]] = ("interrupt", "reject")
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
     lines = name.endswith((".jsonl", ".ndjson")) and head.lstrip()[:1] == b"{"
-    chat, export = (b'"messages":', b'"role":'), (b'"run":', b'"steps":')
+    chat = (b'"messages":', b'"role":')
+    export = (b'"run":', b'"steps":')
     return lines and any(all(mark in head for mark in marks) for marks in (chat, export))
 
 
@@ -46,7 +47,8 @@ def read(log: LogFile) -> Iterable[Session]:
 
 
 def _session(data: Mapping[str, Any], recording: Recording) -> Session:
-    label, run = recording.label, as_mapping(data.get("run"))
+    label = recording.label
+    run = as_mapping(data.get("run"))
     session = Session(id=label.id, agent=AGENT, project=label.source, outcome=label.success)
     session.version = as_text(data.get("version"), "")
     session.title = as_text(run.get("task_preview"), "")
@@ -88,7 +90,8 @@ def read_acts(
     only_words: bool = False,
 ) -> None:
     """Note what the person did in the chat message that was just added."""
-    content, is_user = message.get("content"), message.get("role") == "user"
+    content = message.get("content")
+    is_user = message.get("role") == "user"
     text = content_text(content)
     said = rejection(text) if message.get("role") != "assistant" and not only_words else None
     if said is not None:

@@ -36,7 +36,8 @@ def read(log: LogFile) -> Iterable[Session]:
     found = log.document()
     document = {"messages": found} if isinstance(found, list) else as_mapping(found)
     name = as_text(document.get("instance_id"), "") or log.name.removesuffix(".json")
-    info, mini = as_mapping(document.get("info")), isinstance(document.get("messages"), list)
+    info = as_mapping(document.get("info"))
+    mini = isinstance(document.get("messages"), list)
     agent = "mini-swe-agent" if mini else "swe-agent"
     session = Session(id=name.removesuffix(".traj"), agent=agent)
     # A submission says nothing of success; only a grader that wrote its verdict here does.
@@ -53,7 +54,8 @@ class _Mini:
     """mini-swe-agent's messages, in their order."""
 
     def __init__(self, session: Session, info: Mapping[str, Any], log: LogFile) -> None:
-        self._session, self._log = session, log
+        self._session = session
+        self._log = log
         config = as_mapping(info.get("config"))
         self._template = as_text(as_mapping(config.get("agent")).get("instance_template"), "")
         self._model = as_text(as_mapping(config.get("model")).get("model_name"), "")

@@ -13,7 +13,9 @@ from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 MAX_WORDS = 80  # words of one call that are compared
-MAX_CHARS, MAX_VALUES, DEEPEST = 800, 64, 6  # of the arguments that are read
+MAX_CHARS = 800
+MAX_VALUES = 64
+DEEPEST = 6  # of the arguments that are read
 NAME_WORDS = 2  # words of the longest value that is a name
 COMMAND_WORDS = 8  # words of the longest command line that is taken word by word
 STEM = 6  # letters of a word that count: "configure" and "configuration" are one
@@ -21,7 +23,8 @@ STEM = 6  # letters of a word that count: "configure" and "configuration" are on
 _SIZE_KEYS = frozenset(word_list("arguments", "size_keys"))  # how much, or the others in words
 _NOISE_KEYS = frozenset(word_list("arguments", "noise_keys"))  # new with each call, ask for nothing
 _STOP_WORDS = frozenset(word_list("arguments", "stop_words"))
-_WORD, _DIGITS = re.compile(r"\w+"), re.compile(r"\d+")
+_WORD = re.compile(r"\w+")
+_DIGITS = re.compile(r"\d+")
 # Scripts without blanks between words: their letters are compared.
 _UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
 _PLUMBING = re.compile(
@@ -83,7 +86,8 @@ class Question:
         """True if the names are equal and the formal words of one include those of the other."""
         if self.identity != other.identity:
             return False
-        own, others = self.formal_words, other.formal_words
+        own = self.formal_words
+        others = other.formal_words
         return own <= others or others <= own
 
     @property
@@ -123,7 +127,8 @@ class Question:
         formal = " ".join(self._formal) if command is None else command[:MAX_CHARS]
         self._named = formal, formal.split() if command is not None else words
         names.sort()
-        self._identity, self._words = hash(tuple(names)), frozenset(words[:MAX_WORDS])
+        self._identity = hash(tuple(names))
+        self._words = frozenset(words[:MAX_WORDS])
         self._asked = None
 
 

@@ -15,7 +15,9 @@ from gateway.steering.word_lists import word_list
 
 _MAX_JSON_CHARS = 200_000
 _JSON_BLANKS = " \t\n\r"
-_COMMAND_CHARS, _SUBCOMMAND_CHARS, _SQUEEZED_CHARS = 400, 24, 1000
+_COMMAND_CHARS = 400
+_SUBCOMMAND_CHARS = 24
+_SQUEEZED_CHARS = 1000
 
 SHELL_TOOLS = frozenset(word_list("commands", "shell_tools"))
 _SHELL_NAME = re.compile(r"bash|shell|terminal|command|cmd|exec|console", re.IGNORECASE)
@@ -23,13 +25,16 @@ _PLAN_NAME = re.compile(
     r"(?:todo_?(?:write|list)|(?:write|update|manage)_?(?:todos?|todo_?list|plan))$", re.IGNORECASE
 )
 _TYPES_NAME = re.compile(r"stdin|send_?(?:keys|input)|terminal_?input", re.IGNORECASE)
-_TYPED_KEYS, _KEY_CHARS = ("chars", "input", "keys", "text"), 6  # longer input is a statement
+_TYPED_KEYS = ("chars", "input", "keys", "text")
+_KEY_CHARS = 6  # longer input is a statement
 _SED_RANGE = re.compile(r"\bsed\s+-n\s+['\"]?(\d{1,8}),(\d{1,8})p['\"]?\s+([^\s|;&<>]{1,400})")
 _COMMAND_KEYS = ("command", "cmd", "script", "code", "input")
 _COMMAND_LINE_KEYS = ("command", "cmd", "commandline")
 _RUNS_IN = "workdir"  # an argument that only shells have, whatever their name
-_PATH_KEYS, _POINTS = ("file_path", "path", "filePath", "absolute_path", "target_file"), 100
-_FIRST_KEYS, _LAST_KEYS = ("offset", "start_line", "startLine"), ("end_line", "endLine")
+_PATH_KEYS = ("file_path", "path", "filePath", "absolute_path", "target_file")
+_POINTS = 100
+_FIRST_KEYS = ("offset", "start_line", "startLine")
+_LAST_KEYS = ("end_line", "endLine")
 _READERS = frozenset(word_list("commands", "readers"))
 _READER_NAME = re.compile(
     r"(?:read|view|open|show|cat|fetch)[_-]?(?:\w*[_-])?"
@@ -198,8 +203,23 @@ def shell_command(name: str, arguments: str) -> str:
 
 
 _NAMING = (
-    *("file_path", "filepath", "path", "filename", "file", "target_file", "absolute_path", "url"),
-    *("query", "pattern", "q", "selector", "ref", "id", "name", "key", "title"),
+    "file_path",
+    "filepath",
+    "path",
+    "filename",
+    "file",
+    "target_file",
+    "absolute_path",
+    "url",
+    "query",
+    "pattern",
+    "q",
+    "selector",
+    "ref",
+    "id",
+    "name",
+    "key",
+    "title",
 )
 _NAMED_CHARS = 200
 _TERMS = ("pattern", "query", "q", "regex", "search_term", "symbol")

@@ -25,7 +25,8 @@ _HEREDOC_MARK = re.compile(
     r"<<-?\s*+(['\"]?)(\w++)\1[ \t]*+(?:>\s*+([^\s<]++)[ \t]*+)?\n", re.DOTALL
 )
 _HEREDOC_PROGRAM = re.compile(r"\b(?:cat|tee)\b")
-_LINE_WORD, _FILE_NAME_END = re.compile(r"\n(\w++)"), re.compile(r"[\s<>]")
+_LINE_WORD = re.compile(r"\n(\w++)")
+_FILE_NAME_END = re.compile(r"[\s<>]")
 
 _BLOCK_OPENING = re.compile(r"(?<!<)<{5,}+\s*+SEARCH\s*\n")
 _BLOCK_DIVIDER = re.compile(r"(?<!=)={5,}+\s*\n")
@@ -35,7 +36,8 @@ _BLOCK_END = re.compile(r"(?<!>)>{5,}+\s*+REPLACE")
 def sed_substitutions(command: str) -> Iterator[tuple[str, str, str]]:
     """(file, old, new) of each `sed -i 's/old/new/' file`, whose expression is on one line."""
     ends: dict[tuple[str, str], re.Match[str] | None] = {}
-    at, line_end = 0, -1
+    at = 0
+    line_end = -1
     while head := _SED.search(command, at):
         at = start = head.end()
         if line_end < start:
@@ -116,9 +118,23 @@ def search_replace_blocks(text: str) -> Iterator[tuple[str, str]]:
 _PATH_KEYS = ("path", "filepath", "filename", "file", "targetfile", "notebookpath", "absolutepath")
 _OLD_KEYS = ("oldstr", "oldstring", "oldtext", "search", "oldcontent", "find", "oldcode", "before")
 _NEW_KEYS = (
-    *("newstr", "newstring", "newtext", "replace", "replacement", "text", "newcode", "after"),
-    *("insertline", "newsource", "filetext", "content", "contents", "newcontent", "codeedit"),
-    *("body", "source"),
+    "newstr",
+    "newstring",
+    "newtext",
+    "replace",
+    "replacement",
+    "text",
+    "newcode",
+    "after",
+    "insertline",
+    "newsource",
+    "filetext",
+    "content",
+    "contents",
+    "newcontent",
+    "codeedit",
+    "body",
+    "source",
 )
 _PATCH_KEYS = ("patch", "diff", "input", "changes")
 
@@ -128,7 +144,8 @@ _EDIT_NAME = re.compile(
 _PATCH_FILE = re.compile(r"(?m)^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)(\S+)")
 # Characters in which edits are looked for. A longer command is data written to a file, which would
 # take 0.5 s of CPU for 1 MB; a model writes no longer patch in one reply.
-COMMAND_CHARS, PATCH_CHARS = 65_536, 262_144
+COMMAND_CHARS = 65_536
+PATCH_CHARS = 262_144
 
 
 class Edit(Struct, frozen=True, kw_only=True):

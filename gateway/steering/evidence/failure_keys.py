@@ -25,7 +25,8 @@ _PATTERNS = [(kind, re.compile(row["pattern"], re.IGNORECASE)) for kind, row in 
 _QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
 _WORD = re.compile(r"[A-Za-z]++:?$")
 _PART = re.compile(r"[a-z]{3,30}")
-_MOST_WORDS, _ERROR_CHARS = 12, 400
+_MOST_WORDS = 12
+_ERROR_CHARS = 400
 _HEAD = re.compile(r"\$?[\w.-]{1,40}")
 _PASSES = re.compile(  # faults of the moment
     r"\b(?:5\d\d|429)\b (?:\w+ ){0,3}|rate.?limit|too many requests|timed? ?out|overloaded"

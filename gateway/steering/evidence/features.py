@@ -117,7 +117,8 @@ class StepFacts(Struct, frozen=True, kw_only=True):
 
 def describe(step: Step) -> StepFacts:
     """The facts of a step; pure."""
-    text, half = step.thought or step.reasoning, THOUGHT_CHARS // 2
+    text = step.thought or step.reasoning
+    half = THOUGHT_CHARS // 2
     if len(text) > THOUGHT_CHARS:
         text = f"{text[:half]} {text[-half:]}"
     lowered = text.lower()
@@ -222,7 +223,8 @@ def describe_action(action: Action) -> ActionFacts:
 
 def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:
     """True when the Jaccard similarity of two vocabularies is at least `threshold`, in (0, 1]."""
-    size_a, size_b = len(a), len(b)
+    size_a = len(a)
+    size_b = len(b)
     if not size_a or not size_b or size_a < threshold * size_b or size_b < threshold * size_a:
         return False
     shared = len(a & b)

@@ -14,7 +14,8 @@ from gateway.text.search import Expressions
 HEAD_CHARS = 500
 TAIL_CHARS = 1500  # tools report a failure first or last, mostly last
 SIGNATURE_CHARS = 160  # longest signature of a failure
-_LINE_CHARS, _MAX_LINES = 300, 16  # of suspect lines, which are read from the last one up
+_LINE_CHARS = 300
+_MAX_LINES = 16  # of suspect lines, which are read from the last one up
 _READ_FAILURE_CHARS = 600  # a longer result of reading is content, whatever words are in it
 _ESCAPED_CHARS = 2400  # a longer answer is read as it is spelled
 # Neither control characters nor surrogate halves, which are not characters by themselves.
@@ -134,7 +135,8 @@ _JSON_ERROR = re.compile(
     r'|"(?:status_?code|http_?status|code)":\s*"?[45]\d\d\b',
     re.IGNORECASE,
 )
-_FLAGGED, _FLAG_CHARS = re.compile(r'"is_?error":\s*true\b', re.IGNORECASE), 60
+_FLAGGED = re.compile(r'"is_?error":\s*true\b', re.IGNORECASE)
+_FLAG_CHARS = 60
 # One leading character class lets the search skip from candidate to candidate.
 _VOLATILE = re.compile(
     r"[0-9/](?:(?<=/)tmp/\S+|(?<=0)x[0-9a-fA-F]+|(?<=\d)(?:\d\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?"
@@ -166,7 +168,8 @@ _IDS = Expressions(
 )  # ten letters and digits, at least one of them a digit; or the last part of a UUID
 _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
-_TIME_NAMES, _NAME_CHARS = ("took", "elapsed", "duration", "latency", "_ms", "time"), 20
+_TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
+_NAME_CHARS = 20
 _JSON_MESSAGE = re.compile(
     r'"(?:error|error_?message|message|detail|reason|msg)"\s*+:\s*+"([^"]{1,300})', re.IGNORECASE
 )
@@ -194,7 +197,8 @@ _EXEC_HEADER = re.compile(
 )
 _EXIT_CODES = ("returncode", "exit_code", "exitCode", "exitcode", "return_code")
 _OUTPUTS = ("output", "stdout", "stderr", "aggregated_output", "error")
-_CODE_CHARS, _MAX_JSON_CHARS = 200, 200_000
+_CODE_CHARS = 200
+_MAX_JSON_CHARS = 200_000
 
 
 def _program_output(result: str) -> str | None:

@@ -9,7 +9,8 @@ from gateway.steering.evidence.outcomes import is_empty
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
-HEAD_CHARS, TAIL_CHARS = 400, 600  # parts of a long result from which times and ids are removed
+HEAD_CHARS = 400
+TAIL_CHARS = 600  # parts of a long result from which times and ids are removed
 
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _LEAST_WORDS = 0.5  # words for each id or time that a result must have to be equal without it

@@ -160,7 +160,8 @@ def _items(planned: Plan, found: Found, injection: InjectionSettings) -> Iterato
     family = model_family(planned.model)
     by_tier = {query.tier: query for query in planned.queries}
     for tier in (Tier.E3, Tier.E1, Tier.E2):
-        query, matches = by_tier.get(tier), found.get(tier, ())
+        query = by_tier.get(tier)
+        matches = found.get(tier, ())
         if query is not None and matches:
             make = _known_items if tier is Tier.E3 else _pattern_items
             items = make(Same(matches), query, family, injection.max_field_chars)

@@ -28,7 +28,8 @@ MOST_REMEMBERED = 64  # newest lessons of a run about which a decision is rememb
 LEARNED = "LEARNED FROM EARLIER RUNS"
 QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
 STATED = "RULE OF THIS PROJECT, stated by its people"
-MOST_RULES, RULES_CHARS = 5, 120 * CHARS_PER_TOKEN  # at the start of a run. Source: `learning.md`
+MOST_RULES = 5
+RULES_CHARS = 120 * CHARS_PER_TOKEN  # at the start of a run. Source: `learning.md`
 SAID = "said"  # begins the keys of lessons that people stated
 
 
@@ -68,7 +69,8 @@ def lesson_query(
     settings: LessonSettings, guidance: GuidanceState, newest: Step | None, step: int
 ) -> LessonQuery | None:
     """The look-up at the first decision of a run, and after a step with calls; None for none."""
-    decided, steps = guidance.decided_step, guidance.lesson_steps
+    decided = guidance.decided_step
+    steps = guidance.lesson_steps
     if not settings.trials or (decided is not None and step <= max(decided, 0)):
         return None
     if decided is None and newest is None:
@@ -97,9 +99,12 @@ def with_lessons(
     room = injection.max_block_chars - FRAME_CHARS
     room -= sum(len(item.text) + 2 for item in decided.items)
     most = min(settings.per_call, settings.per_run - decided.state.lessons)
-    texts, source = _different(matches, settings.max_chars), "monitor"
+    texts = _different(matches, settings.max_chars)
+    source = "monitor"
     if decided.step == FIRST_CALL:
-        room, most, source = min(room, RULES_CHARS), MOST_RULES, STANDING
+        room = min(room, RULES_CHARS)
+        most = MOST_RULES
+        source = STANDING
         texts = [(match, lesson_text(match.pattern, settings.max_chars)) for match in matches]
     items: list[Item] = []
     decisions: list[LessonDecision] = []
@@ -116,14 +121,16 @@ def with_lessons(
         return decided
     begun = decided.state.lesson_steps  # a rule's reminder belongs to the decision at the start
     own = [e for e in decisions if not is_rule(e.pattern) or e.pattern.pattern_id not in begun]
-    state, lessons = _remembered(decided.state, decisions, decided.step), (*decided.lessons, *own)
+    state = _remembered(decided.state, decisions, decided.step)
+    lessons = (*decided.lessons, *own)
     return replace(decided, items=(*decided.items, *items), state=state, lessons=lessons)
 
 
 def lesson_text(pattern: Pattern, limit: int) -> str:
     """A lesson as it is given, at most `limit` characters, "" for one without text; a quotation
     unless an operator, a template or a person of the project wrote it."""
-    texts, lesson = content(pattern.fields), pattern.lesson
+    texts = content(pattern.fields)
+    lesson = pattern.lesson
     if lesson is not None and lesson.trust is not Trust.MODEL and is_rule(pattern):
         return f"{STATED}: {sanitise(texts.move, limit - len(STATED) - 2)}".replace("\n", " ")
     advice = " ".join(part for part in (texts.situation, texts.move or texts.avoid) if part)
@@ -157,7 +164,8 @@ def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonM
 
 
 def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
-    lesson, rule = match.pattern.lesson, is_rule(match.pattern)
+    lesson = match.pattern.lesson
+    rule = is_rule(match.pattern)
     share, version = (lesson.share, lesson.version) if lesson is not None else (0.0, 0)
     point = draw(f"{match.pattern.pattern_id}@{version}", unit if rule else f"{unit}#{step}")
     return LessonDecision(

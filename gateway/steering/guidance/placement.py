@@ -292,7 +292,8 @@ def _is_system(message: Message) -> bool:
 def _role(message: Message) -> str:
     """`assistant`, `tool` or `user`, also for the typed items of the Responses API; unknown ones
     count as the assistant's, and nothing is put behind them."""
-    role, kind = message.get("role"), message.get("type")
+    role = message.get("role")
+    kind = message.get("type")
     if kind not in (None, "message"):
         return "tool" if isinstance(kind, str) and kind in _RESULT_ITEMS else "assistant"
     if role in ("tool", "function"):

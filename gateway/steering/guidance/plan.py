@@ -112,7 +112,8 @@ def _queries(
         floor=settings.recall_threshold,
         exclude=frozenset(guidance.pattern_ids),
     )
-    queries, reasons = [], []
+    queries = []
+    reasons = []
     if settings.e3_max and not guidance.e3_done:
         if settings.e3_when == "always" or moment.tools:
             kind = kind_of_agent(moment.tools) if settings.e3_by_kind else ""

@@ -51,7 +51,8 @@ def family_matches(wanted: str, model: str) -> bool:
     """True if a pattern for `wanted` suits `model`; an empty side suits anything. `wanted` may be a
     family (`claude-sonnet`, `sonnet`, `gpt`), a line of models (`claude-3`, `gpt-4o`) or a whole
     name."""
-    want, name = wanted.lower(), model.lower()
+    want = wanted.lower()
+    name = model.lower()
     family = model_family(name).value
     return not model or want in name or want in (family, family.rpartition("-")[2])
 
@@ -88,7 +89,8 @@ _FRAME = re.compile(
 )  # anything a model or a chat template may read as the end of the frame or as a new speaker
 
 # The ends of special tokens of chat templates (`<|im_start|>`, and with full-width bars).
-_TOKEN_OPEN, _TOKEN_CLOSE = re.compile("<(?=[|\uff5c])"), re.compile("([|\uff5c])>")
+_TOKEN_OPEN = re.compile("<(?=[|\uff5c])")
+_TOKEN_CLOSE = re.compile("([|\uff5c])>")
 
 _TURN = re.compile(r"^([ \t]*)(human|assistant|system|user|developer)[ \t]*:", re.I | re.M)
 _NEVER = re.compile(r"(?:(?<=[.;!?])\s+|^)never\b", re.IGNORECASE)
@@ -168,7 +170,8 @@ def _universal(texts: PatternContent, family: ModelFamily) -> Pairs:
     split = _NEVER.search(rule)
     if split is None:
         return [("ALWAYS", rule)]
-    always, never = rule[: split.start()].strip(), rule[split.end() :].strip()
+    always = rule[: split.start()].strip()
+    never = rule[split.end() :].strip()
     return [("ALWAYS", always), ("NEVER", never)]
 
 

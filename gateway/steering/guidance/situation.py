@@ -24,7 +24,8 @@ from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists
 
-TEXT_CHARS, QUOTED_COMMAND_CHARS = 4_000, 8_000  # read for names, and for open quotation marks
+TEXT_CHARS = 4_000
+QUOTED_COMMAND_CHARS = 8_000  # read for names, and for open quotation marks
 MAX_NAMES = 600  # names seen that a wrong one is compared with
 LEAST_CHARS = 5  # shorter names are near too many others
 LEAST_LETTERS = 4  # names with fewer letters are versions and numbers, all near each other
@@ -63,7 +64,8 @@ def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | N
 
 def open_quote(command: str) -> str:
     """The quotation mark that a command leaves open, "" when each is closed."""
-    inside, escaped = "", False
+    inside = ""
+    escaped = False
     for char in command[:QUOTED_COMMAND_CHARS]:
         if escaped:
             escaped = False
@@ -83,7 +85,8 @@ def _one_letter_apart(a: str, b: str) -> bool:
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
     if at is None:  # one is the other with a letter more
         return not max(a, b, key=len)[-1].isdigit()
-    rest_a, rest_b = a[at:], b[at:]
+    rest_a = a[at:]
+    rest_b = b[at:]
     if (rest_a[0] + rest_b[0]).isdigit():
         return False  # page2 and page3 are two names
     if rest_a[1:] == rest_b[1:] or rest_a[1:] == rest_b or rest_a == rest_b[1:]:
@@ -145,7 +148,9 @@ SAME_CALL = 0.5  # share of words, in [0, 1], from which two calls of one tool a
 SAME_MESSAGE = 0.7  # share of words, in [0, 1], from which two messages say the same
 _ANSWER_CHARS = 120  # A result of at most so many characters is quoted as a whole
 _SAID_CHARS = 2**16  # of a message that is compared with others; a longer one is content
-_MESSAGE_CHARS, _PROSE_CHARS, _END = 600, 80, 300
+_MESSAGE_CHARS = 600
+_PROSE_CHARS = 80
+_END = 300
 
 _SEARCH_NAME = re.compile(r"search|find|grep|glob|query|^\$(?:rg|ag|ack)$", re.IGNORECASE)
 _LOOKUP_NAME = re.compile(
@@ -169,7 +174,8 @@ _NO_PROGRAM = re.compile(
     r"|not found)|executable file not found|\bspawn \S{1,80} enoent|cannot run program"
 )
 _NO_FILE = re.compile(r"(?i)no such file or directory: ['\"][\w+-]{1,40}['\"]")
-_CHILD, _PROGRAM_MISSING = "subprocess", "command not found"
+_CHILD = "subprocess"
+_PROGRAM_MISSING = "command not found"
 # A `$` that the shell replaces before the program sees it: in double quotes, or in a here-document.
 _EATEN = re.compile(
     r"(?:\s-\w{0,3}[ceE]|\b(?:awk|jq|sed|perl|grep|rg|psql))\s[^\"'|;&\n]{0,80}\"[^\"\\]{0,400}\$[\w{@]"
@@ -326,7 +332,8 @@ def _repeated(
         return _because("waiting", count=found.count, quote=quote)
     if found.entry is None:
         return None
-    properties, calls = _properties(action, facts), _calls(steps)
+    properties = _properties(action, facts)
+    calls = _calls(steps)
     if found.kind == "reworded" and facts.span is not None:
         path, first, last = facts.span
         parts = [each for each in calls if each.span and each.span[0] == path]
@@ -404,13 +411,16 @@ def _said(step: Step) -> frozenset[str]:
 def _talk(steps: Sequence[Step]) -> Situation | None:
     """Messages that say the same; or the failure that they keep announcing another try of."""
     words = _said(steps[-1])
-    said, acted, tried = 1, 0, 0
+    said = 1
+    acted = 0
+    tried = 0
     for at in range(len(steps) - 1, 0, -1):
         step = steps[at - 1]
         if step.actions:
             acted = acted or at
         elif alike(words, _said(step), SAME_MESSAGE):
-            said, tried = said + 1, acted
+            said = said + 1
+            tried = acted
     failed = _stuck_call(steps[:tried]) if tried else None
     if failed is not None and failed.cause.when == "failed" and failed.persists:
         return failed
@@ -504,7 +514,8 @@ def _place(result: str) -> tuple[str, str]:
 
 def _other_language(action: Action) -> tuple[str, str]:
     """Observation and advice for a text with the marks of one language in a file of another."""
-    text, shown = action.arguments, action.observation
+    text = action.arguments
+    shown = action.observation
     spoken = [
         ending
         for ending, marks in _LANGUAGES.items()

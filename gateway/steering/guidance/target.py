@@ -33,7 +33,8 @@ def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget
     of the deployment's URL, "" for the provider's. Many servers with OpenAI's API refuse a late
     system message, so only OpenAI's and Azure OpenAI's hosts count. Source: the providers' API
     references; chat templates of open models."""
-    name, at = provider.lower(), host.lower()
+    name = provider.lower()
+    at = host.lower()
     if name == "anthropic" or "claude" in model.lower() or at.endswith("anthropic.com"):
         return GuidanceTarget(breakpoints=True)
     openai = at == "api.openai.com" or (name == "openai" and not at)

@@ -135,7 +135,8 @@ def _held_back(
     """Reason for giving no text about a failure now; "" when one may be given."""
     if guidance.monitor_count >= injection.monitor_cap:
         return "monitor: cap reached"
-    since, step = guidance.monitor_step, moment.step
+    since = guidance.monitor_step
+    step = moment.step
     wait = injection.cooldown(moment.state.value)
     if since is not None and step is not None and step - since < wait:
         return "monitor: cooling down"

@@ -40,7 +40,8 @@ def _hash_lines(text: str) -> Iterator[bytes]:
 
 _SYSTEM_CHARACTERS = 700
 """Characters of a system text in which its instruction is found: some begin with their name."""
-_HEAD_CHARACTERS, _TAIL_CHARACTERS = 500, 300
+_HEAD_CHARACTERS = 500
+_TAIL_CHARACTERS = 300
 """Characters at the ends of a user message searched for the instruction, next to a quote."""
 _VERB = (
     r"\b(?:generate|create|write|suggest|provide|give|produce|propose|craft|make|choose|output"
@@ -226,7 +227,8 @@ class Branch(Struct, frozen=True, kw_only=True):
         """Whether a request with the history of the branch's latest one is that one once more. It
         is when the client marks it as a retry or names the conversation (`named`), or when the
         answer did not arrive whole; only then may another model be asked."""
-        ids, own = request.calls, self.served_calls
+        ids = request.calls
+        own = self.served_calls
         # Short ids prove no difference: some clients number the calls of a request again.
         differ = bool(ids and own) and ids != own and looks_unique(ids) and looks_unique(own)
         if self.signature != request.signature or differ:
@@ -370,7 +372,8 @@ def read_request(
     own = history(body) if own is None else own
     whole = own if messages is None else messages
     system = system_text(body, own)
-    hashes, model = chain_digests(whole, tenant, resume=resume), body.get("model")
+    hashes = chain_digests(whole, tenant, resume=resume)
+    model = body.get("model")
     return Incoming(
         hashes=hashes,
         signature=signature(system, tools),

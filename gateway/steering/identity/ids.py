@@ -40,7 +40,8 @@ def conversation_id(tenant: str, key: str, nonce: str = "") -> str:
 def child_id(parent: str, prefix_hash: bytes, taken: Iterable[str] = ()) -> str:
     """The id of the branch that forks from `parent` with a request of this hash, the same in every
     process; ids in `taken` are not used again."""
-    used, child = frozenset(taken), parent
+    used = frozenset(taken)
+    child = parent
     while (child := _text_id("child", child, prefix_hash.hex())) in used:
         pass
     return child

@@ -252,7 +252,8 @@ def _again(
     request: Incoming, found: _Found, branches: Branches, named: _Named | None
 ) -> ConversationMatch:
     """The match of a request that was served before as a whole."""
-    branch, first = found.branch, request.hashes.state.turns == 0
+    branch = found.branch
+    first = request.hashes.state.turns == 0
     if found.current and first and request.has_tools != branch.has_tools:
         # A title request with the first messages alone has the prefix hash of the real first
         # request.
@@ -275,8 +276,10 @@ def _again(
 
 def _unknown(request: Incoming, branches: Branches, named: _Named) -> ConversationMatch:
     """The match of a request with an id from the client and no known prefix hash."""
-    conversation_id, weak = named.conversation_id, named.weak
-    branch, whole = branches.get(conversation_id), request.hashes.state.digest
+    conversation_id = named.conversation_id
+    weak = named.weak
+    branch = branches.get(conversation_id)
+    whole = request.hashes.state.digest
     if branch and not weak and branch.served_hash == whole == request.hashes.state.root:
         # A system prompt alone, for the agent to speak first, has no prefix hash to find it by.
         return ConversationMatch(

@@ -36,7 +36,8 @@ def extend_tail(
 
 def with_tails(request: Incoming, tail: bytes) -> Incoming:
     """A request with its tail hashes; `tail`: that of the messages before those of its hashes."""
-    hashes, count = request.hashes, len(request.hashes.messages)
+    hashes = request.hashes
+    count = len(request.hashes.messages)
     end = count if hashes.start else end_of_reply(request.messages) or count
     known = extend_tail(tail, hashes, last=end)
     tails = {(tail, 0, end): known, (tail, 0, count): extend_tail(known, hashes, end)}
@@ -78,7 +79,8 @@ def is_distinctive(hashes: PrefixHashes, messages: Sequence[object], end: int) -
 
 def latest_turn(hashes: PrefixHashes) -> list[bytes]:
     """The digests of the messages from the latest reply on, the newest first; empty without one."""
-    newest, found = hashes.state.turns, []
+    newest = hashes.state.turns
+    found = []
     for position in range(len(hashes.messages) - 1, -1, -1):
         if not newest or hashes.turns[position + 1] < newest:
             break
@@ -96,7 +98,8 @@ def is_window_of(
     there must be several, and nothing new between them but results, which a client may clear."""
     if branch.awaits is Awaits.MODEL or branch.signature != request.signature:
         return False
-    hashes, latest = request.hashes, branch.reply_digest
+    hashes = request.hashes
+    latest = branch.reply_digest
     if latest is None or latest not in latest_turn(hashes)[1:]:
         return False
     strange = longest = 0

@@ -55,7 +55,8 @@ def is_about(entry: Entry, facts: ActionFacts) -> bool:
 def denies(action: Action, facts: ActionFacts) -> bool:
     """True for an answer that says no without an error. Of a look-up, no is an answer; a false
     value in a record is no denial."""
-    answer, effect = facts.answer, facts.effect
+    answer = facts.answer
+    effect = facts.effect
     if effect.changes or effect.looks_up or effect.reads or facts.program is not None:
         return False
     if facts.operation.startswith("$") or not answer.negative:

@@ -32,7 +32,15 @@ def ordinal(number: int) -> str:
 
 
 _ORDINALS = (
-    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"),
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
     "tenth",
 )
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}

@@ -30,7 +30,8 @@ EQUAL_RESULTS = 3  # newest of them with the same result whose arguments are com
 MAX_CALLS = 256  # calls whose newest result is remembered: a bound on memory
 WAITS = 20  # equal answers after which waiting is a repetition
 LEFT = 4  # calls with news after which a failure is no longer worked on
-CYCLES, LONGEST_CYCLE = 3, 4  # rounds of a cycle that count, and its most calls
+CYCLES = 3
+LONGEST_CYCLE = 4  # rounds of a cycle that count, and its most calls
 SAID_CHARS = 120  # longest line of a failure that is kept for people
 
 
@@ -210,7 +211,8 @@ class Ledger:
     ) -> tuple[Kind, Entry | None]:
         """The kind of a call, and the entry that it joins. `past`: the same call with the same
         result, and nothing changed since."""
-        answer, effect = facts.answer, facts.effect
+        answer = facts.answer
+        effect = facts.effect
         made = (action, facts)
         if answer.by_user:
             return "new", None

@@ -7,7 +7,8 @@ from msgspec import Struct
 from gateway.steering.evidence.features import StepFacts, alike
 
 REMEMBERED_TEXTS = 6  # newest messages that the next one is compared with
-SHORT_TEXT_WORDS, LONG_TEXT_WORDS = 3, 12  # words from which equal, and alike, messages count
+SHORT_TEXT_WORDS = 3
+LONG_TEXT_WORDS = 12  # words from which equal, and alike, messages count
 SAME_TEXT = 0.7  # share of words, in [0, 1], from which two long messages are alike
 
 

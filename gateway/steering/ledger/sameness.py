@@ -11,10 +11,12 @@ from gateway.steering.transcript.steps import Action
 NAMES_CHARS = 400  # of a call's arguments that are compared word by word
 LEAST_NAMES = 2  # words of two calls that must be common
 RICH_RESULT = 20  # words from which an equal result shows the same, whatever was asked
-PLACE_RESULT, PLACE_CHARS = 8, 600  # the same of a result that names a page or a file
+PLACE_RESULT = 8
+PLACE_CHARS = 600  # the same of a result that names a page or a file
 TELLING_RESULT = 5  # words from which an equal result shows the same of the same object
 REWORDED = 0.6  # share of words, in [0, 1], from which two calls ask for the same
-MAX_FILES, MAX_SPANS = 64, 16  # files, and parts of one file, that are remembered
+MAX_FILES = 64
+MAX_SPANS = 16  # files, and parts of one file, that are remembered
 KNOWN_LINES = 0.6  # share of known lines from which a part of a file was shown before
 NOTHING_NAMED = hash(())  # the identity of arguments without a name
 _NAME = re.compile(r"\w+")
@@ -33,7 +35,8 @@ class SeenCall(Struct, frozen=True, kw_only=True):
 
 def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
     """True if a call, in other words, brings what an earlier one has brought."""
-    facts, asked = call.facts, other.facts
+    facts = call.facts
+    asked = other.facts
     if facts.effect.changes or facts.effect.plans or asked.call == facts.call:
         return False
     if call.changes != other.changes:
@@ -57,7 +60,8 @@ def _names_its_own(action: Action, earlier: Action) -> bool:
 
 def _same_names(action: Action, earlier: Action) -> bool:
     """True if the words of one call's arguments include those of the other."""
-    own, others = _names(action), _names(earlier)
+    own = _names(action)
+    others = _names(earlier)
     return len(own & others) >= LEAST_NAMES and (own <= others or others <= own)
 
 
@@ -75,14 +79,16 @@ def _names(action: Action) -> frozenset[str]:
 
 def _shows_the_same(call: SeenCall, other: SeenCall) -> bool:
     """True if the result is so rich, or the calls are so alike, that equal results say the same."""
-    facts, asked = call.facts, other.facts
+    facts = call.facts
+    asked = other.facts
     size = len(facts.answer.words)
     files = facts.effect.reads and asked.effect.reads and "://" not in call.action.arguments
     if not files and size >= PLACE_RESULT:
         shown = call.action.observation[:PLACE_CHARS]
         if size >= RICH_RESULT or _PLACE.search(shown) is not None:
             return True
-    own, others = facts.question.objects, asked.question.objects
+    own = facts.question.objects
+    others = asked.question.objects
     if own and others and not own & others:
         return False
     if asked.operation == facts.operation and _asks_alike(facts, asked, named=bool(own)):

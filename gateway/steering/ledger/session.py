@@ -10,7 +10,8 @@ from gateway.steering.evidence.commands import shell_command
 from gateway.steering.ledger.labels import ordinal, quoted
 from gateway.steering.ledger.ledger import LedgerStep
 
-SET_AGAIN, CLAIMED_AGAIN = 3, 3
+SET_AGAIN = 3
+CLAIMED_AGAIN = 3
 """Times that something was set to the same value, or claimed, from which it is an alarm."""
 CLAIM_WORDS = 6
 """Words from which a closing message is a claim; a shorter one is a form of words."""

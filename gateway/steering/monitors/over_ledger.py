@@ -142,7 +142,8 @@ class CallCount:
         return score, f"{self._calls} calls of {budget} expected"
 
 
-HEALTHY_SHARE, SLOPE = 0.5, 1.6  # half of the window may be stale; seven calls of eight score 0.6
+HEALTHY_SHARE = 0.5
+SLOPE = 1.6  # half of the window may be stale; seven calls of eight score 0.6
 
 
 class Diversity:
@@ -168,11 +169,13 @@ class Diversity:
 
 
 SHORT_THOUGHT_WORDS = 3  # shorter thoughts are not read: they have no density to speak of
-EARLY_HEDGES, EARLY_WORDS = 0.5, 50  # prior of the early density: a first hedge is no trend
+EARLY_HEDGES = 0.5
+EARLY_WORDS = 50  # prior of the early density: a first hedge is no trend
 LEAST_DENSITY = 0.02  # hedges a word under which the newest thoughts are sure
 RATIO_SPAN = 4.0  # late density of five times the early one scores 1; 3.4 times fires
 RETRACTION_WINDOW = 8  # newest thoughts among which retractions are counted
-ONE_RETRACTION, MORE_RETRACTIONS = 0.3, 0.7  # one self-correction is healthy, a second fires
+ONE_RETRACTION = 0.3
+MORE_RETRACTIONS = 0.7  # one self-correction is healthy, a second fires
 
 
 class Hedge:

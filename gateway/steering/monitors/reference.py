@@ -139,7 +139,8 @@ class EditRevert:
             self._cycles[path] += 1
             if self._cycles[path] > self._cycles[self._worst]:
                 self._worst = path
-        self._path, self._failed = path, False
+        self._path = path
+        self._failed = False
         newest = trigrams(text)
         if len(self._before) == 2:
             first, second = self._before
@@ -218,7 +219,8 @@ class TestRepeat:
         """Compare a failing test with the one before."""
         if self._repeated or not call.failed:
             return
-        name, lower = call.name.lower(), call.lowered_observation
+        name = call.name.lower()
+        lower = call.lowered_observation
         is_test = any(hint in name for hint in TEST_HINTS) or "test" in lower[:HEAD_CHARS]
         if not is_test and not any(mark in lower for mark in FAILURE_MARKS):
             return
@@ -253,7 +255,8 @@ def _normalised(text: str) -> str:
     return text.strip()
 
 
-ONE_TOOL, TWO_TOOLS = 1.0, 0.7
+ONE_TOOL = 1.0
+TWO_TOOLS = 0.7
 
 
 class Diversity:
@@ -300,7 +303,8 @@ _RETRACTIONS = tuple(
 )
 # A shorter run has no halves worth comparing.
 MIN_THOUGHTS = 4
-HEALTHY_RATIO, RATIO_SPAN = 2.0, 3.0
+HEALTHY_RATIO = 2.0
+RATIO_SPAN = 3.0
 
 
 class Hedge:
@@ -329,7 +333,8 @@ class Hedge:
         """1 after a retraction; hedges per word in a short run; else the late over the early."""
         if self._retraction:
             return 1.0, f"retraction: {' '.join(self._retraction.split())}"
-        hedges, words = self._hedges, self._words
+        hedges = self._hedges
+        words = self._words
         half = (len(hedges) - 1) // 2
         early = hedges[half] / max(words[half], 1)
         late = (hedges[-1] - hedges[half]) / max(words[-1] - words[half], 1)

@@ -14,7 +14,8 @@ from gateway.steering.monitors.table import (
     SuiteName,
 )
 
-CALLS_OF_WORK, CALLS_OF_TALK = (189, 56)
+CALLS_OF_WORK = 189
+CALLS_OF_TALK = 56
 """Calls that solved runs rarely need, of agents that read, change or run files and of others.
 Source: four times the 98th percentile of the solved among 654 recorded runs."""
 

@@ -23,16 +23,22 @@ class Difficulty(Struct, frozen=True, kw_only=True):
     """The situation, in words."""
 
 
-NEWS, MESSAGE, EMPTY, WAITING, FIRST_FAILURE = 0.15, 0.3, 0.35, 0.3, 0.45
+NEWS = 0.15
+MESSAGE = 0.3
+EMPTY = 0.35
+WAITING = 0.3
+FIRST_FAILURE = 0.45
 FAILURES = (FIRST_FAILURE, 0.65, 0.75, 0.82, 0.88, 0.9, 0.92, 0.94)
 """Difficulty of the first, second, ... failure of one object."""
 UNCHANGED = 0.05
 """Added from the third failure on, if nothing has changed since the one before."""
 REPETITIONS = (NEWS, 0.55, 0.65, 0.8, 0.88, 0.9, 0.92, 0.94)
 """Difficulty of the first, second, ... time that a call brings what the run has."""
-WORKS_ON, WORKS_ON_LONG = 0.5, 0.62
+WORKS_ON = 0.5
+WORKS_ON_LONG = 0.62
 """Difficulty of other work while a failure is open, after two and after more of it."""
-RECOVERED, RECOVERED_TWICE = 0.55, 0.4
+RECOVERED = 0.55
+RECOVERED_TWICE = 0.4
 """Difficulty of the first and the second success after a repeated failure."""
 LONG = 3
 
@@ -153,7 +159,14 @@ def _brings_news(_step: LedgerStep) -> Difficulty:
 
 
 TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
-    *(_fails, _waits, _repeats, _recovers, _works_on, _speaks, _finds_nothing, _brings_news),
+    _fails,
+    _waits,
+    _repeats,
+    _recovers,
+    _works_on,
+    _speaks,
+    _finds_nothing,
+    _brings_news,
 )
 """The rows, in the order in which they are asked; the first that fits counts."""
 

@@ -9,17 +9,42 @@ from gateway.wire.coerce import lowered, word_count
 
 # Phrase lists, weights and scales: reference section 2.
 HEDGES = (
-    *("maybe", "perhaps", "possibly", "might", "could", "not sure", "uncertain", "i think"),
-    *("probably", "actually", "wait", "hmm", "reconsider"),
+    "maybe",
+    "perhaps",
+    "possibly",
+    "might",
+    "could",
+    "not sure",
+    "uncertain",
+    "i think",
+    "probably",
+    "actually",
+    "wait",
+    "hmm",
+    "reconsider",
 )
 ERROR_WORDS = (
-    *("error", "exception", "traceback", "fail", "failed", "crash", "bug", "broken", "issue"),
+    "error",
+    "exception",
+    "traceback",
+    "fail",
+    "failed",
+    "crash",
+    "bug",
+    "broken",
+    "issue",
     "problem",
 )
-HEDGE_WEIGHT, LENGTH_WEIGHT, ERROR_WEIGHT, ENTITY_WEIGHT = 0.30, 0.25, 0.25, 0.20
+HEDGE_WEIGHT = 0.30
+LENGTH_WEIGHT = 0.25
+ERROR_WEIGHT = 0.25
+ENTITY_WEIGHT = 0.20
 HEDGES_PER_WORD = 0.05
-WORDS_SCALE, ERRORS_SCALE, ENTITIES_SCALE = 500, 3, 10
-STEEPNESS, MIDPOINT = 6.0, 0.5
+WORDS_SCALE = 500
+ERRORS_SCALE = 3
+ENTITIES_SCALE = 10
+STEEPNESS = 6.0
+MIDPOINT = 0.5
 
 # Entities: a path of two or more segments, a quoted stretch, a dotted identifier. Each is found at
 # the one character it cannot lack, with possessive quantifiers: several times faster than trying
@@ -33,7 +58,8 @@ _ENTITY = re.compile(
     r"|(?<=[^\Wa-z_]\.)(\w++(?:\.\w++)*+)"
     r")"
 )
-_LETTER, _WORD = re.compile(r"[a-z_]"), re.compile(r"\w")
+_LETTER = re.compile(r"[a-z_]")
+_WORD = re.compile(r"\w")
 
 
 def _count_entities(text: str) -> int:

@@ -23,7 +23,8 @@ INSTRUCTION = (
     "that it says. How likely is it that the agent is stuck or will fail? Answer with one number "
     "from 0 (it is doing well) to 1 (it is stuck), and nothing else."
 )
-_LINE, _KEY_BYTES = "-----", 8
+_LINE = "-----"
+_KEY_BYTES = 8
 _ANSWER = re.compile(
     r"[^\w.+-]*(?:(?:score|answer)[^\w.+-]*)?([+-]?(?:\d+\.?\d*|\.\d+))[^\w.+-]*\.?\s*"
 )

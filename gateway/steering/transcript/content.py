@@ -24,7 +24,8 @@ def without_guidance(text: str) -> str:
     """`text` without framed guidance and the white space around it."""
     if FRAME_OPEN not in text:
         return text
-    kept, at = [], 0
+    kept = []
+    at = 0
     while (opening := _OPENING.search(text, at)) and (
         closing := _CLOSING.search(text, opening.end())
     ):

@@ -26,7 +26,8 @@ from gateway.steering.transcript.content import (
 )
 from gateway.wire.coerce import as_text
 
-_STOPS, _STOPS_WITHIN = 3, 12  # times that a person stopped the agent, and the steps they are in
+_STOPS = 3
+_STOPS_WITHIN = 12  # times that a person stopped the agent, and the steps they are in
 _CONSULTS = re.compile(
     r"(?i)ask_?(?:the_?)?user|user_?input|question|plan_?mode"
 )  # its result is an opinion
@@ -57,7 +58,9 @@ class Reply(Struct, kw_only=True):
 
     def write_calls(self, found: text_protocols.TextCalls) -> None:
         """Take calls that were found in the text out of it."""
-        self.thought, self.calls, self.textual = found.thought, list(found.calls), True
+        self.thought = found.thought
+        self.calls = list(found.calls)
+        self.textual = True
 
 
 class Draft(Struct, kw_only=True, eq=False):
@@ -116,7 +119,8 @@ class StepReader:
         if role == "assistant":
             reply = self._reply(message)
             if self._reasoning:
-                reply.reasoning, self._reasoning = reply.reasoning or self._reasoning, ""
+                reply.reasoning = reply.reasoning or self._reasoning
+                self._reasoning = ""
             # Only an answer's own items have a phase; other messages in a row may be of several.
             if "phase" in message and self._continues(reply):
                 return Change.ANSWERED
@@ -163,7 +167,8 @@ class StepReader:
         found = text_protocols.find_calls(thought)
         reply.block = text_protocols.find_block(thought, unlabelled=self._blocks)
         if found is None and self._blocks:
-            found, reply.block = reply.block, None
+            found = reply.block
+            reply.block = None
         if found is not None:
             reply.write_calls(found)
         return reply
@@ -174,15 +179,20 @@ class StepReader:
         before = self.draft
         only_calls = reply.calls and not (reply.thought or reply.reasoning)
         if only_calls and before is not None and not (before.followed or before.acts):
-            calls, textual = reply.calls, reply.textual
-            before.reply.calls, before.reply.textual, before.reply.block = calls, textual, None
+            calls = reply.calls
+            textual = reply.textual
+            before.reply.calls = calls
+            before.reply.textual = textual
+            before.reply.block = None
             return Change.ANSWERED
-        stops, at = self._stops, self._steps
+        stops = self._stops
+        at = self._steps
         if len(stops) == _STOPS and stops[-1] == at - 1 and at - stops[0] <= _STOPS_WITHIN + 1:
             self._cue = "stopped"
         self.draft = Draft(reply=reply, index=at, prompted=self._prompted, cue=self._cue)
         self._steps += 1
-        self._prompted, self._cue = False, ""
+        self._prompted = False
+        self._cue = ""
         return Change.OPENED
 
     def _continues(self, reply: Reply) -> bool:
@@ -209,14 +219,18 @@ class StepReader:
 
     def _call_item(self, call: RequestedCall) -> Change:
         """One more call of the reply under way, or a reply that is nothing but this call."""
-        draft, reasoning = self.draft, self._reasoning
+        draft = self.draft
+        reasoning = self._reasoning
         self._reasoning = ""
         if draft is None or draft.followed:
             return self._take(Reply(thought="", said="", reasoning=reasoning, calls=[call]))
-        self._native, reply = True, draft.reply
+        self._native = True
+        reply = draft.reply
         if reply.textual:
             # What looked like a written call came together with real ones.
-            reply.thought, reply.calls, reply.textual = reply.said, [], False
+            reply.thought = reply.said
+            reply.calls = []
+            reply.textual = False
         reply.block = None
         reply.calls.append(call)
         reply.reasoning = "\n".join(filter(None, (reply.reasoning, reasoning)))
@@ -372,7 +386,8 @@ def steps_from_records(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]
 def _record_step(index: int, record: object) -> Step:
     if not isinstance(record, Mapping):
         return Step(index=index)
-    name, listed = as_text(record.get("action"), ""), record.get("tool_calls")
+    name = as_text(record.get("action"), "")
+    listed = record.get("tool_calls")
     if not name and listed and isinstance(listed, list | tuple):
         first = listed[0]
         entry = {"name": first} if isinstance(first, str) else first

@@ -77,7 +77,8 @@ _COMPACTED = re.compile(
     r"|summari[sz]ed))"
 )
 _HARNESS_REPLY = re.compile(rf"\s*{_CALL_ID}(?:observation|error):", re.IGNORECASE)
-_COMPLAINT_CHARS, _NOTE_CHARS = 2000, 600
+_COMPLAINT_CHARS = 2000
+_NOTE_CHARS = 600
 _REPLY_CHARS = 262_144
 """A longer reply is content: no model's output limit lets it write a call behind so much text."""
 
@@ -174,8 +175,10 @@ def _thought(value: str) -> str:
 
 
 def _tagged(reply: str, tag: str) -> list[tuple[int, int, str]]:
-    opening, closing = f"<{tag}>", f"</{tag}>"
-    spans, end = [], 0
+    opening = f"<{tag}>"
+    closing = f"</{tag}>"
+    spans = []
+    end = 0
     while (start := reply.find(opening, end)) >= 0 and (end := reply.find(closing, start)) >= 0:
         spans.append((start, end + len(closing), reply[start + len(opening) : end]))
     return spans
@@ -242,15 +245,18 @@ def _react_call(action: str, following: list[tuple[str, str]]) -> RequestedCall 
     first = following[0][0] if following else ""
     observation = values.get("Observation") or None
     if first == "Action Input":
-        name, arguments = action.strip("`* "), values["Action Input"]
+        name = action.strip("`* ")
+        arguments = values["Action Input"]
         return RequestedCall(name=name, arguments=arguments, observation=observation)
     observation = observation if first == "Observation" else None
     if bracketed := _BRACKETED.fullmatch(action):
-        name, arguments = bracketed[1].strip(), bracketed[2].strip()
+        name = bracketed[1].strip()
+        arguments = bracketed[2].strip()
         return RequestedCall(name=name, arguments=arguments, observation=observation)
     blob = _BLOB.match(action)
     value = _literal(blob[1]) if blob else None
     if not isinstance(value, dict) or as_text(value.get("action"), "") in ("", "Final Answer"):
         return None
-    name, arguments = value["action"], json_text(value.get("action_input"))
+    name = value["action"]
+    arguments = json_text(value.get("action_input"))
     return RequestedCall(name=name, arguments=arguments, observation=observation)

@@ -81,7 +81,8 @@ def title_of(text: str) -> str:
         said = said[tag.end() : end if end >= 0 else None].strip() or said
     elif heading := _TASK_HEADING.search(said):
         said = said[heading.end() :].strip() or said
-    lines, code = said.strip().split("\n", _TITLE_LINES), False
+    lines = said.strip().split("\n", _TITLE_LINES)
+    code = False
     for at, line in enumerate(lines):
         if fence := line.startswith("```"):
             code = not code
@@ -119,12 +120,14 @@ def user_words(text: str) -> str:
 
 def _without_added(text: str) -> str:
     kept: list[str] = []
-    at, unclosed = 0, set[str]()
+    at = 0
+    unclosed = set[str]()
     for _ in range(_MAX_TAGS):
         tag = _OPENING_TAG.search(text, at) if len(unclosed) < _MAX_UNCLOSED else None
         if tag is None:
             break
-        name, closing = tag[1], f"</{tag[1]}>"
+        name = tag[1]
+        closing = f"</{tag[1]}>"
         added = _ADDED.search(name) and name not in unclosed
         end = text.find(closing, tag.end()) if added else -1
         if added and end < 0:

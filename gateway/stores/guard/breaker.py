@@ -72,7 +72,8 @@ class Breaker:
     def explain(self, kind: str, reason: str) -> None:
         """The error behind an incident that began as slowness."""
         if self.incident is not None and self.incident.kind == SLOW:
-            self.incident.kind, self.incident.reason = kind, reason
+            self.incident.kind = kind
+            self.incident.reason = reason
 
     def dropped(self, reason: str) -> None:
         """A record was dropped; the first one of an incident is logged."""
@@ -91,7 +92,8 @@ class Breaker:
 
     def close(self) -> None:
         """End the incident."""
-        incident, self.incident = self.incident, None
+        incident = self.incident
+        self.incident = None
         self._failures, self._ended_at = 0, self._clock()
         if incident is None:
             return
@@ -132,7 +134,8 @@ class CommitLimit:
 
         def check(due: float) -> None:
             nonlocal timer
-            now, again = self._loop.time(), max(begun, self._finished_at) + self._limit_s
+            now = self._loop.time()
+            again = max(begun, self._finished_at) + self._limit_s
             if now - due > _LATE_S:
                 again = now + self._limit_s / 4
             if write.done():

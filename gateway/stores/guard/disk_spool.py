@@ -134,8 +134,10 @@ class DiskSpool:
     async def _write_changes(self) -> None:
         try:
             while self._changes and not self._trouble.fails:
-                changes, self._changes = self._changes, {}
-                tried, self._tried = self._tried, asyncio.Event()
+                changes = self._changes
+                self._changes = {}
+                tried = self._tried
+                self._tried = asyncio.Event()
                 try:
                     async with self._disk:
                         await on_disk(self._perform, changes)

@@ -111,7 +111,8 @@ class _ReadGuard:
             self._replaced(error)
         elif self.incident is None:
             # Writes go on: a store that reads slowly mostly writes, and what waits can be lost.
-            reason, now = f"reads: {error}", time.time()
+            reason = f"reads: {error}"
+            now = time.time()
             self.incident = Incident(kind=error.label, reason=reason, since=now)
             self._log.error("the store cannot be read, calls go on", reason=str(error))
 
@@ -188,7 +189,8 @@ class GuardedStateStore:
         if self._closed:
             raise StoreClosed("the store is closed")
         call.check()
-        name, recovery = call.conversation.id, self._recovery
+        name = call.conversation.id
+        recovery = self._recovery
         self._active[name] = time.monotonic()
         recovery.spool.pace.calls += 1
         if name in recovery.spool and not recovery.breaker.is_open:
@@ -208,7 +210,8 @@ class GuardedStateStore:
     async def _commit_now(self, call: CallRecord) -> int:
         """Commit, and wait for it: at most until the limit, or until the breaker opens."""
         loop = asyncio.get_running_loop()
-        write, waiter = loop.create_task(self._store.commit(call)), loop.create_future()
+        write = loop.create_task(self._store.commit(call))
+        waiter = loop.create_future()
         write.add_done_callback(lambda _: _release(waiter))
         unwatch = self._limit.watch(write)
         self._waiters.add(waiter)

@@ -45,8 +45,11 @@ class Recovery:
         merge: Merge,
         in_memory_only: Callable[[], None],
     ) -> None:
-        self._store, self._settings, self._merge = store, settings, merge
-        self._count, self._opened = count, opened
+        self._store = store
+        self._settings = settings
+        self._merge = merge
+        self._count = count
+        self._opened = opened
         max_bytes = int(settings.spool_mb * 2**20)
         self.breaker = Breaker(failures=settings.breaker_failures)
         self.spool = Spool(max_records=settings.spool_records, max_bytes=max_bytes)
@@ -178,7 +181,8 @@ class Recovery:
                         self._log.exception(
                             "records that wait are not stored now", reason=str(error)
                         )
-                    self._failing, goes_on = True, False
+                    self._failing = True
+                    goes_on = False
                 if not goes_on:
                     await asyncio.sleep(self._settings.probe_interval_s)
         finally:

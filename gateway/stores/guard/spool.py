@@ -131,7 +131,8 @@ class Spool:
         for item in record.items:
             key = (record.conversation.tenant, item.id)
             self._items.setdefault(key, []).append((waiting, item.content))
-        self.records, self.bytes = self.records + 1, self.bytes + waiting.size
+        self.records = self.records + 1
+        self.bytes = self.bytes + waiting.size
 
     def batch(self, limit: int) -> list[Waiting]:
         """The oldest record of each of up to `limit` conversations."""
@@ -151,7 +152,8 @@ class Spool:
             _drop(self._hashes, head.digest, waiting)
         for item in waiting.record.items:
             _drop(self._items, (waiting.record.conversation.tenant, item.id), waiting)
-        self.records, self.bytes = self.records - 1, self.bytes - waiting.size
+        self.records = self.records - 1
+        self.bytes = self.bytes - waiting.size
 
     def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """The conversation as its newest record will leave it."""

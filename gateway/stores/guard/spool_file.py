@@ -178,7 +178,8 @@ class SpoolFile:
                 "DELETE FROM records WHERE number = ?", [(entry.number,) for entry in removed]
             )
         for entry, (number, _) in zip(added, rows, strict=True):
-            entry.file, entry.number = self, number
+            entry.file = self
+            entry.number = number
         self.entries.update(added)
         self.entries.difference_update(removed)
 
@@ -312,7 +313,8 @@ class SpoolFolder:
             for lock in locks.copy():
                 try:
                     file = SpoolFile.open(lock, self._synchronous)
-                    records, size = records - file.size[0], size - file.size[1]
+                    records = records - file.size[0]
+                    size = size - file.size[1]
                     if min(records, size) < 0 and not any_size:
                         file.leave()
                         return

@@ -31,8 +31,12 @@ _STATE = """
 SELECT current_setting('server_encoding'), current_setting('transaction_read_only') = 'on'
 """
 _CONNECT_ERRORS = (
-    *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError),
-    *(OSError, TimeoutError, ValueError),
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    ValueError,
 )
 # Another one for a copy of the database than for the original.
 _MADE = """
@@ -160,6 +164,7 @@ class Slot:
     async def close(self) -> None:
         """Wait for the work in progress, then close the connection."""
         async with self._lock:
-            connection, self._connection = self._connection, None
+            connection = self._connection
+            self._connection = None
             if connection is not None and not connection.is_closed():
                 await _close(connection)

@@ -15,13 +15,35 @@ from gateway.stores.sqlite.database import Database as SQLiteDatabase
 Progress = Callable[[int, int], None]  # called with the rows done, and how many there are in all
 _BATCH = 1000
 _TABLES = (
-    *("conversations", "heads", "items", "runs", "steps", "injections", "raw_calls", "answers"),
-    *("patterns", "pattern_spaces", "keys", "outcomes", "pattern_evidence", "pattern_decisions"),
+    "conversations",
+    "heads",
+    "items",
+    "runs",
+    "steps",
+    "injections",
+    "raw_calls",
+    "answers",
+    "patterns",
+    "pattern_spaces",
+    "keys",
+    "outcomes",
+    "pattern_evidence",
+    "pattern_decisions",
     "forgotten_runs",
     "admin_keys",
-    *("pattern_posteriors", "jobs", "budget_accounts", "budget_reservations", "run_controls"),
-    *("usage_by_hour", "alerts", "alert_keys", "alert_deliveries"),
-    *("workload_runs", "workload_models", "own_risks", "operator_changes"),
+    "pattern_posteriors",
+    "jobs",
+    "budget_accounts",
+    "budget_reservations",
+    "run_controls",
+    "usage_by_hour",
+    "alerts",
+    "alert_keys",
+    "alert_deliveries",
+    "workload_runs",
+    "workload_models",
+    "own_risks",
+    "operator_changes",
 )
 _JSON_OF_STEPS = ("readings", "call", "content")
 """Texts that are JSON: they need no other form than in a file."""
@@ -86,8 +108,10 @@ async def _batches(
     source: SQLiteDatabase, table: str, columns: Sequence[str], key: Sequence[str]
 ) -> AsyncIterator[list[Any]]:
     """The rows of a table, a batch at a time, in the order of its key."""
-    chosen, order = ", ".join([*columns, *key]), ", ".join(key)
-    after, values = "", list[Any]()
+    chosen = ", ".join([*columns, *key])
+    order = ", ".join(key)
+    after = ""
+    values = list[Any]()
     while rows := await _read(
         source, f"SELECT {chosen} FROM {table} {after} ORDER BY {order} LIMIT {_BATCH}", values
     ):

@@ -195,7 +195,8 @@ class PostgresSignals:
 
     async def _listen(self, connection: asyncpg.Connection, on_signal: OnSignal) -> None:
         """Until the connection is lost."""
-        own, heard = self._database.holder, asyncio.Event()
+        own = self._database.holder
+        heard = asyncio.Event()
 
         def received(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             heard.set()

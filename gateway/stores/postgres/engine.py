@@ -253,7 +253,8 @@ class ReadTogether(Generic[V]):
     async def _run(self) -> None:
         try:
             while self._waiting:
-                group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
+                group = self._waiting[:_MAX_GROUP]
+                self._waiting = self._waiting[_MAX_GROUP:]
                 group = [each for each in group if not each[1].done()]
                 try:
                     found = await self._read([key for key, _ in group])
@@ -349,7 +350,8 @@ class PostgresUpkeep(Upkeep):
     ) -> tuple[list[int], int | None]:
         """Lock and choose the conversations that are not in use, in their order."""
         sizes = dict(map(tuple, await connection.fetch(_LOCK_CONVERSATIONS, pks=pks)))
-        chosen, freed = list[int](), 0
+        chosen = list[int]()
+        freed = 0
         for pk in pks:
             if pk in sizes and freed < surplus:
                 chosen.append(pk)

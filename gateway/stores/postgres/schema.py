@@ -86,8 +86,10 @@ FOR VALUES FROM ({{first}}) TO ({{end}})
 # The day of the database's clock, since 1970, UTC.
 TODAY = "floor(extract(epoch FROM now()) / 86400)::bigint"
 _NOT_MADE = (
-    *(asyncpg.LockNotAvailableError, asyncpg.CheckViolationError),
-    *(asyncpg.DuplicateTableError, asyncpg.UniqueViolationError),  # another gateway is making it
+    asyncpg.LockNotAvailableError,
+    asyncpg.CheckViolationError,
+    asyncpg.DuplicateTableError,
+    asyncpg.UniqueViolationError,  # another gateway is making it
 )
 _EXISTING = """
 SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid

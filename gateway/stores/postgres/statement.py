@@ -30,7 +30,8 @@ from gateway.stores.totals import RunTotals
 # PostgreSQL keeps no NUL in a text. It becomes two characters, and so does the character that marks
 # this; both come back as they were. JSON columns need none of it: JSON writes a NUL as an escape.
 _MARK = "\U0010ffff"  # a code point that Unicode promises never to assign
-_NUL, _MARK_ITSELF = _MARK + "0", _MARK + "1"
+_NUL = _MARK + "0"
+_MARK_ITSELF = _MARK + "1"
 
 
 def stored_text(text: str) -> str:
@@ -148,7 +149,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 def everything(call: CallRecord, run: RunUpdate) -> Delta:
     """All that the call says of a run, for one of which nothing is stored yet."""
-    steps, injections = list(call.steps), list(call.injections)
+    steps = list(call.steps)
+    injections = list(call.injections)
     if len(call.runs) > 1:
         steps = [step for step in steps if step.run_id == run.id]
         injections = [row for row in injections if row.run_id == run.id]
@@ -195,7 +197,8 @@ def _run_row(run: RunUpdate, delta: Delta, *steps: Row, careful: bool) -> Row:
     *sums, counts = codec.totals_row(totals)
     *about, tags = codec.update_row(run)
     if careful:
-        counts, tags = stored_json(counts), stored_json(tags)
+        counts = stored_json(counts)
+        tags = stored_json(tags)
     # About how much room the rows take, for the limit of the log's size.
     texts = [text for row in steps for text in row[-len(_JSON) :] if text]
     size = sum(map(len, texts)) + sum([len(row.text) for row in added])

@@ -212,7 +212,8 @@ async def _commit_alone(
         for pk, (plan, _) in zip(pks, deltas, strict=True):
             # What stored steps of the run lacked.
             for late in plan.late:
-                content, scores = codec.content_json(late.content), codec.score_row(late.step)
+                content = codec.content_json(late.content)
+                scores = codec.score_row(late.step)
                 await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
             for index, (made, texts) in plan.calls.items():
                 values = (codec.call_json(made), codec.content_json(texts))

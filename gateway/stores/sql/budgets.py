@@ -80,7 +80,8 @@ class SQLBudgetStore(values.BudgetStore):
     async def change(
         self, changes: Mapping[values.AccountKey, values.Change]
     ) -> Mapping[values.AccountKey, values.Stored]:
-        left, done = list(changes), dict[values.AccountKey, values.Stored]()
+        left = list(changes)
+        done = dict[values.AccountKey, values.Stored]()
         for _ in range(_TRIES):
             for start in range(0, len(left), _AT_ONCE):
                 keys = left[start : start + _AT_ONCE]

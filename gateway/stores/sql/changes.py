@@ -32,7 +32,9 @@ SELECT COUNT(*) FROM runs WHERE experiment = :experiment AND outcome IN ('succes
 _PUT = insert("operator_changes", _NAMES)
 _PUT_ONCE = f"{_PUT} ON CONFLICT (id) DO NOTHING"  # a write whose end was not seen is repeated
 _SEARCHED = "lower(kind || ' ' || subject || ' ' || author || ' ' || reason || ' ' || body)"
-_RETRY_S, _MOST_CHARS, _SAME_S = 2.0, 500, 600.0
+_RETRY_S = 2.0
+_MOST_CHARS = 500
+_SAME_S = 600.0
 _FILTERS = {
     "kind": "kind = :kind",
     "author": "author = :author",
@@ -69,7 +71,8 @@ class ChangeStore:
     async def find(self, *, limit: int = 100, **wanted: Any) -> list[Change]:
         """Changes, newest first; None selects all. `kind`, `author`, `since`, `until`; `subjects`:
         of any of these; `text`: in any field; `cursor`: after the change with this id."""
-        bound, dialect = dict[str, Any](limit=limit), self._engine.dialect
+        bound = dict[str, Any](limit=limit)
+        dialect = self._engine.dialect
         filters = {
             **_FILTERS,
             "subjects": dialect.among("subject", "subjects", "text"),
@@ -176,7 +179,8 @@ def pilot_of(change: Change | None) -> Pilot | None:
 def _act(
     kind: str, subject: str, body: object = None, prefix: str = "act-", **named: str
 ) -> Change:
-    own, text = prefix + secrets.token_hex(8), msgspec.json.encode(body).decode()
+    own = prefix + secrets.token_hex(8)
+    text = msgspec.json.encode(body).decode()
     return Change(id=own, kind=kind, subject=subject, at=time.time(), body=text, **named)
 
 

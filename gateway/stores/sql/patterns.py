@@ -28,18 +28,43 @@ from gateway.stores.protocols import PATTERNS, StoreCorrupt
 from gateway.stores.sql import engine as db
 
 _CONTENT = (
-    *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
-    *("source_trace_id", "fields", "updated_at"),
+    "tier",
+    "digest",
+    "failure_type",
+    "model_family",
+    "gate_threshold",
+    "source_trace_id",
+    "fields",
+    "updated_at",
 )
 _LESSON = (
-    *("status", "version", "supersedes", "origin", "trust", "key", "applies_when"),
-    *("last_confirmed_at", "expires_at"),
+    "status",
+    "version",
+    "supersedes",
+    "origin",
+    "trust",
+    "key",
+    "applies_when",
+    "last_confirmed_at",
+    "expires_at",
 )
 _AS_STORED = ("tenant", "pattern_id", "model_family", "gate_threshold", "source_trace_id")
 _NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
 _READ = (
-    *("pk", "tenant", "pattern_id", "tier", "failure_type", "model_family", "gate_threshold"),
-    *("source_trace_id", "fields", "created_at", "updated_at", "injected", "helped", "hurt"),
+    "pk",
+    "tenant",
+    "pattern_id",
+    "tier",
+    "failure_type",
+    "model_family",
+    "gate_threshold",
+    "source_trace_id",
+    "fields",
+    "created_at",
+    "updated_at",
+    "injected",
+    "helped",
+    "hurt",
     *_LESSON,
 )
 COLUMNS = db.columns(_READ, "p.")
@@ -160,7 +185,8 @@ class PatternStore:
             raise values.SpaceMismatch(
                 f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
             )
-        self._space, self._dimensions = number, dimensions
+        self._space = number
+        self._dimensions = dimensions
         lacking = f"SELECT count(*) FROM patterns AS p {self._joined} WHERE {_LACKING}"
         return int((await self._engine.fetch(lacking))[0][0])
 
@@ -390,7 +416,8 @@ class PatternStore:
         self, search: values.Search, families: Sequence[str] | None, connection: db.Connection
     ) -> Sequence[db.Row]:
         """Rows of COLUMNS and the cosine, best first. `families`: those allowed, None = all."""
-        dialect, bound = self._engine.dialect, db.row_of(search, ("vector", "limit"))
+        dialect = self._engine.dialect
+        bound = db.row_of(search, ("vector", "limit"))
         bound |= {"space": self._space, "tenant": search.scope, "tier": search.tier.value}
         bound["most"] = 1 - search.floor
         one_of = dialect.among("p.model_family", "families", "text")
@@ -442,7 +469,8 @@ def _copied(row: Sequence[Any]) -> values.CopiedPattern:
 
 def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     """From SELECT_LESSONS. Raises: StoreCorrupt."""
-    pattern, found = pattern_of(row), dict(zip(_READ, row, strict=False))
+    pattern = pattern_of(row)
+    found = dict(zip(_READ, row, strict=False))
     reason, *support = row[len(_READ) :]
     numbers = support[len(_SUPPORTED) :]
     posterior = Posterior() if numbers[0] is None else db.made(Posterior, _POSTERIOR, numbers)
@@ -485,7 +513,8 @@ class _Known:
 
     def add(self, pattern: Pattern) -> tuple[values.Added, str]:
         """The result of adding one pattern, and its id. Raises: PatternConflict."""
-        tenant, digest = pattern.tenant, content_id(pattern)
+        tenant = pattern.tenant
+        digest = content_id(pattern)
         if (same := self._ids.get((tenant, digest))) is not None:
             return values.Added.UNCHANGED, same
         key = (tenant, pattern.pattern_id)

@@ -85,7 +85,8 @@ class SQLRunStore:
     ) -> queries.RunPage:
         values: dict[str, Any] = {}
         condition = where(runs, values, self._dialect)
-        key, order = _SORTS[page.sort], "DESC" if page.descending else "ASC"
+        key = _SORTS[page.sort]
+        order = "DESC" if page.descending else "ASC"
         if (after := page.after()) is not None:
             values["after"], values["after_id"] = float(after[0]), after[1]
             sign = "<" if page.descending else ">"
@@ -98,7 +99,8 @@ class SQLRunStore:
             ) {listed}
         """
         found = await self._engine.made(codec.run_of, sql, **values)
-        shown, more = tuple(found[: page.limit]), len(found) > page.limit
+        shown = tuple(found[: page.limit])
+        more = len(found) > page.limit
         return queries.RunPage(
             runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None
         )
@@ -321,7 +323,8 @@ async def _live_runs(
     calm = _CALM.format(fired=dialect.elements("readings", "fired"), length=totals.LENGTH_MONITOR)
     live = []
     for *row, pk in rows:
-        run, stuck = codec.run_of(row), 0
+        run = codec.run_of(row)
+        stuck = 0
         ((calls, usd),) = await connection.fetch(spent, pk=pk, since=query.spent_since)
         step = await connection.row(_NEWEST_STEP, pk=pk)
         newest = codec.step_of(run.id, step) if step else None
@@ -379,7 +382,8 @@ class _Round:
     async def make_room(self, limit: float, active_since: float) -> None:
         """Remove the least recently used until at most `limit` bytes are in use."""
         unused = "updated_at < :bound ORDER BY updated_at, pk"
-        surplus, removed = await _used(self._engine) - limit, 1
+        surplus = await _used(self._engine) - limit
+        removed = 1
         while surplus > 0 and removed:
             removed = 0
             pks = await self._select("conversations", "pk", unused, active_since, _CANDIDATES)
@@ -414,7 +418,8 @@ class _Round:
             return len(chosen), len(runs), freed
 
         conversations, runs, freed = await self._engine.transact(work, patient=True)
-        self.conversations, self.runs = self.conversations + conversations, self.runs + runs
+        self.conversations = self.conversations + conversations
+        self.runs = self.runs + runs
         return conversations, freed
 
     async def _remove(

@@ -37,8 +37,10 @@ class SQLStateStore:
     ) -> list[PrefixHashRecord]:
         if not digests:
             return []
-        root, newest_first = digests[0], list(digests[::-1])
-        statement, wanted = self._engine.dialect.find_heads, {"root": root_key(root)}
+        root = digests[0]
+        newest_first = list(digests[::-1])
+        statement = self._engine.dialect.find_heads
+        wanted = {"root": root_key(root)}
 
         async def work(connection: Connection) -> Sequence[Row]:
             recent = newest_first[:_RECENT_DIGESTS]

@@ -169,7 +169,8 @@ def usage_rows(
     imported run, which is no use of this gateway."""
     if run.mode == IMPORTED:
         return
-    new, made = set(map(id, fresh)), set(map(id, called))
+    new = set(map(id, fresh))
+    made = set(map(id, called))
     silent: dict[int, list[bool]] = {}
     for step in {id(step): step for step in (*fresh, *called)}.values():
         is_new = step.composite is not None and id(step) in new
@@ -287,7 +288,8 @@ class AttributionStore:
             rows = await connection.fetch(_TREE, root=root, tenant=tenant) if root else []
             if not any(row[0] == conversation_id for row in rows):
                 return None
-            about, width = (*_NODE, "sums"), len(_NODE)
+            about = (*_NODE, "sums")
+            width = len(_NODE)
             nodes = [
                 made(usage.TreeNode, about, (*row[:width], usage.sums_of(row[width:])))
                 for row in rows

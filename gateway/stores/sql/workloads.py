@@ -21,8 +21,16 @@ WHERE coalesce(r.outcome, '') <> w.outcome LIMIT :limit
 """
 _SETTLED = "UPDATE workload_runs SET outcome = :outcome WHERE run_id = :run_id"
 _COUNTED = (
-    *("tenant", "workload", "model", "client", "requested"),
-    *("solved", "failed", "recent_solved", "recent_failed", "updated_at"),
+    "tenant",
+    "workload",
+    "model",
+    "client",
+    "requested",
+    "solved",
+    "failed",
+    "recent_solved",
+    "recent_failed",
+    "updated_at",
 )
 _COUNT = f"""
 {insert("workload_models", _COUNTED)}
@@ -45,8 +53,15 @@ DELETE FROM workload_runs
 WHERE at < :before AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = workload_runs.run_id)
 """
 _RATE = (
-    *("tenant", "workload", "client", "requested", "model"),
-    *("solved", "failed", "recent_solved", "recent_failed"),
+    "tenant",
+    "workload",
+    "client",
+    "requested",
+    "model",
+    "solved",
+    "failed",
+    "recent_solved",
+    "recent_failed",
 )
 _RATES = f"""
 SELECT {columns(_RATE)} FROM workload_models

@@ -197,9 +197,11 @@ def translate(error: BaseException, path: str) -> BaseException:
         (protocols.StoreError, "refused the operation"),
     )
     if meaning is protocols.StoreUnavailable and (forbidden := _unwritable(path)):
-        meaning, words = protocols.StoreReadOnly, forbidden
+        meaning = protocols.StoreReadOnly
+        words = forbidden
     if isinstance(error, apsw.SQLError) and "no such table" in str(error):
-        meaning, words = protocols.StoreCorrupt, "has lost tables"
+        meaning = protocols.StoreCorrupt
+        words = "has lost tables"
     translated = meaning(f"{path!r} {words} ({error})")
     translated.__cause__ = error
     return translated
@@ -210,7 +212,8 @@ def open_all(
 ) -> Iterator[apsw.Connection]:
     """The connection that writes, then `settings.reader_threads` that cannot. Raises: apsw.Error,
     OSError, SchemaMismatch."""
-    path, flags = settings.path, apsw.SQLITE_OPEN_READONLY
+    path = settings.path
+    flags = apsw.SQLITE_OPEN_READONLY
     if settings.in_memory:
         # A new name each time: two gateways in one process do not share their data.
         path = f"file:/gateway-{uuid.uuid4().hex}?vfs=memdb"

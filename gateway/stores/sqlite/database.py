@@ -104,7 +104,8 @@ class Database:
         self._sound = ""  # the last doubt about the file that a check did not confirm
 
     def _start(self, connections: Sequence[apsw.Connection]) -> None:
-        loop, settings = asyncio.get_running_loop(), self.settings
+        loop = asyncio.get_running_loop()
+        settings = self.settings
         writer, *others = connections
         self._files = FileIdentity(settings, writer, self._sound)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
@@ -416,7 +417,8 @@ class Writer:
             _log.warning(
                 "checkpoint of the database failed", path=self.files.path, error=str(error)
             )
-            pages, moved = self._log_pages, 0
+            pages = self._log_pages
+            moved = 0
         # A reader that still needs old pages stops the copying; retry when the log has grown.
         self._checkpoint_at = CHECKPOINT_PAGES if pages == moved else pages + CHECKPOINT_PAGES
         self._log_pages = 0

@@ -253,7 +253,8 @@ _changing = attrgetter(*_CHANGING, "id", "version", "tenant")
 def save_call(call: CallRecord, connection: apsw.Connection) -> int:
     """Write all of `call` and return the conversation's new version. Raises: VersionConflict."""
     conversation = call.conversation
-    tenant, conversation_pk = conversation.tenant, _save_conversation(conversation, connection)
+    tenant = conversation.tenant
+    conversation_pk = _save_conversation(conversation, connection)
     if call.heads:
         rows = (
             (root_key(h.root), h.digest, conversation_pk, h.kind, h.position, h.step)
@@ -289,7 +290,8 @@ def _save_conversation(record: ConversationRecord, connection: apsw.Connection) 
 def _save_run(
     call: CallRecord, run: RunUpdate, conversation_pk: int, connection: apsw.Connection
 ) -> None:
-    tenant, execute = call.conversation.tenant, connection.execute
+    tenant = call.conversation.tenant
+    execute = connection.execute
     steps = [step for step in call.steps if step.run_id == run.id]
     injected = [row for row in call.injections if row.run_id == run.id]
     found: list[Any] = execute(_FIND_RUN, (run.id, tenant)).fetchall()
@@ -303,7 +305,9 @@ def _save_run(
     elif not run.updated_at:
         return
     else:
-        totals, stored, injected = RunTotals(), {}, new_injections(injected, ())
+        totals = RunTotals()
+        stored = {}
+        injected = new_injections(injected, ())
     plan = plan_steps(steps, stored)
     totals = plan.totals(totals, [row.source for row in injected if row.applied])
     if not run.updated_at:

@@ -54,7 +54,9 @@ def from_generic(chunk: Mapping[str, Any], *, finished: bool) -> Json | None:
     """LiteLLM's `GenericStreamingChunk` as a chunk; None when there is nothing in it. `finished`: a
     finish reason is known; then the one of an empty end marker is not heeded."""
     extras = chunk.get("provider_specific_fields") or {}
-    text, call, usage = chunk.get("text"), chunk.get("tool_use"), chunk.get("usage")
+    text = chunk.get("text")
+    call = chunk.get("tool_use")
+    usage = chunk.get("usage")
     reason = chunk.get("finish_reason") or None
     if reason and finished and not (text or call):
         reason = None
@@ -219,7 +221,8 @@ class ChunkStream:
 
 def _is_server(call: Any, state: _Choice) -> bool:
     """Whether a delta belongs to a tool that ran at the provider."""
-    slot, id = call.get("index"), call.get("id")
+    slot = call.get("index")
+    id = call.get("id")
     if _is_of_server(id):
         state.server_slots.add(slot)
     elif id:
@@ -236,7 +239,8 @@ def _join_thinking(state: _Choice, delta: Json) -> None:
             state.thinking += block.get("thinking") or ""
             if not block.get("signature"):
                 continue
-            block, state.thinking = {**block, "thinking": state.thinking}, ""
+            block = {**block, "thinking": state.thinking}
+            state.thinking = ""
         whole.append({"index": state.thinking_blocks + len(whole), **block})
     if whole:
         state.thinking_blocks += len(whole)

@@ -98,7 +98,8 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def _from_answer(
     status: int, headers: RawHeaders, body: bytes, secrets: set[str]
 ) -> UpstreamFailure:
-    details, said = _read(body), body.decode("utf-8", "replace")
+    details = _read(body)
+    said = body.decode("utf-8", "replace")
     plain = body[:500].decode("utf-8", "replace").strip()
     if plain.startswith(("<", "{", "[")):  # markup does not help a client
         plain = ""
@@ -192,9 +193,11 @@ def _build(
     code = _text(details, "code")
     type = _text(details, "type", "status")
     if status in (400, 413, 422) and kind == "length":
-        status, code = 400, "context_length_exceeded"
+        status = 400
+        code = "context_length_exceeded"
     elif status in (400, 403) and kind == "policy":
-        status, code = 400, code or "content_policy_violation"
+        status = 400
+        code = code or "content_policy_violation"
     code = code or default_code
     if type is None or not _OPENAI_TYPE.fullmatch(type):
         type = default_type

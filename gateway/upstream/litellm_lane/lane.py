@@ -190,7 +190,8 @@ async def _answered(
     if streaming and call.translated:
         return await TranslatedStream(result.__aiter__(), call, headers, dialect).primed()
     if streaming:
-        id, now = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
+        id = f"chatcmpl-{uuid.uuid4().hex}"
+        now = int(time.time())
         return await StreamedAnswer(
             result,
             call,
@@ -262,7 +263,8 @@ class PrimedStream(ABC):
         return self
 
     async def __anext__(self) -> bytes:
-        ready, self._pending = self._pending, b""
+        ready = self._pending
+        self._pending = b""
         ready = ready or await self._next()
         if not ready:
             raise StopAsyncIteration
@@ -369,7 +371,9 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
 # Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
 _END_EVENTS = (
     *(mark for end in ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"')),
-    *(b'"finishReason":"', b'"finishReason": "', b'"blockReason":'),
+    b'"finishReason":"',
+    b'"finishReason": "',
+    b'"blockReason":',
 )
 
 

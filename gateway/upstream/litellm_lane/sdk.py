@@ -165,7 +165,8 @@ class Sdk:
     def supported(self, provider: str, name: str) -> frozenset[str] | None:
         """The OpenAI parameters LiteLLM can translate for a model; None when it cannot tell."""
         if (provider, name) not in self._supported:
-            ask, found = self._litellm.get_supported_openai_params, None
+            ask = self._litellm.get_supported_openai_params
+            found = None
             with contextlib.suppress(Exception):  # a provider without a table: no reason to fail
                 found = ask(model=name, custom_llm_provider=provider)
             self._supported[provider, name] = frozenset(found) if found else None
@@ -199,7 +200,8 @@ def load() -> Sdk:
 
 @functools.cache
 def _load_once() -> Sdk:
-    log, began = get_logger("gateway.litellm"), time.monotonic()
+    log = get_logger("gateway.litellm")
+    began = time.monotonic()
     log.info("loading LiteLLM: a few seconds, only once; calls that need it wait")
     with litellm_imported() as litellm:
         from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
@@ -245,7 +247,8 @@ def _rehearse(loaded: Sdk) -> None:
 
     for model in (ModelResponse, ModelResponseStream):
         model().model_dump()
-    name, messages = "anthropic/claude-sonnet-4-5", [{"role": "user", "content": "hi"}]
+    name = "anthropic/claude-sonnet-4-5"
+    messages = [{"role": "user", "content": "hi"}]
 
     async def unplugged(*_: Any) -> Any:
         raise UpstreamUnreachable("a rehearsal")

@@ -92,7 +92,8 @@ class ReadableEvents:
     def _late_input(self, event: readable.Json) -> bytes:
         """The input of a call that came with its start and in no delta, as a delta. Anthropic sends
         it in deltas; servers that imitate it send it at the start, where adapters ignore it."""
-        index, kind = event.get("index"), event.get("type")
+        index = event.get("index")
+        kind = event.get("type")
         if kind == "content_block_start" and event["content_block"].get("type") == "tool_use":
             self._early[index] = event["content_block"]["input"]
             event["content_block"]["input"] = {}
@@ -224,7 +225,8 @@ class Destination:
         host that is another provider's, or to which a provider has redirected it."""
         words = {word for value in request.headers.values() for word in value.split()}
         words.update(request.url.params.values())
-        host, provider = request.url.host, self.provider
+        host = request.url.host
+        provider = self.provider
         foreign = host != self.base_host and is_foreign_host(provider, host, words)
         if not self.withheld.isdisjoint(words):
             reason = (
@@ -261,7 +263,8 @@ class ProviderCall:
 
     def note_request(self, request: httpx.Request) -> None:
         """Begin an attempt, and remember the credentials it carries."""
-        self.received, self.failure = Received(), None
+        self.received = Received()
+        self.failure = None
         values = [request.headers.get(name, "") for name in _SECRET_HEADERS]
         values.append(request.url.params.get("key", ""))
         words = (word for value in values for word in value.split())
@@ -290,7 +293,8 @@ class ProviderCall:
 
     async def close(self) -> None:
         """Close the provider's connection now, even if it is still sending."""
-        answer, self.received.open = self.received.open, None
+        answer = self.received.open
+        self.received.open = None
         if answer is not None:
             await answer.aclose()
 
@@ -334,7 +338,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         except UpstreamFailure as exc:
             raise (call.failed(exc) if watched else httpx.NetworkError(exc.message)) from exc
         if watched:
-            call.received.status, call.received.headers = answer.status, answer.headers
+            call.received.status = answer.status
+            call.received.headers = answer.headers
             call.received.open = answer
         # What follows a call has its headers; an image is fetched from wherever it is.
         follows = _carries(request) or bool(call.to.redirected_from)
@@ -446,9 +451,11 @@ class _WatchedBody(httpx.AsyncByteStream):
         return start
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        call, events = self._call, self._events
+        call = self._call
+        events = self._events
         feed = bytes if events is None else events.feed
-        first, self._first = self._first, []
+        first = self._first
+        self._first = []
         try:
             for chunk in first:
                 if ready := feed(chunk):
