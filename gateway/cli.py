@@ -14,18 +14,18 @@ from gateway.errors import ConfigError
 from gateway.process import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    "serve": ("wrap", "serve", "dashboard"),
-    "check_config": ("check-config",),
-    "history": ("history",),
-    "recorded": ("replay", "calibrate"),
-    "patterns": ("patterns",),
-    "learn": ("learn",),
-    "policy": ("policy",),
-    "runs": ("runs", "steering"),
-    "report": ("report", "pilot"),
-    "control": ("budgets", "keys", "alerts", "migrate"),
+    "commands.serve": ("wrap", "serve", "dashboard"),
+    "commands.check_config": ("check-config",),
+    "features.history.command": ("history",),
+    "commands.recorded": ("replay", "calibrate"),
+    "commands.patterns": ("patterns",),
+    "commands.learn": ("learn",),
+    "commands.policy": ("policy",),
+    "commands.runs": ("runs", "steering"),
+    "commands.report": ("report", "pilot"),
+    "commands.control": ("budgets", "keys", "alerts", "migrate"),
 }
-"""The modules of `gateway.commands`, each with the commands that it declares, in their order."""
+"""The modules that declare commands, below `gateway`, each with its commands in their order."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -121,7 +121,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     for module, names in _MODULES.items():
         if command in names or not known:
-            importlib.import_module(f"gateway.commands.{module}").add_parser(commands)
+            importlib.import_module(f"gateway.{module}").add_parser(commands)
     # The benchmark parses its own arguments, --help included.
     summary = "measure this gateway and others side by side"
     bench = commands.add_parser("bench", help=summary, add_help=False)

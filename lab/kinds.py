@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import precision_recall_curve, roc_auc_score
 
 from gateway.errors import ConfigError
-from gateway.history.log_file import LogFile
+from gateway.features.history.log_file import LogFile
 from gateway.learning.verdicts import USED_FROM
 from gateway.steering.transcript.message_kinds import ACCEPTING, KINDS, KindModel, features_of
 from lab.evaluation import Floats, write_output

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from gateway.errors import ConfigError
-from gateway.history.log_file import LogFile
+from gateway.features.history.log_file import LogFile
 from gateway.learning.verdicts import USED_FROM
 from gateway.reader.questions import (
     KIND,

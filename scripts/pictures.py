@@ -26,10 +26,10 @@ from gateway.app import build_app
 from gateway.config import settings_from_dict
 from gateway.demo import run_demo
 from gateway.demo.show import WIDTH
-from gateway.history.find import at_home
-from gateway.history.reading import SessionReading, read_all
-from gateway.history.screen import print_screen
-from gateway.history.summary import summarise
+from gateway.features.history.find import at_home
+from gateway.features.history.reading import SessionReading, read_all
+from gateway.features.history.screen import print_screen
+from gateway.features.history.summary import summarise
 from gateway.server import uvicorn_config
 from gateway.steering.policy import Policy
 from steering_gateway_testing import AppServer

@@ -19,7 +19,7 @@ OWNERS = (
     "gateway/stores/sqlite/engine.py",
     "gateway/stores/sqlite/",
     "gateway/stores/guard/spool_file.py",
-    "gateway/history/readers/opencode.py",
+    "gateway/features/history/readers/opencode.py",
 )
 
 ROW = '    "journal": ".stores.journal:open_journal",\n'

@@ -1,0 +1,222 @@
+"""`gateway history`: the sessions that agents keep on this machine, read where they are, and with
+`--keep` as past runs in the store of the settings."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gateway.backends import Stores, open_stores
+from gateway.commands.store import found_storage, reported
+from gateway.config import DEFAULT_FILE, Settings, load_settings
+from gateway.errors import ConfigError
+from gateway.features.history.find import Found, at_home, named
+from gateway.features.history.session import Session
+from gateway.process.running import state_database
+from gateway.stores.protocols import StoreError
+from gateway.text.formatting import counted, progress_bar
+from gateway.text.sanitize import visible
+
+Takes = Callable[[Session], bool]
+if TYPE_CHECKING:
+    from gateway.features.history.keep import Keeper, Kept
+    from gateway.features.history.reading import SessionReading
+
+_PATHS = "files or folders of session logs (default: what agents keep in the home directory)"
+_MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
+_NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    summary = "your agents' past sessions: cost, interruptions and alarms"
+    history = commands.add_parser("history", help=summary)
+    history.add_argument("paths", nargs="*", metavar="PATH", help=f"{_PATHS}; `show ID`: read one")
+    history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
+    history.add_argument("--project", default="", help="folder contains this text")
+    history.add_argument("--agent", default="", help="only this agent, such as codex")
+    history.add_argument("--json", action="store_true", help="one JSON object per session and line")
+    history.add_argument("--html", help=argparse.SUPPRESS)
+    keep = "import them into the store as past runs, for the dashboard and lessons; each once"
+    history.add_argument("--keep", action="store_true", help=keep)
+    config = f"config file that --keep reads (default: ./{DEFAULT_FILE})"
+    history.add_argument("--config", type=Path, help=config)
+    history.add_argument("--steps", default="", metavar="A-B", help="with show: only these steps")
+    history.add_argument("--jobs", type=int, help="processes (default: one per core)")
+    history.set_defaults(run=_history)
+
+
+def _history(args: argparse.Namespace) -> int:
+    from gateway.features.history.reading import Wanted, read_all, since
+    from gateway.steering.policy import Policy
+
+    if args.paths[-2:-1] == ["show"]:
+        return _show(args)
+    if args.steps:
+        raise ConfigError("--steps: only with `show ID`")
+    if args.html:
+        raise ConfigError("--html: use --keep, which puts the sessions on the dashboard's pages")
+    if args.json and args.keep:
+        raise ConfigError("--keep: not with --json, which writes nothing but its lines")
+    begin = since(args.since, datetime.now(UTC)) if args.since else None
+    wanted = Wanted(since=begin, project=args.project, agent=args.agent)
+    found = _found(args)
+    readings: list[SessionReading] = []
+    problems = 0
+    for each in read_all(found, Policy(), err=sys.stderr, jobs=args.jobs):
+        if each.problem:
+            problems += 1
+            sys.stderr.write(f"gateway: {visible(each.problem)}\n")
+        readings += filter(wanted.takes, each.sessions)
+    if args.json:
+        from gateway.features.history.show import session_line
+
+        for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
+            sys.stdout.write(session_line(reading))
+        return 1 if problems else 0
+    if not readings:
+        raise ConfigError(_nothing(args, len(found), problems))
+    from rich.console import Console
+
+    from gateway.features.history.screen import print_screen
+    from gateway.features.history.summary import summarise
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    print_screen(summarise(readings), console, options=[str(path) for path in args.paths])
+    if args.keep:
+        logs = [each for each in found if each.format is not None]
+        return run_keep(logs, load_settings(args.config), sys.stdout, sys.stderr, wanted.takes)
+    if not args.paths:
+        console.print(_NEXT, style="dim", markup=False)
+    return 1 if problems else 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from gateway.features.history.show import show
+    from gateway.steering.policy import Policy
+
+    if args.json or args.keep:
+        raise ConfigError("show: prints one session, without --json and --keep")
+    *args.paths, _, name = args.paths
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    show(_found(args), name, args.steps, Policy(), console)
+    return 0
+
+
+def _found(args: argparse.Namespace) -> list[Found]:
+    return named(Path(path) for path in args.paths) if args.paths else at_home(Path.home())
+
+
+def _nothing(args: argparse.Namespace, files: int, problems: int) -> str:
+    if files > problems:
+        return "no session fits --since, --project and --agent"
+    if args.paths:
+        return f"no session log in {', '.join(args.paths)}"
+    from gateway.features.history.readers import formats
+
+    homes = [pattern.partition("*")[0] for each in formats() for pattern in each.homes[:1]]
+    return f"no session logs in the home directory (looked in {', '.join(f'~/{h}' for h in homes)})"
+
+
+def run_keep(
+    found: Sequence[Found],
+    settings: Settings,
+    out: TextIO,
+    err: TextIO,
+    takes: Takes = lambda session: True,
+) -> int:
+    """Keep the sessions of these files that `takes` chooses, and learn from them; the exit status.
+    The database is the one that other commands read; if there is none, that of `gateway wrap` is
+    made. Raises ConfigError: the store cannot be opened or written."""
+    with reported():
+        return asyncio.run(_keep_all(found, _with_database(settings), out, err, takes))
+
+
+def _with_database(settings: Settings) -> Settings:
+    try:
+        return replace(settings, storage=found_storage(settings.storage))
+    except ConfigError:
+        path = state_database()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return replace(settings, storage=replace(settings.storage, path=str(path)))
+
+
+async def _keep_all(
+    found: Sequence[Found], settings: Settings, out: TextIO, err: TextIO, takes: Takes
+) -> int:
+    from gateway.features.history.keep import Keeper
+
+    stores = await open_stores(settings.storage)
+    try:
+        problems: list[str] = []
+        keeper = Keeper(stores, settings)
+        with progress_bar(err) as bar:
+            task = bar.add_task("keeping", total=len(found))
+            # The oldest first: a session that was resumed has copies of the answers before it.
+            for each in sorted(found, key=_changed_at):
+                await _keep_file(keeper, each, takes, problems)
+                bar.advance(task)
+            runs = keeper.counts.runs
+            task = bar.add_task("learning", total=len(runs))
+            await _learn(runs, stores, settings, lambda: bar.advance(task))
+    finally:
+        await stores.close()
+    for problem in problems[:_MOST_REASONS]:
+        err.write(f"gateway: not kept: {visible(problem)}\n")
+    if more := len(problems[_MOST_REASONS:]):
+        err.write(f"gateway: not kept: {counted(more, 'more session')}\n")
+    out.write(_kept_line(keeper.counts) + "\n")
+    return 1 if problems and not keeper.counts.kept + keeper.counts.known else 0
+
+
+def _changed_at(found: Found) -> float:
+    try:
+        return found.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+async def _keep_file(keeper: "Keeper", found: Found, takes: Takes, problems: list[str]) -> None:
+    """Keep the sessions of a file; what is wrong with one does not stop the others."""
+    if found.format is None:
+        problems.append(found.problem)
+        return
+    try:
+        for session in filter(takes, found.sessions(found.open())):
+            try:
+                await keeper.keep(session)
+            except StoreError:
+                raise
+            except Exception as exc:
+                problems.append(f"{found.path}: session {session.id}: {exc}")
+    except StoreError:
+        raise
+    except Exception as exc:
+        problems.append(f"{found.path}: {exc}")
+
+
+async def _learn(
+    runs: Sequence[str], stores: Stores, settings: Settings, done: Callable[[], None]
+) -> None:
+    """Derive the outcomes of runs, as a gateway does when a run is over."""
+    if not settings.storage.store_content:
+        return
+    from gateway.commands.learn import open_learner
+
+    learner = open_learner(stores, settings)
+    for run_id in runs:
+        await learner.read(run_id, None)
+        done()
+
+
+def _kept_line(kept: "Kept") -> str:
+    others = {"known already": kept.known, "recorded live": kept.live}
+    also = ", ".join(f"{number} {how}" for how, number in others.items() if number)
+    sessions = counted(kept.kept, "session")
+    return f"kept {sessions} as past runs{f' ({also})' if also else ''}: gateway dashboard"

@@ -1,0 +1,122 @@
+"""Session logs on this machine, and the format of each: found in the home directory, or named."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.errors import ConfigError
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.readers import LogFormat, formats
+from gateway.features.history.session import Session
+
+_NOT_LOGS = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A file of a known format; or with `format` None and a `problem`, one that has none."""
+
+    path: Path
+    format: LogFormat | None = None
+    problem: str = ""
+
+    def open(self) -> LogFile:
+        """The file, for one reading."""
+        return LogFile(self.path)
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes, 0 if it has gone."""
+        return _stat(self.path)[0]
+
+    def sessions(self, log: LogFile) -> Iterator[Session]:
+        """The sessions of the file; the first has its lines and what was not read of them. Raises
+        ConfigError: the file cannot be read."""
+        assert self.format is not None, "only a file of a known format has sessions"
+        sessions = list(self.format.read(log))
+        for first in sessions[:1]:
+            first.lines = log.seen
+            first.unread = log.unread
+            first.reasons = dict(log.reasons)
+        yield from sessions
+
+
+def at_home(home: Path) -> list[Found]:
+    """The session logs of all known agents below a home directory, the newest first."""
+    patterns = [(each, pattern) for each in formats() for pattern in each.homes]
+    found: dict[Path, Found] = {}
+    for each, pattern in patterns:
+        for path in filter(Path.is_file, home.glob(pattern)):
+            found.setdefault(path, Found(path=path, format=each))
+    return sorted(found.values(), key=lambda each: _stat(each.path)[1], reverse=True)
+
+
+def named(paths: Iterable[Path]) -> list[Found]:
+    """The session logs among these files and folders. What was named and has none has a `problem`;
+    inside of a folder such files are left out. Raises ConfigError: a path does not exist."""
+    found: list[Found] = []
+    for path in paths:
+        try:
+            path.stat()
+        except OSError as exc:  # not there, a name that is too long, a circle of links
+            raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
+        found += _in_folder(path) if path.is_dir() else [identify(path)]
+    return found
+
+
+def identify(path: Path) -> Found:
+    """The format of one file, by its beginning and its name."""
+    found = Found(path=path)
+    if not path.is_file():
+        return replace(found, problem=f"{path}: neither a file nor a folder")
+    try:
+        log = found.open()
+        head = log.head()
+        name = log.name
+    except ConfigError as exc:
+        return replace(found, problem=str(exc))
+    if not head.strip():
+        return replace(found, problem=f"{path}: empty")
+    fitting = (each for each in formats() if each.matches(head, name))
+    if known := next(fitting, None):
+        return replace(found, format=known)
+    return replace(found, problem=f"{path}: not a session log of {_known()}")
+
+
+def _in_folder(folder: Path) -> list[Found]:
+    problems: list[Found] = []
+    files = list(_files(folder, problems))
+    logs = [each for each in map(identify, files) if each.format is not None]
+    if not logs and not problems:
+        fault = f"{folder}: no session log of {_known()} in this folder"
+        problems.append(Found(path=folder, problem=fault))
+    return logs + problems
+
+
+def _known() -> str:
+    return ", ".join(each.name for each in formats())
+
+
+def _stat(path: Path) -> tuple[int, float]:
+    """Size and time of the last change of a file, 0 if it has gone since it was found."""
+    try:
+        values = path.stat()
+    except OSError:
+        return 0, 0.0
+    return values.st_size, values.st_mtime
+
+
+def _files(folder: Path, problems: list[Found]) -> Iterator[Path]:
+    """The files below a folder; links to folders are not followed, for they may lead back."""
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as exc:
+        problems.append(Found(path=folder, problem=f"{folder}: cannot be read: {exc.strerror}"))
+        return
+    for path in inside:
+        if path.is_dir() and not path.is_symlink():
+            if path.name not in _NOT_LOGS:
+                yield from _files(path, problems)
+        elif path.is_file():
+            yield path

@@ -1,0 +1,377 @@
+"""Sessions as past runs of the store, with the rows that a live gateway would have committed.
+
+A session is one conversation under an id of its own, so that no request continues it. What is known
+of it is not written again: a session that has grown adds its new calls. One that this gateway
+recorded live is left out. Runs are marked as IMPORTED, and no sum counts them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.backends import Stores
+from gateway.config import Settings
+from gateway.conversations import records
+from gateway.conversations.conversation import run_id
+from gateway.conversations.steering_result import ActOfPerson
+from gateway.conversations.workloads import workload_of
+from gateway.features.history.reading import cost_of, recording_of
+from gateway.features.history.session import ModelCall, Session
+from gateway.offline.playback import RecordedHistory
+from gateway.steering.fold import RunSnapshot, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import conversation_id
+from gateway.steering.transcript.content import read_calls, read_content
+from gateway.steering.transcript.interventions import is_interruption, said_in
+from gateway.steering.transcript.steps import Action
+from gateway.steering.transcript.user_words import task_of, title_of
+from gateway.stores.learning import WorkloadRun
+from gateway.stores.protocols import VersionConflict
+from gateway.stores.records import (
+    IMPORTED,
+    CallRecord,
+    CallRow,
+    ConversationRecord,
+    PromptMessage,
+    RunUpdate,
+    StepContent,
+    StepRow,
+)
+from gateway.wire.usage import token_usage
+
+CALLS_AT_ONCE = 100
+"""Calls of one commit: few enough that a gateway on the same database waits little."""
+_LOGGED = "log"  # the source of an outcome that the log states
+
+
+def imported_id(tenant: str, agent: str, session: str) -> str:
+    """The id of a session's conversation, which no id that a client sends leads to."""
+    return conversation_id(tenant, session, f"{IMPORTED}:{agent}")
+
+
+@dataclass(slots=True)
+class Kept:
+    """Numbers of sessions: kept, known before, and recorded live; `runs`: the ids of those that are
+    new or have grown, in the order of the sessions."""
+
+    kept: int = 0
+    known: int = 0
+    live: int = 0
+    runs: list[str] = field(default_factory=list)
+
+
+class Keeper:
+    """Keeps sessions in a store, best in the order of their time: copies of an answer in later
+    sessions are not counted again. `settings`: the rules by which steps are scored, and what of
+    their texts is stored. `now`: seconds of the epoch, from which retention counts."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        settings: Settings,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._stores = stores
+        self._settings = settings
+        self._tenant = tenant
+        self._now = now
+        self._policy = settings.policy()
+        self._roots: dict[str, str] = {}  # of sub-agents: the session at the root of their tree
+        self._seen: set[str] = set()  # keys of answers in earlier sessions
+        self.counts = Kept()
+
+    async def keep(self, session: Session) -> None:
+        """Keep what the store does not have of a session. Raises: StoreError. Exception: what a
+        scorer or a monitor raised."""
+        if session.parent:
+            self._roots[session.id] = self._roots.get(session.parent, session.parent)
+        if await self._was_recorded(session):
+            self.counts.live += 1
+        else:
+            await self._keep(session)
+        self._seen.update(call.key for call in session.calls if call.key)
+
+    async def _was_recorded(self, session: Session) -> bool:
+        """Whether the session, or that of its parent, went through this gateway."""
+        names = filter(None, (session.id, session.parent, self._roots.get(session.id)))
+        ids = dict.fromkeys(conversation_id(self._tenant, name) for name in names)
+        versions = [await self._stores.states.version(self._tenant, name) for name in ids]
+        return any(versions)
+
+    async def _keep(self, session: Session) -> None:
+        name = imported_id(self._tenant, session.agent, session.id)
+        answers = _answers(session)
+        for _ in answers:
+            stored = await self._stores.states.load(self._tenant, name)
+            if stored is not None and answers[-1] < stored.message_count:
+                self.counts.known += 1
+                return
+            try:
+                await self._write(session, answers, stored or self._conversation(session, name))
+            except VersionConflict:
+                continue  # another process keeps it, too, and has stored an answer meanwhile
+            self.counts.kept += 1
+            return
+
+    async def _write(
+        self, session: Session, answers: Sequence[int], record: ConversationRecord
+    ) -> None:
+        """Commit the answers that `record` does not have, a few at a time."""
+        rows = self._rows(session, record)
+        known = record.message_count
+        runs = dict[str, None]()
+        for position in answers:
+            if position < known:
+                rows.skip(position)
+                continue
+            rows.add(position)
+            if rows.waiting == CALLS_AT_ONCE or position == answers[-1]:
+                record = replace(record, message_count=position + 1, updated_at=self._now())
+                taken = rows.take(record)
+                record = replace(record, version=await self._stores.states.commit(taken))
+                runs |= dict.fromkeys(run.id for run in taken.runs)
+        self.counts.runs += runs
+        if self._stores.workloads is not None:
+            await self._stores.workloads.note(rows.begun)
+
+    def _rows(self, session: Session, record: ConversationRecord) -> "_Rows":
+        settings = self._settings
+        template = RunUpdate(
+            id="",
+            started_at=0.0,
+            updated_at=self._now(),
+            agent=session.agent,
+            profile=settings.monitors.profile,
+            mode=IMPORTED,
+            policy_digest=self._policy.digest(),
+            identity_source=IMPORTED,
+            tags={"project": PurePath(session.project).name} if session.project else {},
+        )
+        calls = {
+            call.position: None
+            if call.key in self._seen
+            else _call_row(session, call, cost_of(call))
+            for call in session.calls
+        }
+        source = _Source(
+            session=session,
+            template=template,
+            calls=calls,
+            times=_times(session, session.started or session.ended or record.created_at),
+            last_answer=_answers(session)[-1],
+            masks_secrets=settings.storage.mask_secrets,
+        )
+        return _Rows(RecordedHistory(self._policy, recording_of(session)), source, record)
+
+    def _conversation(self, session: Session, name: str) -> ConversationRecord:
+        def id_of(other: str | None) -> str | None:
+            return imported_id(self._tenant, session.agent, other) if other else None
+
+        return ConversationRecord(
+            id=name,
+            tenant=self._tenant,
+            source=IMPORTED,
+            parent_id=id_of(session.parent),
+            root_id=id_of(self._roots.get(session.id)),
+            created_at=session.started or session.ended or self._now(),
+            updated_at=self._now(),
+        )
+
+
+class _Source(Struct, frozen=True, kw_only=True):
+    """A session, and the parts of its rows that are known before it is read. `template`: of its
+    runs. `calls`: the call of each answer by its position, None for a copy of one in another
+    session. `times` of the answers by position. `last_answer`: a position."""
+
+    session: Session
+    template: RunUpdate
+    calls: Mapping[int, CallRow | None]
+    times: Mapping[int, float]
+    last_answer: int
+    masks_secrets: bool
+
+
+class _Rows:
+    """The rows of a session's answers, in their order, until a commit takes them. `begun`: the runs
+    that have begun, as the counts of workloads take them. `waiting`: answers since the last
+    commit."""
+
+    def __init__(
+        self, history: RecordedHistory, source: _Source, conversation: ConversationRecord
+    ) -> None:
+        self._history = history
+        self._source = source
+        self._conversation = conversation
+        self._newest: RunUpdate | None = None
+        self._steps: list[StepRow] = []
+        self._acts: list[ActOfPerson] = []
+        self._runs: dict[str, RunUpdate] = {}
+        self.begun: list[WorkloadRun] = []
+        self.waiting = 0
+
+    def skip(self, position: int) -> None:
+        """Read an answer that the store has."""
+        self._history.read_to(position)
+        self._update(position)
+
+    def add(self, position: int) -> None:
+        """Add the rows of the next answer."""
+        before = self._newest
+        answered = self._history.fold.current.snapshot()
+        outcomes = self._history.read_to(position)
+        update = self._update(position)
+        is_new = before is None or before.id != update.id
+        if is_new and update.model_requested:
+            self.begun.append(self._begun(update))
+        self._runs[update.id] = update
+        self._steps += self._step_rows(position, outcomes, opens=is_new)
+        self._note_acts(position, outcomes, answered)
+        self.waiting += 1
+
+    def take(self, conversation: ConversationRecord) -> CallRecord:
+        """Rows added since the last time, for one commit."""
+        now = list(self._runs.values()), self._steps, self._acts
+        runs, steps = records.with_acts(*now, masks_secrets=self._source.masks_secrets)
+        self._runs = {}
+        self._steps = []
+        self._acts = []
+        self.waiting = 0
+        return CallRecord(conversation=conversation, runs=runs, steps=steps)
+
+    def _update(self, position: int) -> RunUpdate:
+        """The run as it is after the answer at a position."""
+        run = self._history.fold.current
+        name = self._conversation.id
+        at = self._source.times[position]
+        ends = self._history.ends_run(self._source.session.messages[position])
+        call = self._source.calls.get(position)
+        newest = self._newest
+        model = call.model_requested if call is not None else ""
+        if newest is None or newest.sequence != run.index:
+            task = title_of(task_of(self._history.window, run.start))
+            newest = replace(
+                self._source.template,
+                id=run_id(name, run.index),
+                sequence=run.index,
+                started_at=at,
+                task_preview=records.preview(task, masks_secrets=self._source.masks_secrets),
+            )
+        outcome = self._source.session.outcome if position == self._source.last_answer else None
+        self._newest = replace(
+            newest,
+            ended_at=at,  # nothing of it is under way
+            state=(FSMState.END if ends else run.state).value,
+            model_requested=model or newest.model_requested,
+            outcome=None if outcome is None else "success" if outcome else "failure",
+            outcome_source="" if outcome is None else _LOGGED,
+        )
+        return self._newest
+
+    def _begun(self, run: RunUpdate) -> WorkloadRun:
+        agent = run.agent
+        model = run.model_requested
+        tenant = self._conversation.tenant
+        workload = workload_of(tenant, agent, (), model)  # no log says which tools were offered
+        return WorkloadRun(
+            run_id=run.id,
+            tenant=tenant,
+            workload=workload.key,
+            client=workload.client,
+            requested=model,
+            model=model,
+            at=run.started_at,
+        )
+
+    def _since_answer(self) -> list[Any]:
+        run = self._history.fold.current
+        latest = run.outcomes[-1].step if run.outcomes else None
+        return records.later_messages(self._history.window, latest)
+
+    def _note_acts(
+        self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
+    ) -> None:
+        """Note what the person did since the answer before this one, as it is noted live."""
+        since = self._since_answer()
+        human = self._source.session.human
+        if len(since) == len(self._history.window):
+            since = []  # the task, or the summary that begins a shorter history
+        new = range(position - len(since), position + 1)
+        # An interruption that no message of the client names.
+        cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
+        cut = cut and not any(map(is_interruption, said_in(since)))
+        name = self._conversation.id
+        fold = self._history.fold
+        self._acts += records.acts_of(name, fold, outcomes, since, last=answered, cut=cut)
+
+    def _step_rows(
+        self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
+    ) -> list[StepRow]:
+        """The steps that a request completed, and the step at which it was made, with its call."""
+        conversation = self._conversation.id
+        window = self._history.window
+        run = self._history.fold.current
+        at = self._source.times[position]
+        rows = {
+            (o.run, o.index): records.scored_row(run_id(conversation, o.run), o, at)
+            for o in outcomes
+        }
+        newest = rows.pop((run.index, run.steps), None) or StepRow(
+            run_id=run_id(conversation, run.index),
+            step_index=run.steps,
+            at=at,
+            state=run.state.value,
+        )
+        prompts = records.opening_prompts({}, window, run.start) if opens or not run.steps else []
+        if prompts and (folder := self._source.session.project):  # logs have no system prompt
+            prompts.insert(0, PromptMessage(role="system", text=f"Working directory: {folder}"))
+        if run.steps:
+            prompts += records.prompts_in(self._since_answer())
+        reply = self._source.session.messages[position]
+        said = read_content(reply.get("content"))
+        content = replace(
+            newest.content or StepContent(),
+            messages=tuple(prompts),
+            reply_text=said.text,
+            reply_actions=tuple(
+                Action(name=call.name, arguments=call.arguments) for call in read_calls(reply, said)
+            ),
+        )
+        call = self._source.calls.get(position)
+        return [*rows.values(), replace(newest, call=call, content=content)]
+
+
+def _answers(session: Session) -> list[int]:
+    """The positions of the model's answers."""
+    return [at for at, m in enumerate(session.messages) if m.get("role") == "assistant"]
+
+
+def _times(session: Session, first: float) -> dict[int, float]:
+    """The time of each answer, or that of the one before it; `first` if none is known."""
+    known = {call.position: call.at for call in session.calls}
+    times: dict[int, float] = {}
+    for position in _answers(session):
+        first = times[position] = known.get(position) or first
+    return times
+
+
+def _call_row(session: Session, call: ModelCall, cost_usd: float | None) -> CallRow:
+    tokens = token_usage(call.usage)
+    return CallRow(
+        request_id=call.key or f"{session.id}:{call.position}",
+        model_requested=call.model,
+        model_asked=call.model,
+        model_served=call.model or None,
+        input_tokens=tokens.input,
+        cached_tokens=tokens.cached,
+        cache_write_tokens=tokens.cache_write,
+        output_tokens=tokens.output,
+        reasoning_tokens=tokens.reasoning,
+        cost_usd=cost_usd,
+    )

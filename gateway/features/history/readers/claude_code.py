@@ -1,0 +1,223 @@
+"""Claude Code's session files: one JSON object per line, in `~/.claude/projects`.
+
+An answer is written as one line per content block, all with its message id; each line repeats the
+usage, of which the last is complete. Sub-agents have a file of their own, or, in older versions,
+lines marked `isSidechain` between those of the session."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.session import Session, family, joined
+from gateway.steering.transcript.content import read_content, read_result
+from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_list, as_mapping, as_text
+
+AGENT = "claude-code"
+_MARKS = (
+    b'"isSidechain":',
+    b'"parentUuid":',
+    b'"leafUuid":',
+    b'"type":"file-history-snapshot"',
+    b'"type":"queue-operation"',
+)
+_SILENT = re.compile(r"[a-z]+(?:-[a-z]+)+|attachment|mode|progress|relocated|summary|system|tag")
+"""Types of lines without a message, as `file-history-delta` or `pr-link`. Source: the types that
+versions 2.1.37 and 2.1.332 write, and sessions of versions 1.0 to 2.1."""
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DENIED = (None, "user-rejected")  # newer versions say who refused a call
+_FROM_CLIENT = ("isCompactSummary", "isMeta", "isVisibleInTranscriptOnly", "interruptedByShutdown")
+_COMMAND = re.compile(
+    r"<command-message>[^<]{0,200}</command-message>\s{0,20}"
+    r"<command-name>([^<]{0,200})</command-name>"
+)
+_NOT_WORDS = re.compile(
+    r"<(?:local-command-\w+|command-name|bash-(?:input|stdout|stderr)|task-notification"
+    r"|teammate-message|user-memory-input|system-reminder)>|Operation stopped by hook|Caveat: "
+)
+"""Beginnings of messages with the role of the user that no person typed."""
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    lines = name.endswith(".jsonl") and head.lstrip()[:1] == b"{"
+    return lines and b'"type"' in head and any(mark in head for mark in _MARKS)
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    threads: dict[str, _Thread] = {}
+    roots: dict[str, str] = {}  # uuid of a sub-agent's line -> name of the sub-agent
+    seen: set[str] = set()  # a resumed session may hold its beginning twice
+    for entry in log.records():
+        kind = as_text(entry.get("type"), "")
+        uuid = as_text(entry.get("uuid"), "")
+        if uuid in seen and kind in ("user", "assistant", "attachment"):
+            continue
+        side = ""
+        if uuid:
+            seen.add(uuid)
+            if entry.get("isSidechain") is True:
+                parent = as_text(entry.get("parentUuid"), "")
+                side = as_text(entry.get("agentId"), "") or roots.get(parent) or uuid
+                roots[uuid] = side
+        thread = threads.get(side) or threads.setdefault(side, _Thread(log, side))
+        if kind in ("user", "assistant"):
+            thread.add(entry, kind)
+        elif _SILENT.fullmatch(kind):
+            thread.note(entry, kind)
+        else:
+            log.skip(f"unknown type {kind!r}")
+    for thread in threads.values():
+        thread.tell()
+    yield from family({name: thread.session for name, thread in threads.items()})
+
+
+class _Thread:
+    """The lines of one session or of one of its sub-agents, in their order."""
+
+    def __init__(self, log: LogFile, side: str) -> None:
+        self.session = Session(id=log.stem, agent=AGENT, parent=side)
+        self._compacts = False  # the next message replaces the history
+        self._replies: dict[str, int] = {}  # message id -> index of its call
+        self._queued: list[str] = []  # typed while the model works, and not yet sent
+        self._sent: list[tuple[str, float | None]] = []  # sent, and in no line of a message yet
+
+    def add(self, entry: Mapping[str, Any], kind: str) -> None:
+        """Read one line with a message."""
+        session = self.session
+        if not _UUID.fullmatch(session.id):
+            session.id = as_text(entry.get("sessionId"), "") or session.id
+        session.version = as_text(entry.get("version"), "") or session.version
+        session.project = session.project or as_text(entry.get("cwd"), "")
+        at = session.at(entry.get("timestamp"))
+        message = as_mapping(entry.get("message"))
+        if kind == "assistant":
+            self._reply(entry, message, at)
+        else:
+            self._user(entry, message.get("content"), at)
+
+    def note(self, entry: Mapping[str, Any], kind: str) -> None:
+        """Read what a line without a message says about the session."""
+        if kind == "system" and entry.get("subtype") == "compact_boundary":
+            self._compacts = True
+        elif kind == "attachment":
+            attachment = as_mapping(entry.get("attachment"))
+            if attachment.get("type") == "queued_command":
+                before = len(self._sent)
+                at = self.session.at(entry.get("timestamp"))
+                self._user(attachment, attachment.get("prompt"), at)
+                if before and before == len(self._sent):  # the same words, written differently
+                    del self._sent[0]
+        elif kind == "queue-operation":
+            self._queue(entry)
+        elif kind in ("ai-title", "custom-title"):
+            own = as_text(entry.get("customTitle"), "")
+            self.session.title = own or self.session.title or as_text(entry.get("aiTitle"), "")
+
+    def _queue(self, entry: Mapping[str, Any]) -> None:
+        """Follow what the person types while the model works. Most versions write what was sent
+        between two calls as an attachment; 2.0 and the first of 2.1 write it nowhere else."""
+        text = as_text(entry.get("content"), "")
+        if entry.get("operation") == "enqueue":
+            self._queued.append(text)
+            return
+        if text in self._queued:
+            self._queued.remove(text)
+        elif self._queued:
+            text = self._queued.pop(0)
+        if entry.get("operation") == "remove" and entry.get("reason") in (
+            None,
+            "absorbed_mid_turn",
+        ):
+            self._sent.append((text, self.session.at(entry.get("timestamp"))))
+
+    def tell(self) -> None:
+        """Add what was sent between two calls and is in no line of a message."""
+        sent = self._sent
+        self._sent = []
+        for text, at in sent:
+            self._user({}, text, at)
+
+    def _reply(
+        self, entry: Mapping[str, Any], message: Mapping[str, Any], at: float | None
+    ) -> None:
+        session = self.session
+        model = as_text(message.get("model"), "")
+        if model == "<synthetic>" or entry.get("isApiErrorMessage") is True:
+            return  # written by the client itself
+        name = as_text(message.get("id"), "")
+        blocks = as_list(message.get("content")) or [{"type": "text", "text": ""}]
+        if name in self._replies:
+            index = self._replies[name]
+            session.messages[session.calls[index].position]["content"] += blocks
+        else:
+            self.tell()
+            index = self._replies[name] = len(session.calls)
+            key = f"{name}:{as_text(entry.get('requestId'), '')}" if name else ""
+            session.reply(at=at, key=key)["content"] = list(blocks)
+        call = session.calls[index]
+        usage = as_mapping(message.get("usage")) or call.usage
+        session.calls[index] = replace(call, model=model or call.model, usage=usage)
+
+    def _user(self, entry: Mapping[str, Any], content: object, at: float | None) -> None:
+        session = self.session
+        parts = as_list(content) or [{"type": "text", "text": as_text(content, "")}]
+        parts = [part for part in parts if isinstance(part, dict)]
+        summary = entry.get("isCompactSummary") is True
+        if summary or self._compacts:
+            session.compactions.append(len(session.messages))
+            self._compacts = False
+        count = len(session.messages)
+        if not count or session.messages[-1]["role"] != "user" or count in session.compactions:
+            session.user([])
+        last = session.messages[-1]
+        # The client sends what is answered first, and results before words.
+        last["content"] = sorted((*last["content"], *parts), key=_is_word)
+        if summary:
+            last["compact"] = True
+        if _from_person(entry) and not session.parent:
+            self._acts(parts, at, by_person=entry.get("toolDenialKind") in _DENIED)
+
+    def _acts(self, parts: list[Any], at: float | None, *, by_person: bool) -> None:
+        """Note what the person did in one line."""
+        session = self.session
+        for part in parts:
+            text = "" if _is_word(part) or not by_person else read_result(part, "").text
+            if (said := rejection(text)) is not None:
+                session.did("reject", said, at, back=1)
+        texts = [part for part in parts if part.get("type") == "text"]
+        if any(is_interruption(as_text(part.get("text"), "")) for part in texts):
+            session.did("interrupt", "", at, back=1)
+        elif text := _words(texts):
+            self._sent = [each for each in self._sent if _words([{"text": each[0]}]) != text]
+            session.did("message", text, at, back=1)
+        elif read_content([part for part in parts if part.get("type") == "image"]).image:
+            session.did("message", "", at, back=1)
+
+
+def _from_person(entry: Mapping[str, Any]) -> bool:
+    """True if a line with the role of the user may have come from the person."""
+    own = entry.get("promptSource") == "system" or any(entry.get(m) is True for m in _FROM_CLIENT)
+    return not own and as_mapping(entry.get("origin")).get("kind", "human") == "human"
+
+
+def _is_word(part: Mapping[str, Any]) -> bool:
+    return part.get("type") != "tool_result"
+
+
+def _words(texts: list[Any]) -> str:
+    """The words that the person typed in these text blocks."""
+    found = []
+    for part in texts:
+        text = as_text(part.get("text"), "").strip()
+        if command := _COMMAND.match(text):
+            arguments = text.partition("<command-args>")[2].partition("</command-args>")[0]
+            found.append(f"{command[1]} {arguments}".strip())
+        elif text and not _NOT_WORDS.match(text):
+            found.append(user_words(text))
+    return joined(*found)

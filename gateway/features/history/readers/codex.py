@@ -1,0 +1,273 @@
+"""Codex CLI's rollouts: one JSON object per line, in `~/.codex/sessions`.
+
+A line is an item of the Responses API (`response_item`), an event that repeats it for the screen
+(`event_msg`), or about the session. An answer is several items, between which the results of its
+calls may be. It ends where its usage, the settings of the next request or a message of the user
+follows; in files that have none of these for each request, where an item follows a result. Up to
+version 0.63 usage comes before the items of its answer. Bare items, as versions before 0.30 wrote
+them, are not read."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.steering.transcript.content import (
+    images_sum,
+    item_call,
+    item_reasoning,
+    item_result,
+    read_content,
+)
+from gateway.steering.transcript.interventions import is_interruption
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+
+AGENT = "codex"
+_MARK = re.compile(rb'"type": ?"(?:session_meta|response_item|turn_context)"')
+_SILENT = re.compile(
+    r"dynamic_tools_update|id_allocation|inter_agent_communication_metadata|realtime_item"
+    r"|security_risk_score|session_meta|world_state"
+)
+_SILENT_ITEMS = re.compile(
+    r"additional_tools|(?:context_)?compaction\w*|configuration_update|ghost_snapshot|other"
+)
+_EVENTS = re.compile(
+    r"agent_|apply_patch|auth_recovery|background_event|collab|context_compacted|deprecation_notice"
+    r"|dynamic_tool|elicitation|(?:enter|exit)ed_review_mode|environment|error|exec_|guardian|hook"
+    r"|image_generation|item_|mcp_|model_|patch_a|plan_|raw_response|realtime|reasoning|request_"
+    r"|safety_buffering|session_configured|shutdown_complete|stream_error|sub_agent_activity"
+    r"|task_|terminal_interaction|thread_|turn_|undo|view_image|warning|web_search"
+)
+"""Types without a message of their own. Source: the program of version 0.171 and earlier logs."""
+_NOT_WORDS = re.compile(r"<(?:turn_aborted|skill|user_shell_command|\w*notification|\w+_mode)\b")
+_COUNTS = ("input", "output", "cached_input", "cache_write_input", "reasoning_output")
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    return name.endswith(".jsonl") and _MARK.search(head) is not None
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    rollout = _Rollout(log)
+    lines = [(log.seen, record) for record in log.records()]
+    rollout.survey(record for _, record in lines)
+    for number, record in lines:
+        if reason := rollout.add(record):
+            log.skip(reason, number)
+    yield rollout.session
+
+
+class _Form(Struct):
+    """The habits of a file: it marks where an answer `is_marked` to end, tells usage after the
+    items of its answer (`follows`), and has lines that say the same as others."""
+
+    is_marked: bool = False
+    follows: bool = False
+    has_records: bool = False
+    has_events: bool = False
+
+
+class _Answer(Struct):
+    """The newest answer: it may get further items (`is_open`), has a result, has its usage or there
+    is none (`used`); `spent`: its tokens."""
+
+    is_open: bool = False
+    has_result: bool = False
+    used: bool = True
+    spent: Counter[str] = field(default_factory=Counter)
+
+
+class _Rollout:
+    """The lines of one file, in their order."""
+
+    def __init__(self, log: LogFile) -> None:
+        self.session = Session(id=log.stem, agent=AGENT)
+        self._model = ""
+        self._known = False  # the line about the session was read; a fork holds those of others
+        self._first = 0  # number of the first line that is no copy of the parent's
+        self._answer = _Answer()
+        self._form = _Form()
+        self._early: Counter[str] = Counter()  # tokens of the next answer
+        self._total: object = None  # tokens of the session up to here
+
+    def survey(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Find out which of the lines that say the same this file has."""
+        for record in records:
+            payload = as_mapping(record.get("payload"))
+            kind = payload.get("type")
+            self._form.is_marked |= record.get("type") == "token_usage_record"
+            self._form.is_marked |= kind == "token_count" and bool(payload.get("info"))
+            self._form.has_events |= kind == "user_message" or _typed(payload) is not None
+
+    def add(self, record: Mapping[str, Any]) -> str:
+        """Read one line. Returns why it was not understood, "" if it was."""
+        at = self.session.at(record.get("timestamp"))
+        if self._known and as_int(record.get("ordinal"), self._first) < self._first:
+            return ""
+        kind = as_text(record.get("type"), "")
+        payload = as_mapping(record.get("payload"))
+        if kind == "response_item":
+            return self._item(payload, at)
+        if kind == "event_msg":
+            return self._event(payload, at)
+        if kind == "session_meta" and not self._known:
+            self._meta(payload)
+        elif kind == "compacted":
+            self._compacted(payload)
+        elif kind == "token_usage_record":
+            self._form.has_records = True
+            self._usage(as_mapping(payload.get("usage")), as_text(payload.get("response_id"), ""))
+        elif kind == "inter_agent_communication":
+            self._user(payload.get("content"))
+        elif kind == "turn_context":
+            self._answer.is_open = False
+            self._model = as_text(payload.get("model"), "") or self._model
+            self.session.project = self.session.project or as_text(payload.get("cwd"), "")
+        elif not _SILENT.fullmatch(kind):
+            return f"unknown type {kind!r}"
+        return ""
+
+    def _meta(self, meta: Mapping[str, Any]) -> None:
+        self._known = True
+        session = self.session
+        session.id = as_text(meta.get("id"), "") or session.id
+        session.version = as_text(meta.get("cli_version"), "")
+        session.project = as_text(meta.get("cwd"), "")
+        self._first = as_int(meta.get("subagent_history_start_ordinal"), 0)
+        spawn = as_mapping(meta.get("source")).get("subagent")
+        if spawn is None and meta.get("thread_source") != "subagent":
+            return
+        origin = as_mapping(as_mapping(spawn).get("thread_spawn")).get("parent_thread_id")
+        names = [meta.get(name) for name in ("parent_thread_id", "forked_from_id", "session_id")]
+        known = (as_text(name, "") for name in (origin, *names, spawn))
+        session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
+
+    def _item(self, item: Mapping[str, Any], at: float | None) -> str:
+        kind = as_text(item.get("type"), "")
+        if kind == "message":
+            self._message(item, at)
+        elif kind == "agent_message":
+            self._user(item.get("content"))
+        elif kind == "reasoning":
+            reply = self._reply(item, at)
+            if text := joined(reply.get("reasoning_content"), item_reasoning(item)):
+                reply["reasoning_content"] = text
+        elif (result := item_result(item)) is not None:
+            output = item.get("output")
+            content = output if isinstance(output, list) and images_sum(output) else result.text
+            self.session.result(result.id, content, at, failed=result.is_error)
+            self._answer.has_result = True
+        elif (call := item_call(item)) is not None:
+            calls = self._reply(item, at).setdefault("tool_calls", [])
+            calls.append(tool_call(call.id, call.name, call.arguments))
+            if call.observation:
+                self.session.result(call.id, call.observation, at, rejected=False)
+        elif not _SILENT_ITEMS.fullmatch(kind):
+            return f"unknown item {kind!r}"
+        return ""
+
+    def _message(self, item: Mapping[str, Any], at: float | None) -> None:
+        role = as_text(item.get("role"), "")
+        content = item.get("content")
+        text = read_content(content).text
+        if role == "assistant":
+            reply = self._reply(item, at)
+            reply["content"] = joined(reply["content"], text, by="\n\n")
+        elif role != "user":
+            self.session.messages.append({"role": role or "developer", "content": content})
+        else:
+            self._user(content)
+            if is_interruption(text):
+                self.session.interrupted(at)
+            elif not self._form.has_events:
+                parts = as_list(content) or [{"text": content}]
+                texts = [as_text(as_mapping(part).get("text"), "").strip() for part in parts]
+                words = joined(*(user_words(t) for t in texts if not _NOT_WORDS.match(t)))
+                if words:
+                    self._said(words, at)
+
+    def _user(self, content: object) -> None:
+        self._answer.is_open = False
+        self.session.user(content)
+
+    def _reply(self, item: Mapping[str, Any], at: float | None) -> dict[str, Any]:
+        """The answer that an item belongs to: the open one, or a new one."""
+        session = self.session
+        if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
+            return session.messages[session.calls[-1].position]
+        key = as_text(item.get("id"), "") or as_text(item.get("call_id"), "")
+        self._answer = _Answer(is_open=True, used=bool(self._early), spent=self._early)
+        self._early = Counter()
+        return session.reply(model=self._model, at=at, key=key, usage=_usage(self._answer.spent))
+
+    def _usage(self, given: Mapping[str, Any], name: str = "") -> None:
+        counts = Counter({kind: as_int(given.get(f"{kind}_tokens"), 0) for kind in _COUNTS})
+        self._answer.is_open = False
+        if self._answer.used and not self._form.follows:  # it comes before the items of its answer
+            self._early += counts
+            return
+        # After an answer that has its own: that of a call for a summary, which has no items.
+        self._answer.spent = self._answer.spent + counts if self._answer.used else counts
+        call = self.session.calls[-1]
+        key = call.key if self._answer.used else name or call.key
+        self.session.calls[-1] = replace(call, usage=_usage(self._answer.spent), key=key)
+        self._answer.used = self._form.follows = True
+
+    def _event(self, event: Mapping[str, Any], at: float | None) -> str:
+        kind = as_text(event.get("type"), "")
+        if kind == "token_count":
+            info = as_mapping(event.get("info"))
+            total = info.get("total_token_usage") or self._total
+            if total != self._total and not self._form.has_records:
+                self._usage(as_mapping(info.get("last_token_usage")))
+            self._total = total
+        elif kind == "turn_aborted":
+            self._answer.is_open = False
+            if event.get("reason") in ("interrupted", None):
+                self.session.interrupted(at)
+        elif kind in ("task_started", "turn_started"):
+            self._answer.is_open = False
+        elif kind == "user_message":
+            if event.get("kind") in ("plain", None):
+                self._said(user_words(as_text(event.get("message"), "")), at)
+        elif (typed := _typed(event)) is not None:
+            self._said(user_words(typed), at)
+        elif not _EVENTS.match(kind):
+            return f"unknown event {kind!r}"
+        return ""
+
+    def _said(self, text: str, at: float | None) -> None:
+        """Note what a person typed; some versions write it as two events."""
+        session = self.session
+        text = text.strip()
+        back = int(bool(session.messages) and session.messages[-1].get("role") == "user")
+        last = session.human[-1] if session.human else None
+        place = ("message", text, len(session.messages) - back)
+        if last is None or (last.kind, last.text, last.position) != place:
+            session.did("message", text, at, back=back)
+
+    def _compacted(self, payload: Mapping[str, Any]) -> None:
+        history = map(as_mapping, as_list(payload.get("replacement_history")))
+        kept = [item.get("content") for item in history if item.get("role") == "user"]
+        self.session.compact(*(kept or [as_text(payload.get("message"), "")]))
+        self._answer.is_open = False
+
+
+def _typed(event: Mapping[str, Any]) -> str | None:
+    """The words that a person typed, in the event of newer versions that a message was taken."""
+    item = as_mapping(event.get("item"))
+    if event.get("type") != "item_completed" or item.get("type") != "UserMessage":
+        return None
+    return read_content(item.get("content")).text
+
+
+def _usage(counts: Counter[str]) -> dict[str, Any]:
+    return chat_usage(*(counts[kind] for kind in _COUNTS))

@@ -1,0 +1,172 @@
+"""Copilot CLI's sessions: one event per line, in `~/.copilot/session-state/*/events.jsonl`.
+
+Sub-agents' events are between those of the session, marked with their id, or in older versions with
+that of the call that began them. The JSON documents of versions 0.0 are not read."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.session import Session, chat_usage, family, joined, tool_call
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+
+AGENT = "copilot-cli"
+_EVENT = re.compile(
+    rb'"type": ?"(?:session\.(?:start|resume)|user\.message|assistant\.turn_start|hook\.start)"'
+)
+_SILENT = re.compile(
+    r"abort|assistant\.\w+|tool\.(?:execution_(?:start|progress|partial_result)|shell_output"
+    r"|user_requested)|(?:agent|auto_mode_switch|capabilities|commands?|elicitation|exit_plan_mode"
+    r"|external_tool|hook|human_response|mcp|mcp_app|model|pending_messages|permission"
+    r"|prompt_cache_break|sampling|sandbox|session|session_limits_exhausted|skill|subagent|system"
+    r"|tool_search|ui|user_input|workflow)(?:\.\w+)*"
+)
+"""Types without a message of their own. Source: the event schema of version 1.0.102."""
+_BY_PERSON = ("user_initiated", "user initiated", "remote_command", "user_abort", None)
+_COUNTS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "reasoningTokens")
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    return name.endswith(".jsonl") and _EVENT.search(head) is not None and b'"data"' in head
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    events = _Events(log)
+    for record in log.records():
+        if not events.add(record):
+            log.skip(f"unknown type {record.get('type')!r}")
+    yield from events.finished()
+
+
+class _Events:
+    """The events of one file, by the agent they belong to."""
+
+    def __init__(self, log: LogFile) -> None:
+        folder = log.path.parent.name
+        name = folder if log.stem == "events" and folder else log.stem
+        self._main = Session(id=name, agent=AGENT)
+        self._sessions = {"": self._main}
+        self._usages: dict[str, Mapping[str, Any]] = {}  # by the id of the API call
+        self._counted = False  # the newest versions write a record of the usage of each call
+        self._calls: list[tuple[Session, int, int]] = []  # each with its index and its output
+        self._began: object = None
+        self._first = self._next = 0  # calls since the program was started, since it was shut down
+
+    def add(self, record: Mapping[str, Any]) -> bool:
+        """Read one event. False if it is of no known type."""
+        kind = as_text(record.get("type"), "")
+        data = as_mapping(record.get("data"))
+        at = self._main.at(record.get("timestamp"))
+        agent = as_text(record.get("agentId"), "") or as_text(data.get("parentToolCallId"), "")
+        session = self._sessions.setdefault(agent, Session(id=agent, agent=AGENT, parent=agent))
+        session.at(record.get("timestamp"))
+        if kind == "user.message":
+            self._user(session, data, at)
+        elif kind == "assistant.message":
+            self._answer(session, data, at)
+        elif kind == "tool.execution_complete":
+            if data.get("isUserRequested") is not True:  # else a command that the person ran
+                self._result(session, data, at)
+        elif kind == "system.message":
+            session.messages.append({"role": "system", "content": data.get("content")})
+        elif kind in ("session.usage_record", "assistant.usage"):
+            self._counted = True
+            usage = as_mapping(data.get("usage")) or data
+            self._usages[as_text(usage.get("apiCallId"), "")] = usage
+        else:
+            return self._of_session(session, kind, data, at)
+        return True
+
+    def _of_session(
+        self, session: Session, kind: str, data: Mapping[str, Any], at: float | None
+    ) -> bool:
+        main = self._main
+        if kind == "abort" and data.get("reason") in _BY_PERSON:
+            main.did("interrupt", "", at)
+        elif kind == "session.compaction_complete" and data.get("success") is not False:
+            session.compact(as_text(data.get("summaryContent"), ""))
+        elif kind == "session.context_cleared":
+            session.compact()
+        elif kind == "session.shutdown" and not self._counted:
+            self._totals(data)
+        elif kind in ("session.start", "session.resume"):
+            main.id = as_text(data.get("sessionId"), "") or main.id
+            main.version = as_text(data.get("copilotVersion"), "") or main.version
+            folder = as_mapping(data.get("context")).get("cwd")
+            main.project = main.project or as_text(folder, "")
+        return _SILENT.fullmatch(kind) is not None
+
+    def finished(self) -> Iterable[Session]:
+        """The session and those of its sub-agents."""
+        main = self._main
+        for session in self._sessions.values():
+            for at, call in enumerate(session.calls):
+                if usage := self._usages.get(call.key):
+                    session.calls[at] = replace(call, usage=_usage(usage))
+            session.compactions = [at for at in session.compactions if at < len(session.messages)]
+            session.id = main.id
+            session.version = main.version
+            session.project = main.project
+        yield from family(self._sessions)
+
+    def _user(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
+        typed = as_text(data.get("content"), "")
+        is_own = data.get("source") in (None, "", "user")
+        is_own = is_own and not data.get("isAutopilotContinuation")
+        text = as_text(data.get("transformedContent"), "") or typed
+        session.user(text, user_words(typed) if is_own else "", at)
+
+    def _answer(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
+        name = as_text(data.get("apiCallId"), "")
+        text, thought = (as_text(data.get(key), "") for key in ("content", "reasoningText"))
+        if name and session.calls and session.calls[-1].key == name:  # a part of the same answer
+            reply = session.messages[session.calls[-1].position]
+            reply["content"] = joined(reply["content"], text, by="\n\n")
+            if thought:
+                reply["reasoning_content"] = joined(reply.get("reasoning_content"), thought)
+        else:
+            output = as_int(data.get("outputTokens"), 0)
+            self._calls.append((session, len(session.calls), output))
+            model = as_text(data.get("model"), "")
+            key = name or as_text(data.get("messageId"), "")
+            usage = chat_usage(0, output)
+            reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
+        for asked in map(as_mapping, as_list(data.get("toolRequests"))):
+            call = tool_call(asked.get("toolCallId"), asked.get("name"), asked.get("arguments"))
+            reply.setdefault("tool_calls", []).append(call)
+
+    def _result(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
+        error = as_mapping(data.get("error"))
+        failed = as_text(error.get("message"), "")
+        text = as_text(as_mapping(data.get("result")).get("content"), "") or failed
+        refused = error.get("code") == "rejected" or None
+        is_error = data.get("success") is False
+        session.result(data.get("toolCallId"), text, at, failed=is_error, rejected=refused)
+
+    def _totals(self, shutdown: Mapping[str, Any]) -> None:
+        """Give the newest call of each model what all calls before a shutdown used, less the output
+        of the others: older versions noted nothing else of each call."""
+        began = shutdown.get("sessionStartTime")
+        if began != self._began:  # the sums begin with a start of the program
+            self._began = began
+            self._first = self._next
+        self._next = len(self._calls)
+        for model, metric in as_mapping(shutdown.get("modelMetrics")).items():
+            usage = _usage(as_mapping(as_mapping(metric).get("usage")))
+            calls = self._calls[self._first :]
+            mine = [each for each in calls if each[0].calls[each[1]].model == model]
+            rest = usage["completion_tokens"] - sum(output for _, _, output in mine[:-1])
+            shares = [chat_usage(0, output) for _, _, output in mine[:-1]]
+            shares.append({**usage, "completion_tokens": max(0, rest)})
+            for (session, at, _), share in zip(mine, shares, strict=False):
+                session.calls[at] = replace(session.calls[at], usage=share)
+
+
+def _usage(given: Mapping[str, Any]) -> dict[str, Any]:
+    return chat_usage(*(given.get(name) for name in _COUNTS))

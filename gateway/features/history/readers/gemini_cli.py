@@ -1,0 +1,207 @@
+"""Gemini CLI's sessions in `~/.gemini/tmp/*/chats`, and those that early versions of Qwen Code
+wrote in the same form.
+
+Older versions wrote one JSON document, newer ones lines: about the session, a message (again each
+time it grows), changes of either (`$set`) and returns to an earlier message (`$rewindTo`). Calls
+are written into the answer that made them, with their results. What was undone stays a part of the
+session, because it was done and paid for."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.steering.transcript.content import json_text
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+
+_ANSWERS = ("gemini", "qwen")
+_NOTICES = ("info", "error", "warning")
+_NOT_WORDS = re.compile(r"System: Please continue\.|<(?:state_snapshot|conversation_summary)\b")
+_ENDED = ("success", "error", "cancelled")
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    is_json = name.endswith((".json", ".jsonl"))
+    return is_json and b'"projectHash":' in head and b'"sessionId"' in head
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    chat = _Chat(log)
+    for record in _records(log):
+        if not chat.add(record):
+            log.skip(f"unknown type {record.get('type')!r}")
+    chat.close()
+    if chat.is_known or chat.session.messages:
+        yield chat.session
+
+
+def _records(log: LogFile) -> Iterator[Mapping[str, Any]]:
+    if log.name.endswith(".jsonl"):
+        yield from log.records()
+    elif document := as_mapping(log.document()):
+        yield document
+        for log.seen, message in enumerate(as_list(document.get("messages")), 2):
+            yield as_mapping(message)
+
+
+class _Chat:
+    """The records of one session, each in its newest form at the place of its first."""
+
+    def __init__(self, log: LogFile) -> None:
+        self.session = Session(id=log.stem, agent="gemini-cli", project=_project(log.path))
+        self._folder = log.path.parent.name
+        self._messages: dict[str, Mapping[str, Any]] = {}
+        self.is_known = False  # the file says that it is a session
+        self._recorded: set[str] = set()  # ids of calls
+        self._summaries: set[str] = set()  # messages that replaced all earlier ones
+
+    def add(self, record: Mapping[str, Any]) -> bool:
+        """Read one record. False if it is of no known type."""
+        kind = record.get("type")
+        if isinstance(record.get("$set"), dict):
+            self._change(record["$set"])
+        elif "sessionId" in record and "projectHash" in record:
+            self._change({key: record[key] for key in record if key != "messages"})
+        elif kind in (*_ANSWERS, *_NOTICES, "user"):
+            name = as_text(record.get("id"), "") or f"#{len(self._messages)}"
+            self._messages[name] = {**self._messages.get(name, {}), **record}
+            if kind == "qwen":
+                self.session.agent = "qwen-code"
+        else:
+            return "$rewindTo" in record
+        return True
+
+    def _change(self, fields: Mapping[str, Any]) -> None:
+        session = self.session
+        session.id = as_text(fields.get("sessionId"), "") or session.id
+        self.is_known |= "sessionId" in fields
+        session.at(fields.get("startTime"))
+        session.title = as_text(fields.get("summary"), "") or session.title
+        folders = [each for each in as_list(fields.get("directories")) if isinstance(each, str)]
+        session.project = session.project or next(iter(folders), "")
+        if fields.get("kind") == "subagent":
+            session.parent = self._folder if self._folder not in ("", "chats") else "unknown"
+        history = [as_mapping(message) for message in as_list(fields.get("messages"))]
+        is_shorter = not self._messages.keys() <= {as_text(m.get("id"), "") for m in history}
+        for message in history:
+            name = as_text(message.get("id"), "")
+            is_new = message.get("type") == "user" and name and name not in self._messages
+            if is_new and parts_text(message.get("content")):
+                self._messages[name] = message
+                if is_shorter:  # the summary of what is left out
+                    self._summaries.add(name)
+                    break
+
+    def close(self) -> None:
+        """Write the session's messages."""
+        for message in self._messages.values():
+            calls = as_list(message.get("toolCalls"))
+            self._recorded.update(as_text(as_mapping(call).get("id"), "") for call in calls)
+        for name, message in self._messages.items():
+            at = self.session.at(message.get("timestamp"))
+            if message.get("type") in _ANSWERS:
+                self._answer(name, message, at)
+            elif message.get("type") == "user":
+                self._user(name, message, at)
+            else:
+                self.session.typed(parts_text(message.get("content")), at)
+
+    def _user(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
+        session = self.session
+        content = message.get("content")
+        text = parts_text(content)
+        responses = [as_mapping(part) for part in as_list(content)]
+        responses = [part for part in responses if part.get("functionResponse")]
+        for part in responses:
+            self._response(part, at)
+        if name in self._summaries:
+            session.compact(text)
+        elif text or not responses:
+            typed = parts_text(message.get("displayContent")) or text
+            session.user(text, "" if _NOT_WORDS.match(typed) else user_words(typed), at)
+
+    def _answer(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
+        session = self.session
+        tokens = as_mapping(message.get("tokens"))
+        model = as_text(message.get("model"), "")
+        calls = [as_mapping(call) for call in as_list(message.get("toolCalls"))]
+        if not (tokens or model or calls):
+            return  # written by the program, such as that a picture was received
+        text = parts_text(message.get("content"))
+        thoughts = map(as_mapping, as_list(message.get("thoughts")))
+        thought = joined(
+            *(each.get(key) for each in thoughts for key in ("subject", "description"))
+        )
+        last = session.messages[-1] if session.messages else {}
+        is_rest = not (text or thought or tokens.get("total"))
+        if is_rest and last.get("role") == "assistant" and "tool_calls" not in last:
+            reply = last  # a notice of the program came between an answer and its calls
+        else:
+            reply = session.reply(text, thought, model=model, usage=_usage(tokens), at=at, key=name)
+        for each in calls:
+            self._call(reply, each)
+
+    def _response(self, part: Mapping[str, Any], at: float | None) -> None:
+        """Read the result of a call; a refused call is written nowhere else."""
+        response = as_mapping(part["functionResponse"])
+        calls = self.session.calls
+        if calls and as_text(response.get("id"), "") not in self._recorded:
+            call = {"id": response.get("id"), "name": response.get("name"), "result": [part]}
+            self._call(self.session.messages[calls[-1].position], {**call, "timestamp": at})
+
+    def _call(self, reply: dict[str, Any], call: Mapping[str, Any]) -> None:
+        name = as_text(call.get("id"), "")
+        asked = tool_call(name, as_text(call.get("name"), ""), call.get("args"))
+        reply.setdefault("tool_calls", []).append(asked)
+        at = self.session.at(call.get("timestamp"))
+        if call.get("result") is not None or call.get("status") in _ENDED:
+            text, failed = response_text(call.get("result"))
+            self.session.result(name, text, at, failed=failed, rejected=False)
+            self.session.typed(text, at)
+
+
+def parts_text(content: object, thought: bool = False) -> str:
+    """The text of Gemini's content: a string, a part, or a list of them; the model's thoughts are
+    left out, or are all that is read."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    read = [{"text": part} if isinstance(part, str) else as_mapping(part) for part in parts]
+    kept = [part.get("text") for part in read if (part.get("thought") is True) is thought]
+    return joined(*kept, by="\n" if thought else "")
+
+
+def response_text(parts: object) -> tuple[str, bool]:
+    """The text of a call's `functionResponse` parts, and whether it failed."""
+    texts = []
+    failed = False
+    for part in map(as_mapping, parts if isinstance(parts, list) else [parts]):
+        response = as_mapping(part.get("functionResponse")).get("response")
+        fields = as_mapping(response)
+        failed = failed or bool(fields.get("error"))
+        texts.append(json_text(fields.get("error") or fields.get("output", response)))
+    return joined(*texts), failed
+
+
+def _usage(tokens: Mapping[str, Any]) -> dict[str, Any]:
+    """Gemini's input includes what was cached, its output does not include the thoughts."""
+    count = {name: as_int(value, 0) for name, value in tokens.items()}
+    thoughts = count.get("thoughts", 0)
+    prompt = count.get("input", 0) + count.get("tool", 0)
+    completion = count.get("output", 0) + thoughts
+    return chat_usage(prompt, completion, count.get("cached"), 0, thoughts)
+
+
+def _project(path: Path) -> str:
+    """The working directory, which newer versions keep in a file beside the folder of chats."""
+    for folder in path.parents[1:3]:
+        try:
+            return (folder / ".project_root").read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            continue
+    return ""

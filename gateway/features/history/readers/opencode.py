@@ -1,0 +1,220 @@
+"""opencode's sessions: a SQLite database in `~/.local/share/opencode`, or the document that
+`opencode export` prints. Files of versions before 1.2 are not read: later ones took them over.
+
+Both hold the same objects: a session, its messages, and the parts of each message. An answer
+goes from a `step-start` to a `step-finish` part, which has its tokens and its price."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.steering.transcript.content import json_text
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+
+AGENT = "opencode"
+_SQLITE = b"SQLite format 3\0"
+_KINDS = (
+    "text",
+    "reasoning",
+    "tool",
+    "file",
+    "step-start",
+    "step-finish",
+    "snapshot",
+    "patch",
+    "agent",
+    "retry",
+    "subtask",
+    "compaction",
+)
+"""Types of parts. Source: the program's own schema, version 1.18."""
+_TEXTS = ("text", "reasoning")
+_COMPACTION_PROMPT = "What did we do so far?"  # sent instead of everything before a summary
+_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    if head.startswith(_SQLITE):
+        return name.startswith("opencode") and name.endswith(".db")
+    return name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
+
+
+_Object = Mapping[str, Any]
+_Messages = list[tuple[_Object, list[_Object]]]
+"""The messages of a session, each with its parts, in their order."""
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    is_database = log.head().startswith(_SQLITE)
+    for info, messages in _from_database(log) if is_database else _from_export(log):
+        session = _session(info, messages, log)
+        if session.messages:
+            yield session
+
+
+def _from_database(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
+    try:
+        with closing(_open(log.path)) as database:
+            database.row_factory = sqlite3.Row
+            for row in database.execute("SELECT * FROM session ORDER BY time_created, id"):
+                info = dict(row)
+                info["parentID"] = info.get("parent_id")
+                parts: dict[str, list[_Object]] = {}
+                for part in _rows(database, "part", info["id"], log):
+                    parts.setdefault(str(part["message_id"]), []).append(part)
+                rows = _rows(database, "message", info["id"], log)
+                yield info, [(message, parts.get(message["id"], [])) for message in rows]
+    except (sqlite3.Error, IndexError, KeyError) as exc:
+        log.skip(f"the database cannot be read: {exc}", 0)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The database for reading, without any change to its files: a running opencode has it open."""
+    wal = path.with_name(path.name + "-wal")
+    mode = "mode=ro" if wal.exists() and wal.stat().st_size > 0 else "immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
+
+
+def _rows(
+    database: sqlite3.Connection, table: str, session: str, log: LogFile
+) -> Iterator[dict[str, Any]]:
+    """The objects in the rows of a session, with the columns beside them; ids grow with time."""
+    query = f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id"  # noqa: S608 - both names are ours
+    for row in database.execute(query, (session,)):
+        log.seen += 1
+        columns = dict(row)
+        try:
+            found = json.loads(columns.pop("data"))
+        except (ValueError, RecursionError, TypeError):
+            found = None
+        if isinstance(found, dict):
+            yield {**found, **columns}
+        else:
+            log.skip(f"not an object in JSON ({table})")
+
+
+def _from_export(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
+    document = as_mapping(log.document())
+    messages: _Messages = []
+    for entry in map(as_mapping, as_list(document.get("messages"))):
+        parts = [as_mapping(part) for part in as_list(entry.get("parts"))]
+        log.seen += 1 + len(parts)
+        messages.append((as_mapping(entry.get("info")), parts))
+    yield as_mapping(document.get("info")), messages
+
+
+def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
+    session = Session(
+        id=as_text(info.get("id"), "") or log.stem,
+        agent=AGENT,
+        version=as_text(info.get("version"), ""),
+        project=as_text(info.get("directory"), ""),
+        parent=as_text(info.get("parentID"), ""),
+        title=as_text(info.get("title"), ""),
+    )
+    for message, parts in messages:
+        at = session.at(as_mapping(message.get("time")).get("created"))
+        for kind in (as_text(part.get("type"), "") for part in parts):
+            if kind not in _KINDS:
+                log.skip(f"unknown type of part {kind!r}")
+        if message.get("role") == "user":
+            _user(session, parts, at)
+        elif message.get("role") == "assistant":
+            _assistant(session, message, parts, at)
+        else:
+            log.skip(f"unknown role {message.get('role')!r}")
+    return session
+
+
+def _user(session: Session, parts: list[_Object], at: float | None) -> None:
+    """Read a message of the user; texts that the program added are `synthetic`."""
+    content: list[dict[str, Any]] = []
+    typed = []
+    for part in parts:
+        kind = as_text(part.get("type"), "")
+        text = as_text(part.get("text"), "")
+        if kind == "file":
+            content.append({"type": "image_url", "image_url": {"url": part.get("url")}})
+            typed.append("")
+        elif kind == "compaction":
+            content.append({"type": "text", "text": _COMPACTION_PROMPT})
+        elif kind == "subtask" or (kind == "text" and part.get("ignored") is not True):
+            text = as_text(part.get("prompt"), "") if kind == "subtask" else text
+            content.append({"type": "text", "text": text})
+            typed += [] if part.get("synthetic") is True else [user_words(text)]
+    if content:
+        session.user(content)
+        if typed:
+            session.did("message", joined(*typed), at, back=1)
+
+
+def _assistant(session: Session, message: _Object, parts: list[_Object], at: float | None) -> None:
+    """Read a message of the model: one answer, in older versions several."""
+    answers: list[list[_Object]] = [[]]
+    for part in parts:
+        if part.get("type") == "step-start" and answers[-1]:
+            answers.append([])
+        elif part.get("type") != "step-start":
+            answers[-1].append(part)
+    failure = as_text(as_mapping(message.get("error")).get("name"), "")
+    if message.get("summary") is True and not failure:
+        last = session.messages[-1:]
+        prompted = bool(last) and json_text(last[0]["content"]).count(_COMPACTION_PROMPT) > 0
+        session.compactions.append(len(session.messages) - prompted)
+    for number, answer in enumerate(answers):
+        _answer(session, message, answer, at, f"{message.get('id')}:{number}")
+    if failure == "MessageAbortedError":
+        session.did("interrupt", at=session.at(as_mapping(message.get("time")).get("completed")))
+
+
+def _answer(
+    session: Session, message: _Object, parts: list[_Object], at: float | None, key: str
+) -> None:
+    of = {kind: [part for part in parts if part.get("type") == kind] for kind in _KINDS}
+    if not (of["text"] or of["tool"] or of["step-finish"]):
+        return  # the call failed or was stopped before the model answered
+    finish = next(iter(of["step-finish"]), message)
+    answer = session.reply(
+        *("\n".join(as_text(part.get("text"), "") for part in of[kind]) for kind in _TEXTS),
+        model=as_text(message.get("modelID"), ""),
+        usage=_usage(as_mapping(finish.get("tokens"))),
+        at=at,
+        key=key,
+        cost_usd=as_number(finish.get("cost"), None) or None,
+    )
+    if of["tool"]:
+        answer["tool_calls"] = [_call(part) for part in of["tool"]]
+    for part in of["tool"]:
+        state = as_mapping(part.get("state"))
+        failed = state.get("status") == "error"
+        default = "" if state.get("status") == "completed" else "[Tool execution was interrupted]"
+        text = as_text(state.get("error" if failed else "output"), default)
+        ended = session.at(as_mapping(state.get("time")).get("end"))
+        refused = None if failed else False
+        session.result(part.get("callID"), text, ended, failed=failed, rejected=refused)
+
+
+def _call(part: _Object) -> dict[str, Any]:
+    arguments = json_text(as_mapping(part.get("state")).get("input"))
+    return tool_call(as_text(part.get("callID"), ""), as_text(part.get("tool"), ""), arguments)
+
+
+def _usage(tokens: _Object) -> _Object:
+    """opencode counts cached tokens apart, and since it notes a `total` also those of reasoning,
+    which older versions leave in the output."""
+    count = {name: as_int(value, 0) for name, value in tokens.items()}
+    cache = as_mapping(tokens.get("cache"))
+    read = as_int(cache.get("read"), 0)
+    written = as_int(cache.get("write"), 0)
+    thoughts = count.get("reasoning", 0)
+    made = count.get("output", 0) + (thoughts if "total" in tokens else 0)
+    return chat_usage(count.get("input", 0) + read + written, made, read, written, thoughts)

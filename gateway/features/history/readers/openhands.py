@@ -1,0 +1,171 @@
+"""OpenHands' events, from version 1.0 (its SDK): a folder with a file for each, or a list in one
+document. In a folder the file to begin with is `base_state.json`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.steering.transcript.content import json_text, read_content
+from gateway.wire.coerce import as_list, as_mapping, as_number, as_text
+
+AGENT = "openhands"
+_SILENT = frozenset(
+    f"{name}Event"
+    for name in (
+        "ACPToolCall",
+        "ConversationError",
+        "ConversationStateUpdate",
+        "HookExecution",
+        "LLMCompletionLog",
+        "SecurityAnalysis",
+        "ServerError",
+        "StreamingDelta",
+        "Token",
+    )
+) | {"CondensationRequest"}
+"""Events without a message of the model's. Source: the schema of version 1.58."""
+_NO_REASON = "User rejected the action"
+_COUNTS = ("prompt", "completion", "cache_read", "cache_write", "reasoning")
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    if name == "base_state.json":
+        return b'"workspace"' in head or b'"agent"' in head
+    marks = (b'"source"', b'"kind"', b'"timestamp"')
+    return head.lstrip()[:1] == b"[" and all(mark in head for mark in marks)
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    folder = log.path.parent
+    document = log.document()
+    if log.name == "base_state.json":
+        state = as_mapping(document)
+        above = folder.parent
+        session = Session(id=as_text(state.get("id"), "") or folder.name, agent=AGENT)
+        session.parent = above.parent.name if above.name == "subagents" else ""
+        session.project = as_text(as_mapping(state.get("workspace")).get("working_dir"), "")
+        metrics = as_mapping(as_mapping(state.get("stats")).get("usage_to_metrics"))
+        events = [log.beside(path) for path in sorted((folder / "events").glob("event-*.json"))]
+    else:
+        session = Session(id=log.stem, agent=AGENT)
+        metrics = {}
+        events = as_list(document)
+        log.seen = len(events)
+    reader = _Events(session, log, metrics.values())
+    for event in filter(None, map(as_mapping, events)):
+        reader.add(event)
+    if session.messages:
+        yield session
+
+
+class _Events:
+    """The events of one session, in their order."""
+
+    def __init__(self, session: Session, log: LogFile, metrics: Iterable[object]) -> None:
+        self._session = session
+        self._log = log
+        self._usage: dict[str, Mapping[str, Any]] = {}  # by the id of the response
+        for each in map(as_mapping, metrics):
+            usages = as_list(each.get("token_usages"))
+            costs = as_list(each.get("costs"))
+            costs = costs if len(costs) == len(usages) else [{}] * len(usages)
+            for usage, cost in zip(map(as_mapping, usages), map(as_mapping, costs), strict=True):
+                name = as_text(usage.get("response_id"), "")
+                self._usage[name] = {**usage, "cost": cost.get("cost")}
+        self._answers: dict[str, dict[str, Any]] = {}  # id of the response -> its message
+        self._asked: set[str] = set()  # ids of calls
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Read one event."""
+        session = self._session
+        at = session.at(event.get("timestamp"))
+        kind = as_text(event.get("kind"), "")
+        if kind == "SystemPromptEvent":
+            text = as_text(as_mapping(event.get("system_prompt")).get("text"), "")
+            session.messages.append({"role": "system", "content": text})
+        elif kind == "MessageEvent":
+            self._message(event, at)
+        elif kind == "ActionEvent":
+            self._action(event, at)
+        elif kind in ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent"):
+            rejected = kind == "UserRejectObservation" and event.get("rejection_source") != "hook"
+            call_id, (text, failed) = as_text(event.get("tool_call_id"), ""), _outcome(event)
+            if call_id in self._asked:  # else of a command that the person ran
+                session.result(call_id, text, at, failed=failed, rejected=rejected)
+        elif kind in ("PauseEvent", "InterruptEvent"):
+            if event.get("source") == "user":
+                session.did("interrupt", at=at)
+        elif kind == "Condensation":
+            # A summary in the place of older messages; a few of the first ones are kept beside it.
+            if text := as_text(event.get("summary"), ""):
+                session.compact(text)
+        elif kind not in _SILENT:
+            self._log.skip(f"unknown kind {kind!r}")
+
+    def _message(self, event: Mapping[str, Any], at: float | None) -> None:
+        message = as_mapping(event.get("llm_message"))
+        content = as_list(message.get("content"))
+        text = read_content(content).text
+        if message.get("role") == "assistant":
+            self._answer(event, text, at)
+            return
+        self._session.user([*content, *as_list(event.get("extended_content"))])
+        if event.get("source") == "user" and not event.get("sender"):
+            self._session.did("message", text, at, back=1)
+
+    def _action(self, event: Mapping[str, Any], at: float | None) -> None:
+        message = self._answer(event, read_content(event.get("thought")).text, at)
+        if thought := as_text(event.get("reasoning_content"), ""):
+            message["reasoning_content"] = thought
+        call = as_mapping(event.get("tool_call"))
+        inner = as_mapping(call.get("function")) or call
+        call_id = as_text(event.get("tool_call_id"), "")
+        name = as_text(event.get("tool_name"), "") or as_text(inner.get("name"), "")
+        self._asked.add(call_id)
+        asked = tool_call(call_id, name, json_text(inner.get("arguments")))
+        message.setdefault("tool_calls", []).append(asked)
+
+    def _answer(self, event: Mapping[str, Any], text: str, at: float | None) -> dict[str, Any]:
+        """The message of an answer, whose calls come as events of their own."""
+        name = as_text(event.get("llm_response_id"), "")
+        if name and name in self._answers:
+            return self._answers[name]
+        found = self._usage.get(name, {})
+        usage = chat_usage(*(found.get(f"{kind}_tokens") for kind in _COUNTS))
+        cost = as_number(found.get("cost"), None) or None
+        model = as_text(found.get("model"), "")
+        message = self._session.reply(
+            text, model=model, usage=usage, at=at, key=name, cost_usd=cost
+        )
+        self._answers[name] = message
+        return message
+
+
+def _outcome(event: Mapping[str, Any]) -> tuple[str, bool]:
+    """The text of a result, as the model gets it, and whether it is an error."""
+    if "error" in event:
+        return as_text(event.get("error"), ""), True
+    if "rejection_reason" in event:
+        return f"Action rejected: {as_text(event.get('rejection_reason'), _NO_REASON)}", False
+    observation = as_mapping(event.get("observation"))
+    text = read_content(observation.get("content")).text
+    text = _shown(text, as_mapping(observation.get("metadata")))
+    added = read_content(event.get("extended_content")).text
+    return joined(text, added), observation.get("is_error") is True
+
+
+def _shown(text: str, metadata: Mapping[str, Any]) -> str:
+    """The result of a command with what the shell said of it."""
+    shown = as_text(metadata.get("prefix"), "") + text + as_text(metadata.get("suffix"), "")
+    folder = metadata.get("working_dir")
+    python = metadata.get("py_interpreter_path")
+    code = as_number(metadata.get("exit_code"), -1.0)
+    return joined(
+        shown,
+        folder and f"[Current working directory: {folder}]",
+        python and f"[Python interpreter: {python}]",
+        f"[Command finished with exit code {code:.0f}]" if code != -1 else "",
+    )

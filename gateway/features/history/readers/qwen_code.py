@@ -1,0 +1,100 @@
+"""Qwen Code's sessions: one JSON object per line, in `~/.qwen/projects/*/chats`.
+
+A line is a record of a message in Gemini's form, or of the program. Sub-agents have a file of their
+own, or lines with their id. Version 0.1 wrote Gemini CLI's form, which that reader reads."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.readers.gemini_cli import parts_text, response_text
+from gateway.features.history.session import Session, chat_usage, family, tool_call
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+
+_RECORD = re.compile(rb'"message": ?\{"role": ?"[a-z]+", ?"parts": ?\[|"systemPayload": ?\{')
+_TYPED = (None, "mid_turn_user_message")  # subtypes of messages that a person typed
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    return name.endswith(".jsonl") and b'"parentUuid"' in head and _RECORD.search(head) is not None
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    sessions: dict[str, Session] = {}
+    for record in log.records():
+        agent = as_text(record.get("agentId"), "")
+        new = Session(id=log.stem, agent="qwen-code", parent=agent)
+        if not _add(sessions.setdefault(agent, new), record):
+            log.skip(f"unknown type {record.get('type')!r}")
+    yield from family(sessions)
+
+
+def _add(session: Session, record: Mapping[str, Any]) -> bool:
+    """Read one record. False if it is of no known type."""
+    session.id = as_text(record.get("sessionId"), "") or session.id
+    session.version = as_text(record.get("version"), "") or session.version
+    session.project = session.project or as_text(record.get("cwd"), "")
+    at = session.at(record.get("timestamp"))
+    kind = record.get("type")
+    payload = as_mapping(record.get("systemPayload"))
+    parts = as_list(as_mapping(record.get("message")).get("parts"))
+    if kind == "assistant":
+        _answer(session, record, parts, at)
+    elif kind == "tool_result":
+        for part in map(as_mapping, parts):
+            if "functionResponse" in part:
+                _result(session, record, part, at)
+    elif kind == "user":
+        text = parts_text(parts)
+        typed = as_text(payload.get("displayText"), "") or text
+        is_own = record.get("subtype") in _TYPED
+        is_own = is_own and record.get("provenance") in (None, "real_user")
+        session.user(text, user_words(typed) if is_own else "", at)
+    elif kind == "system" and record.get("subtype") == "chat_compression":
+        contents = [as_mapping(each) for each in as_list(payload.get("compressedHistory"))]
+        texts = [parts_text(each.get("parts")) for each in contents if each.get("role") == "user"]
+        session.compact(*(filter(None, texts) if any(texts) else [""]))
+    return kind in ("assistant", "tool_result", "user", "system")
+
+
+def _answer(
+    session: Session, record: Mapping[str, Any], parts: list[Any], at: float | None
+) -> None:
+    model = as_text(record.get("model"), "")
+    key = as_text(record.get("uuid"), "")
+    usage = _usage(as_mapping(record.get("usageMetadata")))
+    text = parts_text(parts)
+    thought = parts_text(parts, thought=True)
+    reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
+    for part in map(as_mapping, parts):
+        if call := as_mapping(part.get("functionCall")):
+            asked = tool_call(call.get("id"), call.get("name"), call.get("args"))
+            reply.setdefault("tool_calls", []).append(asked)
+
+
+def _result(
+    session: Session, record: Mapping[str, Any], part: Mapping[str, Any], at: float | None
+) -> None:
+    text, failed = response_text(part)
+    name = as_mapping(part.get("functionResponse")).get("id")
+    # Newer versions tell apart what was refused and what was stopped; older ones only in words.
+    session.result(name, text, at, failed=failed, rejected=False)
+    if as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled":
+        session.interrupted(at)
+    else:
+        session.typed(text, at)
+
+
+def _usage(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens of an answer. An OpenAI API counts thoughts in the output; the total shows it."""
+    count = {name: as_int(value, 0) for name, value in metadata.items()}
+    prompt = count.get("promptTokenCount", 0)
+    output = count.get("candidatesTokenCount", 0)
+    thoughts = count.get("thoughtsTokenCount", 0)
+    if count.get("totalTokenCount", 0) >= prompt + output + thoughts:
+        output += thoughts
+    return chat_usage(prompt, output, count.get("cachedContentTokenCount"), 0, thoughts)

@@ -1,0 +1,128 @@
+"""Recorded runs, one JSON object per line: transcripts of any agent as chat messages, and what
+`gateway runs export` writes. The forms: `gateway.offline.recordings`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gateway.errors import ConfigError
+from gateway.features.history.log_file import LogFile
+from gateway.features.history.session import HumanKind, HumanTurn, Session, chat_usage
+from gateway.offline.recordings import Recording, recording_of
+from gateway.reporting.run_exports import chat_messages
+from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.steering.transcript.user_words import words_of
+from gateway.stores.records import CallRow, StepRow
+from gateway.wire.coerce import as_list, as_mapping, as_text
+from gateway.wire.messages import content_text
+
+AGENT = "recordings"
+_KINDS: Final[tuple[HumanKind, ...]] = ("interrupt", "reject")
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    lines = name.endswith((".jsonl", ".ndjson")) and head.lstrip()[:1] == b"{"
+    chat = (b'"messages":', b'"role":')
+    export = (b'"run":', b'"steps":')
+    return lines and any(all(mark in head for mark in marks) for marks in (chat, export))
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    for data in log.records():
+        place = f"{log.stem}:{log.seen}"
+        try:
+            recording = recording_of(data, place)
+            session = _session(data, recording)
+            if recording.messages is not None:
+                _from_messages(session, data, recording)
+            else:
+                _from_steps(session, data)
+        except (ConfigError, msgspec.ValidationError) as exc:
+            log.skip(str(exc).removeprefix(f"{place}: "))
+            continue
+        yield session
+
+
+def _session(data: Mapping[str, Any], recording: Recording) -> Session:
+    label = recording.label
+    run = as_mapping(data.get("run"))
+    session = Session(id=label.id, agent=AGENT, project=label.source, outcome=label.success)
+    session.version = as_text(data.get("version"), "")
+    session.title = as_text(run.get("task_preview"), "")
+    for each in (data.get("started"), run.get("started_at"), run.get("ended_at")):
+        session.at(each)
+    return session
+
+
+def _from_messages(session: Session, data: Mapping[str, Any], recording: Recording) -> None:
+    """Add recorded messages. A recording that says what the person did is believed; in others it
+    is read from the agents' own wordings."""
+    labels = as_mapping(data.get("labels"))
+    known = "interventions" in labels
+    for message in map(as_mapping, recording.messages or ()):
+        position = len(session.messages)
+        if message.get("compact") is True:
+            session.compactions.append(position)
+        if message.get("role") == "assistant":
+            usage = as_mapping(message.get("usage"))
+            session.reply(model=recording.label.model, usage=usage)
+            session.messages[-1] = dict(message)
+        else:
+            session.messages.append(dict(message))
+        read_acts(session, message, only_words=known)
+    for each in as_list(labels.get("interventions")):
+        kind, position = (*as_list(each), None, None)[:2]
+        if kind in _KINDS and isinstance(position, int) and 0 <= position <= len(session.messages):
+            message = session.messages[position] if position < len(session.messages) else {}
+            said = rejection(content_text(message.get("content"))) or ""
+            session.human.append(HumanTurn(kind=kind, position=position, text=said))
+    session.human.sort(key=lambda turn: turn.position)
+
+
+def read_acts(
+    session: Session,
+    message: Mapping[str, Any],
+    at: float | None = None,
+    *,
+    only_words: bool = False,
+) -> None:
+    """Note what the person did in the chat message that was just added."""
+    content = message.get("content")
+    is_user = message.get("role") == "user"
+    text = content_text(content)
+    said = rejection(text) if message.get("role") != "assistant" and not only_words else None
+    if said is not None:
+        session.did("reject", said, at, back=1)
+    interrupted = is_user and is_interruption(text)
+    if interrupted and not only_words:
+        session.did("interrupt", "", at, back=1)
+    is_typed = is_user and not interrupted and message.get("compact") is not True
+    if is_typed and (words := words_of(content)):
+        session.did("message", words, at, back=1)
+
+
+def _from_steps(session: Session, data: Mapping[str, Any]) -> None:
+    """Add an exported run; without texts it has its calls and what they cost."""
+    steps = msgspec.convert(data.get("steps"), list[StepRow])
+    made = {step.step_index + 1: step.call for step in steps}
+    for message, index in chat_messages(steps):
+        if message["role"] == "assistant" and (call := made.pop(index, None)):
+            _answer(session, call)
+            session.messages[-1] = message
+        else:
+            session.messages.append(message)
+        read_acts(session, message)
+    for call in made.values():
+        if call and not call.failed:
+            _answer(session, call)
+
+
+def _answer(session: Session, call: CallRow) -> None:
+    usage = chat_usage(
+        call.input_tokens, call.output_tokens, call.cached_tokens, call.cache_write_tokens
+    )
+    model = call.model_served or call.model_asked
+    session.reply(model=model, usage=usage, key=call.request_id, cost_usd=call.cost_usd)

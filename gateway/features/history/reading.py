@@ -1,0 +1,370 @@
+"""Session logs through the steering core: alarms, and cost at the day's prices.
+
+Many are read in parallel, one file at a time, and only the readings are kept."""
+
+import multiprocessing
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple, TextIO
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.errors import ConfigError
+from gateway.features.history.find import Found
+from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
+from gateway.offline.playback import RecordedHistory
+from gateway.offline.recordings import Recording, RunLabel
+from gateway.steering.fold import StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.policy import Policy
+from gateway.steering.transcript.content import read_calls, read_content
+from gateway.steering.transcript.steps import Change, StepReader
+from gateway.steering.transcript.user_words import task_of
+from gateway.text.formatting import progress_bar
+from gateway.text.secrets import mask_repeated
+from gateway.upstream.prices import Rates, capabilities, charge, tokens_of
+
+
+class PastPrice(NamedTuple):
+    """The rates of a model, in US dollars per token, for calls before `until` (an ISO date)."""
+
+    model: str
+    until: str
+    rates: Rates
+
+
+PAST_PRICES: Final = (
+    # OpenAI, announcement of 2025-06-10: o3 costs 80 % less from then on.
+    PastPrice("o3", "2025-06-10", {"input": 10e-6, "cache_read": 2.5e-6, "output": 40e-6}),
+)
+"""Prices that have changed under the same name; all others are those of the installed list."""
+
+
+def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float | None:
+    """US dollars of one call: as the agent noted it, else by the price list; None if unknown.
+    `tokens`: those of its usage as `tokens_of` gives them, if they have been read."""
+    if call.cost_usd is not None:
+        return call.cost_usd
+    tokens = tokens_of(call.usage) if tokens is None else tokens
+    if not any(tokens.values()):
+        return None
+    if past := _past_rates(call):
+        return charge(tokens, past)
+    model = capabilities(call.model)
+    return model.cost_of_tokens(tokens) if model else None
+
+
+def _past_rates(call: ModelCall) -> Rates | None:
+    if call.at is None:
+        return None
+    day = datetime.fromtimestamp(call.at, UTC).date().isoformat()
+    name = call.model.rpartition("/")[2]
+    return next((p.rates for p in PAST_PRICES if p.model == name and day < p.until), None)
+
+
+class Tokens(NamedTuple):
+    """Tokens of calls by kind, each counted once."""
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+    def plus(self, other: "Tokens") -> "Tokens":
+        """The sum of both."""
+        return Tokens(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def grouped(found: Mapping[str, int]) -> Tokens:
+    """The tokens that `tokens_of` gives, in fewer kinds; reasoning counts as output."""
+    return Tokens(
+        input=found["input"] + found["audio_input"],
+        cache_read=found["cache_read"],
+        cache_write=found["cache_write"] + found["cache_write_1h"],
+        output=found["output"] + found["reasoning"] + found["audio_output"],
+    )
+
+
+MOST_SAID = 2000  # characters of a person's message that are kept
+MOST_TOKENS = 10**8  # of one kind in one call: a hundred times the longest context there is
+_TITLE = 80
+_ACCEPTED_PLAN = "Implement the following plan:"
+_HARD = (FSMState.SLOW, FSMState.SKIP)
+
+
+class CallCost(Struct, frozen=True, array_like=True):
+    """One model call of a session: its step (0-based, -1 before the first), time, tokens, US
+    dollars, and how many `tools` it calls. `key`: as in `ModelCall`."""
+
+    key: str
+    step: int
+    at: float | None
+    model: str
+    tokens: Tokens
+    usd: float | None
+    tools: int
+
+
+class Alarm(Struct, frozen=True, kw_only=True):
+    """The first step of consecutive ones at which the gateway would have raised an alarm."""
+
+    step: int
+    monitors: tuple[str, ...]
+    state: str
+    evidence: str
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A step at which an alarm began, or after which the person stopped the agent or rejected a
+    call, and said why."""
+
+    step: int
+    what: str
+    alarmed: bool = False
+
+
+class SessionReading(FileFacts, kw_only=True):
+    """The result of reading one session; it holds no transcript, only what the person said.
+    `calls`: one for each step. `human`: with secrets masked. `compactions`: their number."""
+
+    path: str
+    calls: tuple[CallCost, ...]
+    human: tuple[HumanTurn, ...]
+    compactions: int
+    alarms: tuple[Alarm, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def steps(self) -> int:
+        """Answers of the model."""
+        return len(self.calls)
+
+    @property
+    def tool_calls(self) -> int:
+        """Calls of tools in them."""
+        return sum(call.tools for call in self.calls)
+
+    @property
+    def place(self) -> str:
+        """The last part of the project's folder; the agent's name if it is unknown."""
+        return PurePath(project_of(self.project).replace("\\", "/")).name or self.agent
+
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens of all calls."""
+        total = Tokens()
+        for call in self.calls:
+            total = total.plus(call.tokens)
+        return total
+
+    @property
+    def usd(self) -> float | None:
+        """US dollars of the calls with a price; None if none has one."""
+        priced = [call.usd for call in self.calls if call.usd is not None]
+        return sum(priced) if priced else None
+
+    def acts(self, kind: str) -> int:
+        """Number of the person's acts of one kind."""
+        return sum(turn.kind == kind for turn in self.human)
+
+
+def recording_of(session: Session) -> Recording:
+    """The session as a recording, which the core can play."""
+    label = RunLabel(id=session.id, source=session.agent)
+    return Recording(label=label, messages=session.messages, compactions=session.compactions)
+
+
+def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], list[int]]:
+    """The outcomes of the scored steps, and the position of the message of every step. A step that
+    got a late result has its last outcome."""
+    reader = StepReader()
+    starts = []
+    for position, message in enumerate(session.messages):
+        if reader.read(message) is Change.OPENED:
+            starts.append(position)
+    history = RecordedHistory(policy, recording_of(session))
+    found: dict[int, StepOutcome] = {}
+    for end in [*starts[1:], len(session.messages)]:
+        found |= {outcome.step.index: outcome for outcome in history.read_to(end)}
+    return [found[index] for index in sorted(found)], starts
+
+
+def read_session(session: Session, policy: Policy, path: str = "") -> SessionReading:
+    """Read a session with the policy of the live gateway. Never raises for a malformed one."""
+    outcomes, starts = outcomes_of(session, policy)
+    calls = tuple(_priced(call, starts, session.messages) for call in session.calls)
+    human = tuple(replace(t, text=mask_repeated(t.text[:MOST_SAID])) for t in session.human)
+    alarms = tuple(_alarms(outcomes))
+    facts = {name: getattr(session, name) for name in FileFacts.__struct_fields__}
+    return SessionReading(
+        **facts | {"title": mask_repeated(session.title) or _title(session, human)},
+        path=path,
+        calls=calls,
+        human=human,
+        compactions=len(session.compactions),
+        alarms=alarms,
+        places=tuple(_places(alarms, human, starts)),
+    )
+
+
+def _priced(
+    call: ModelCall, starts: Sequence[int], messages: Sequence[Mapping[str, Any]]
+) -> CallCost:
+    # A count that no provider can have reported would drown all others.
+    tokens = {k: n if n <= MOST_TOKENS else 0 for k, n in tokens_of(call.usage).items()}
+    step = bisect_right(starts, call.position) - 1
+    message = messages[call.position]
+    tools = len(read_calls(message, read_content(message.get("content"))))
+    usd = cost_of(call, tokens)
+    return CallCost(call.key, step, call.at, call.model, grouped(tokens), usd, tools)
+
+
+def is_alarm(outcome: StepOutcome) -> bool:
+    """True if the live gateway would raise an alarm at this step."""
+    return bool(outcome.readings.fired) or outcome.state in _HARD
+
+
+def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
+    found = []
+    before = False
+    for outcome in outcomes:
+        now = is_alarm(outcome)
+        if now and not before:
+            fired = tuple(outcome.readings.fired)
+            reasons = [outcome.readings.evidence.get(name, "") for name in fired]
+            found.append(
+                Alarm(
+                    step=outcome.step.index,
+                    monitors=fired,
+                    state=outcome.state.value,
+                    evidence=mask_repeated("; ".join(filter(None, reasons))),
+                )
+            )
+        before = now
+    return found
+
+
+_ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
+
+
+def _places(
+    alarms: Sequence[Alarm], human: Sequence[HumanTurn], starts: Sequence[int]
+) -> Iterator[Place]:
+    """The alarms, then the acts of the person; words typed right after an act are its reason."""
+    for alarm in alarms:
+        what = alarm.evidence or f"state {alarm.state}"
+        yield Place(step=alarm.step, what=what, alarmed=True)
+    for at, turn in enumerate(human):
+        step = bisect_left(starts, turn.position) - 1
+        later = human[at + 1 : at + 3]
+        # A plan that is accepted for a fresh start is recorded as a call that was rejected, and an
+        # interruption.
+        accepted = any(after.text.startswith(_ACCEPTED_PLAN) for after in later)
+        if turn.kind == "message" or step < 0 or accepted:
+            continue
+        said = turn.text
+        if not said and later and later[0].kind == "message":
+            said = later[0].text if bisect_left(starts, later[0].position) - 1 == step else ""
+        if said:
+            yield Place(step=step, what=f'{_ACTS[turn.kind]}: "{said}"')
+
+
+def _title(session: Session, human: Sequence[HumanTurn]) -> str:
+    said = next((turn.text for turn in human if turn.kind == "message" and turn.text), "")
+    words = " ".join((said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID])).split())
+    return words[: _TITLE - 3] + "..." if len(words) > _TITLE else words
+
+
+IN_PROCESS_BYTES = 40_000_000
+"""Size of all files up to which other processes cost more than they save: 1.2 s of work, against
+0.9 s to start two."""
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """The sessions that are asked for: last used at `since` or later (seconds of the epoch), of a
+    project whose folder contains `project`, of this agent. Empty values take all."""
+
+    since: float | None = None
+    project: str = ""
+    agent: str = ""
+
+    def takes(self, session: Session | SessionReading) -> bool:
+        """True for a session that is asked for; one without a time is taken, and none in which
+        nothing happened."""
+        if not (session.calls or session.human):
+            return False
+        late = self.since is None or session.ended is None or session.ended >= self.since
+        fits = self.project.lower() in session.project.lower()
+        return late and fits and self.agent in ("", session.agent)
+
+
+def since(text: str, now: datetime) -> float:
+    """The moment in `--since`: an ISO date, or a number of days or weeks before now (`7d`, `4w`).
+    Raises ConfigError: neither."""
+    unit = {"d": 1, "w": 7}.get(text[-1:])
+    if unit and text[:-1].isdigit():
+        return (now - timedelta(days=int(text[:-1]) * unit)).timestamp()
+    try:
+        day = datetime.fromisoformat(text)
+    except ValueError:
+        fault = f"--since: {text!r} is neither a date such as 2026-01-31 nor days or weeks (7d, 4w)"
+        raise ConfigError(fault) from None
+    return (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()
+
+
+class FileReadings(Struct, frozen=True, kw_only=True):
+    """The sessions of one file, or why it has none."""
+
+    path: str
+    sessions: tuple[SessionReading, ...] = ()
+    problem: str = ""
+
+
+def read_file(found: Found, policy: Policy) -> FileReadings:
+    """Read one file. Never raises: a reader that fails is a problem of its file."""
+    path = str(found.path)
+    if found.format is None:
+        return FileReadings(path=path, problem=found.problem)
+    log = found.open()
+    try:
+        sessions = tuple(read_session(each, policy, path) for each in found.sessions(log))
+    except ConfigError as exc:
+        return FileReadings(path=path, problem=str(exc))
+    except Exception as exc:
+        # An agent's next version can break any expectation; the other files are still read.
+        fault = f"{path}:{log.seen}: the {found.format.name} reader failed: {exc!r}"
+        return FileReadings(path=path, problem=fault)
+    if not sessions and log.unread:
+        line, reason = log.unread[0]
+        return FileReadings(path=path, problem=f"{path}:{line}: {reason}; no session in this file")
+    return FileReadings(path=path, sessions=sessions)
+
+
+def read_all(
+    found: Sequence[Found], policy: Policy, *, err: TextIO, jobs: int | None = None
+) -> Iterator[FileReadings]:
+    """Read the files; `jobs` processes, None = one per core. The order is that of completion."""
+    jobs = jobs or os.cpu_count() or 1
+    size = sum(each.size for each in found)
+    with progress_bar(err) as bar:
+        readings: Iterable[FileReadings]
+        if jobs == 1 or size < IN_PROCESS_BYTES:
+            readings = (read_file(each, policy) for each in found)
+            yield from bar.track(readings, total=len(found), description="reading sessions")
+            return
+        # A forked child would inherit the progress bar's threads.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            futures = [pool.submit(read_file, each, policy) for each in found]
+            done = (future.result() for future in as_completed(futures))
+            yield from bar.track(done, total=len(found), description="reading sessions")

@@ -1,0 +1,143 @@
+"""The first screen of `gateway history`, and one session for reading."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.features.history.summary import PlaceToLook, Summary, Sums, largest
+from gateway.text.formatting import UNKNOWN, count, counted, money, percent
+from gateway.text.sanitize import one_line
+
+ROWS = 5  # of projects, models and weeks
+_ID_CHARACTERS = 8
+_NAME = 44
+_SAID = 200
+_LEAST = 30  # characters of a text that is cut to fit into its line
+_BEFORE = 5  # steps before a place that its command shows
+
+
+def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
+    """Print the summary. `options`: those of this call that a command to read more needs."""
+    total = summary.total
+    command = shlex.join(["gateway", "history", *options])
+    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
+    console.print(Text(f"{sessions}, {days(summary)}", style="bold"))
+    cost = f", {money(total.usd)}" if total.usd else ""
+    read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
+    console.print(
+        f"{counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
+        f"({percent(read)} from cache){cost}\n"
+    )
+    console.print(_sums(summary))
+    for line in notes(summary):
+        console.print(line, style="dim", markup=False)
+    console.print()
+    for line in (acts(summary), alarmed(summary)):
+        console.print(Text(line, style="bold"))
+    if summary.places:
+        console.print("Where that was, alarms first, each the newest first:")
+    for number, place in enumerate(summary.places, 1):
+        _print_place(console, number, place, command)
+
+
+def days(summary: Summary) -> str:
+    """The days that the sessions are of."""
+    first, last = (
+        day_of(moment, year=True) for moment in (summary.read.started, summary.read.ended)
+    )
+    return first if first == last else f"{first} to {last}"
+
+
+def _sums(summary: Summary) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    for name in ("sessions", "steps", "tokens", "cost"):
+        table.add_column(name, justify="right")
+    parts = (("project", summary.parts["project"]), ("model", summary.parts["model"]))
+    for title, rows in parts:
+        _add_rows(table, title, largest(rows, ROWS))
+    weeks = sorted(summary.parts["week"].items())[-ROWS:]
+    _add_rows(table, "week of", weeks)
+    return table
+
+
+def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> None:
+    for number, (name, sums) in enumerate(rows):
+        table.add_row(
+            Text("" if number else title, style="dim"),
+            one_line(name, _NAME),
+            f"{sums.sessions:,}",
+            f"{sums.steps:,}",
+            count(sums.tokens.total),
+            sums_cost(sums),
+        )
+
+
+def sums_cost(sums: Sums) -> str:
+    """US dollars, with a plus if the price of a part is unknown."""
+    cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
+    return cost + ("+" if sums.usd and sums.unpriced else "")
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """Lines about what the sums leave out, or hold besides sessions."""
+    read = summary.read
+    if summary.unpriced:
+        names = ", ".join(sorted(summary.unpriced)[:ROWS])
+        yield f"no price is known for: {one_line(names, _SAID)}"
+    if read.sub_agents:
+        yield f"with {counted(read.sub_agents, 'sub-agent')}, in the steps and cost above"
+    if read.copies:
+        yield f"copies of other sessions, not counted again: {read.copies}"
+    if unread := sum(read.unread.values()):
+        reasons = ", ".join(f"{n} x {reason}" for reason, n in list(read.unread.items())[:3])
+        yield f"{unread} of {counted(read.lines, 'line')} not read: {one_line(reasons, _SAID)}"
+
+
+def acts(summary: Summary) -> str:
+    """A line about what the person did."""
+    found = summary.acts
+    return (
+        f"You interrupted {counted(found.interrupts, 'time')} and rejected "
+        f"{counted(found.rejects, 'call')} in {counted(found.said, 'message')}."
+    )
+
+
+def _print_place(console: Console, number: int, each: PlaceToLook, command: str) -> None:
+    session = each.session
+    step = each.place.step
+    head = f"{number:2}. {one_line(session.place, _NAME)}, {day_of(session.started)}: "
+    what = one_line(each.place.what, max(_LEAST, console.width - len(head)))
+    console.print(Text.assemble((head, "yellow"), what))
+    steps = f"{max(0, step - _BEFORE)}-{step}"
+    read = f"    {command} show {short_id(session.id)} --steps {steps}"
+    console.print(Text(read, style="dim"), soft_wrap=True)
+
+
+def alarmed(summary: Summary) -> str:
+    """The alarms that the gateway would have raised."""
+    if not summary.alarms:
+        return "The gateway would have raised no alarm."
+    monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
+    return (
+        f"The gateway would have raised {counted(summary.alarms.total(), 'alarm')} in "
+        f"{counted(summary.alarmed, 'session')}: {monitors}."
+    )
+
+
+def short_id(session_id: str) -> str:
+    """The beginning of an id, long enough to be typed; a sub-agent's is kept whole."""
+    return session_id if "/" in session_id else session_id[:_ID_CHARACTERS]
+
+
+def day_of(moment: float | None, *, year: bool = False) -> str:
+    """A day for people, UTC."""
+    if moment is None:
+        return "no date"
+    day = datetime.fromtimestamp(moment, UTC)
+    return f"{day:%b} {day.day}" + (f", {day.year}" if year else "")

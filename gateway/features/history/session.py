@@ -1,0 +1,207 @@
+"""One session of an agent, as every reader gives it: messages, model calls, what the person did."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from gateway.features.history.log_file import Unread
+from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.wire.coerce import as_int, as_number, as_text
+
+HumanKind = Literal["message", "interrupt", "reject"]
+
+
+class ModelCall(Struct, frozen=True, kw_only=True):
+    """One answer of a model. `position`: the index of its message. `usage`: the provider's own
+    object, in any form that `gateway.upstream.prices.tokens_of` reads; empty if the log has none.
+    `at`: seconds of the epoch. `key`: the same in every file that holds a copy of this answer; ""
+    if unknown. `cost_usd`: the price that the agent itself noted."""
+
+    position: int
+    model: str = ""
+    usage: Mapping[str, Any] = {}
+    at: float | None = None
+    key: str = ""
+    cost_usd: float | None = None
+
+
+class HumanTurn(Struct, frozen=True, kw_only=True):
+    """One act of the person: a message, an interruption, or the rejection of a call. `position`:
+    the index of the message that has it, or before which it happened. `text`: the person's words,
+    "" without any. `at`: seconds of the epoch."""
+
+    kind: HumanKind
+    position: int
+    text: str = ""
+    at: float | None = None
+
+
+class SessionFacts(Struct, kw_only=True):
+    """Names and span of a session; a sub-agent's is a session with a `parent`. `project`: the
+    working directory. Times are seconds of the epoch, None if unknown."""
+
+    id: str
+    agent: str
+    version: str = ""
+    project: str = ""
+    parent: str = ""
+    title: str = ""
+    started: float | None = None
+    ended: float | None = None
+
+
+class FileFacts(SessionFacts, kw_only=True):
+    """Facts that a file states of its sessions: their `outcome`, if it does, and, with its first
+    session only, the lines of the file and those that were not read, with the reasons."""
+
+    outcome: bool | None = None
+    lines: int = 0
+    unread: Sequence[Unread] = ()
+    reasons: Mapping[str, int] = {}
+
+
+class Session(FileFacts, kw_only=True):
+    """One session of one agent. `messages`: as the agent's model saw them, each answer one
+    `assistant` message, in a form that `gateway.steering.transcript.steps` reads. `compactions`:
+    indices of the messages that replaced all earlier ones."""
+
+    messages: list[dict[str, Any]] = []
+    calls: list[ModelCall] = []
+    human: list[HumanTurn] = []
+    compactions: list[int] = []
+
+    def at(self, value: object) -> float | None:
+        """Read a time stamp, extend the session's span to it, and return it."""
+        moment = epoch(value)
+        if moment is not None:
+            self.started = moment if self.started is None else min(self.started, moment)
+            self.ended = moment if self.ended is None else max(self.ended, moment)
+        return moment
+
+    def reply(self, text: str = "", reasoning: str = "", **noted: Any) -> dict[str, Any]:
+        """Add an answer of the model and return its message; `noted`: more of its ModelCall."""
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        self.calls.append(ModelCall(position=len(self.messages), **noted))
+        self.messages.append(message)
+        return message
+
+    def result(
+        self,
+        call_id: object,
+        content: object,
+        at: float | None = None,
+        *,
+        failed: bool = False,
+        rejected: bool | None = None,
+    ) -> None:
+        """Add the result of a call. `rejected`: the person refused it; None: its text says so."""
+        message = {"role": "tool", "tool_call_id": call_id, "content": content}
+        self.messages.append({**message, "is_error": True} if failed else message)
+        said = None if rejected is False else rejection(as_text(content, ""))
+        if rejected or said is not None:
+            self.did("reject", said or "", at, back=1)
+
+    def typed(self, text: str, at: float | None) -> None:
+        """Note what a result or a notice of Gemini CLI tells of the person: a call that they
+        rejected, or work that they interrupted."""
+        text = text.removeprefix("<untrusted_context>").lstrip()
+        if (said := rejection(text)) is not None:
+            self.did("reject", said, at, back=1)
+        elif is_interruption(text):
+            self.interrupted(at)
+
+    def user(self, content: object, words: str = "", at: float | None = None) -> None:
+        """Add a message with the role of the user; `words`: what a person typed of it."""
+        if words:
+            self.did("message", words, at)
+        self.messages.append({"role": "user", "content": content})
+
+    def compact(self, *contents: object) -> None:
+        """Add the messages that replace all earlier ones."""
+        self.compactions.append(len(self.messages))
+        for content in contents:
+            self.messages.append({"role": "user", "content": content, "compact": True})
+
+    def did(
+        self, kind: HumanKind, text: str = "", at: float | None = None, *, back: int = 0
+    ) -> None:
+        """Note an act of the person: at the next message, or `back` messages before it. Nobody
+        speaks to a sub-agent."""
+        if not self.parent or kind == "reject":
+            position = len(self.messages) - back
+            self.human.append(HumanTurn(kind=kind, position=position, text=text.strip(), at=at))
+
+    def interrupted(self, at: float | None) -> None:
+        """Note an interruption, which a log may repeat: for each call that it stopped, or as an
+        event and as a message."""
+        answer = self.calls[-1].position if self.calls else -1
+        last = self.human[-1] if self.human else None
+        if last is None or last.kind != "interrupt" or last.position <= answer:
+            self.did("interrupt", "", at)
+
+    def count(self, kind: HumanKind) -> int:
+        """The number of acts of one kind."""
+        return sum(turn.kind == kind for turn in self.human)
+
+
+_WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL)
+
+
+def project_of(folder: str) -> str:
+    """The project of a working directory: the folder itself, or the one whose worktree it is."""
+    return _WORKTREE.sub("", folder)
+
+
+def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
+    """The session under "", and those of its sub-agents under their names, as far as they have
+    messages. Each of them may hold the id of the session."""
+    for name, session in sessions.items():
+        if name:
+            session.parent = session.id
+            session.id = f"{session.id}/{name}"
+        if session.messages:
+            yield session
+
+
+def tool_call(call_id: object, name: object, arguments: object) -> dict[str, Any]:
+    """A call of a tool as an answer of the model has it."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def chat_usage(
+    prompt: object, made: object, cached: object = 0, written: object = 0, thoughts: object = 0
+) -> dict[str, Any]:
+    """Counts of tokens in the form of Chat Completions: the prompt includes those read from and
+    written to a cache, the completion those of reasoning."""
+    details = {"cached_tokens": as_int(cached, 0), "cache_creation_tokens": as_int(written, 0)}
+    return {
+        "prompt_tokens": as_int(prompt, 0),
+        "prompt_tokens_details": details,
+        "completion_tokens": as_int(made, 0),
+        "completion_tokens_details": {"reasoning_tokens": as_int(thoughts, 0)},
+    }
+
+
+def joined(*texts: object, by: str = "\n") -> str:
+    """The texts that are not empty, one after another."""
+    return by.join(text for text in texts if isinstance(text, str) and text)
+
+
+def epoch(value: object) -> float | None:
+    """A time stamp as seconds of the epoch: ISO 8601, or a number of seconds or milliseconds."""
+    number = as_number(value, None)
+    if number is not None:
+        return number / 1000 if number > 1e11 else number
+    text = as_text(value, "")
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

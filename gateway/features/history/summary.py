@@ -1,0 +1,161 @@
+"""Many sessions as sums: by project, model and week, what people stopped, what alarmed."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec import Struct
+
+from gateway.features.history.reading import Place, SessionReading, Tokens
+
+MOST_PLACES = 10
+
+
+class Sums(Struct, kw_only=True):
+    """Sums over sessions. `unpriced`: tokens of calls whose price is unknown."""
+
+    sessions: int = 0
+    steps: int = 0
+    tokens: Tokens = Tokens()
+    usd: float = 0.0
+    unpriced: int = 0
+
+
+class PlaceToLook(Struct, frozen=True, kw_only=True):
+    """A place and the session that it is in."""
+
+    session: SessionReading
+    place: Place
+
+
+class ReadSessions(Struct, kw_only=True):
+    """The sessions that were read: their number by agent, and the sub-agents apart. `copies`:
+    sessions whose calls are all in another session, too (a resumed session's copy). `unread`: lines
+    that were not read, by reason. Times are seconds of the epoch."""
+
+    agents: dict[str, int] = {}
+    sub_agents: int = 0
+    copies: int = 0
+    started: float | None = None
+    ended: float | None = None
+    lines: int = 0
+    unread: dict[str, int] = {}
+
+
+class Acts(Struct, kw_only=True):
+    """Number of each act of the person."""
+
+    interrupts: int = 0
+    rejects: int = 0
+    said: int = 0
+
+
+class Summary(Struct, kw_only=True):
+    """The contents of the first screen. `parts`: sums by `project`, `model` and `week`.
+    `unpriced`: models without a known price. `alarmed`: sessions with an alarm; `alarms`: their
+    number by monitor; `places`: alarms, then acts, the newest first."""
+
+    total: Sums = msgspec.field(default_factory=Sums)
+    parts: dict[str, dict[str, Sums]] = {}
+    unpriced: set[str] = set()
+    read: ReadSessions = msgspec.field(default_factory=ReadSessions)
+    acts: Acts = msgspec.field(default_factory=Acts)
+    alarmed: int = 0
+    alarms: Counter[str] = msgspec.field(default_factory=Counter)
+    places: list[PlaceToLook] = []
+
+
+def summarise(readings: Iterable[SessionReading]) -> Summary:
+    """The summary of sessions. A call that several files hold a copy of counts once, in the session
+    that began first."""
+    summary = Summary(parts={"project": {}, "model": {}, "week": {}})
+    seen: set[str] = set()
+    for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
+        fresh = _add_calls(summary, reading, seen)
+        if reading.calls and not fresh:
+            summary.read.copies += 1
+            continue
+        _add_session(summary, reading)
+        summary.alarmed += bool(reading.alarms)
+        summary.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
+        first = min(fresh, default=0)  # the steps before it are another session's
+        own = sorted((p for p in reading.places if p.step >= first), key=lambda p: p.step)
+        summary.places += [PlaceToLook(session=reading, place=place) for place in own]
+    summary.places.reverse()
+    summary.places.sort(key=lambda each: not each.place.alarmed)
+    del summary.places[MOST_PLACES:]
+    return summary
+
+
+def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set[int]:
+    """Add the calls that no earlier session had; their steps."""
+    fresh = set()
+    met: set[tuple[str, str]] = set()
+    for call in reading.calls:
+        if call.key:
+            if call.key in seen:
+                continue
+            seen.add(call.key)
+        fresh.add(call.step)
+        at = call.at if call.at is not None else reading.started
+        names = {"project": reading.place, "model": call.model or "unknown", "week": week_of(at)}
+        rows = [(n, summary.parts[n].setdefault(name, Sums())) for n, name in names.items()]
+        rows.append(("total", summary.total))
+        for kind, sums in rows:
+            sums.steps += 1
+            sums.tokens = sums.tokens.plus(call.tokens)
+            sums.usd += call.usd or 0.0
+            if call.usd is None:
+                sums.unpriced += call.tokens.total
+            name = names.get(kind, "")
+            if (kind, name) not in met and not reading.parent:
+                met.add((kind, name))
+                sums.sessions += 1
+        if call.usd is None and call.tokens.total:
+            summary.unpriced.add(call.model or "unknown")
+    return fresh
+
+
+def _add_session(summary: Summary, reading: SessionReading) -> None:
+    read = summary.read
+    acts = summary.acts
+    if reading.parent:
+        read.sub_agents += 1
+    else:
+        read.agents[reading.agent] = read.agents.get(reading.agent, 0) + 1
+    for moment in (reading.started, reading.ended):
+        if moment is not None:
+            read.started = min(read.started or moment, moment)
+            read.ended = max(read.ended or moment, moment)
+    read.lines += reading.lines
+    for reason, count in reading.reasons.items():
+        read.unread[reason] = read.unread.get(reason, 0) + count
+    acts.interrupts += reading.acts("interrupt")
+    acts.rejects += reading.acts("reject")
+    acts.said += reading.acts("message")
+
+
+def week_of(moment: float | None) -> str:
+    """The Monday of the week of a time, as an ISO date; "unknown" without a time."""
+    if moment is None:
+        return "unknown"
+    day = datetime.fromtimestamp(moment, UTC).date()
+    return (day - timedelta(days=day.weekday())).isoformat()
+
+
+def largest(rows: dict[str, Sums], most: int) -> Sequence[tuple[str, Sums]]:
+    """The rows that cost most, then those with most tokens; the rest as one row."""
+    ordered = sorted(rows.items(), key=lambda r: (r[1].usd, r[1].tokens.total), reverse=True)
+    shown = ordered[:most]
+    rest = ordered[most:]
+    if rest:
+        sums = Sums()
+        for _, each in rest:
+            sums.sessions += each.sessions
+            sums.steps += each.steps
+            sums.tokens = sums.tokens.plus(each.tokens)
+            sums.usd += each.usd
+            sums.unpriced += each.unpriced
+        shown.append((f"{len(rest)} more", sums))
+    return shown

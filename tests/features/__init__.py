@@ -1,0 +1,1 @@
+"""Tests of what a single feature does, in a folder named like the feature."""
