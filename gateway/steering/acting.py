@@ -11,10 +11,11 @@ from gateway.steering.monitors import Readings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActSettings:
-    """Settings of the section `steering` that decide about a call. `token_budget`: tokens that a
-    run is expected to need. Raises ValueError: a value out of range."""
+    """Settings of the section `steering` that decide about a call. Raises ValueError: a value out
+    of range."""
 
-    token_budget: int | None = None
+    token_budget: int | None = None  # tokens a run is expected to need, at least 1; None = unknown
+    # after the budget: `wrap_up` asks the agent to hand over its work
     budget_action: Literal["none", "wrap_up"] = "none"
 
     def __post_init__(self) -> None:
@@ -25,16 +26,15 @@ class ActSettings:
 
 
 class ActionSignal(Struct, frozen=True, kw_only=True):
-    """The state and readings that decide about the actions on a call: the run's, or drawn ones.
-    `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
-    `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
-    `strikes`: a failure was repeated in spite of advice, and the run has not recovered."""
+    """The state and readings that decide about the actions on a call: the run's own, or random ones
+    in the control arm of an experiment."""
 
-    state: FSMState
-    readings: Readings | None = None
-    at_risk: bool | None = None
-    severity: int = 0
-    waits: bool = False
+    state: FSMState  # after the newest scored step
+    readings: Readings | None = None  # of the newest step; None without monitors
+    at_risk: bool | None = None  # set by the control arm: act or not; None = the readings decide
+    severity: int = 0  # of the alarm, 0 (none) to 3
+    waits: bool = False  # the newest step only waits for something, such as a job
+    # a failure was repeated in spite of advice, and the run has not recovered
     strikes: bool = False
 
 

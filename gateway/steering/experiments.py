@@ -25,15 +25,17 @@ ARMS = ("on", "random", "shadow", "off")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSettings:
-    """The running experiment; an empty `id` means none. `arms` maps on, random, shadow and off to
-    their share of the units, relative to the sum. `random_routing_share`, `random_guidance_share`:
-    the shares of scored steps, in [0, 1], on which the arm `random` uses a hard state's model, and
-    injects guidance; defaults: docs/experiments.md. Raises ValueError: unknown arm, no share above
-    0, or a share out of range."""
+    """The running experiment. Raises ValueError: unknown arm, no share above 0, or a share out of
+    range."""
 
-    id: str = ""
+    id: str = ""  # name of the experiment; empty = none runs
+    # share of the units per arm (on, random, shadow, off), relative to their sum
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
+    # share of scored steps, in [0, 1], on which the arm `random` uses a hard state's model; source
+    # of the default: docs/experiments.md
     random_routing_share: float = 0.09
+    # share of scored steps, in [0, 1], on which the arm `random` injects guidance; source of the
+    # default: docs/experiments.md
     random_guidance_share: float = 0.009
 
     def __post_init__(self) -> None:
@@ -60,13 +62,12 @@ def assign(settings: ExperimentSettings, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeOfRuns:
-    """Runs of a tenant, a client's program (in lower case) and a project, empty for any; `mode`:
-    the one that an operator gave them."""
+    """A mode that an operator gave to some runs. Empty fields match any run."""
 
-    tenant: str = ""
-    client: str = ""
-    project: str = ""
-    mode: str = ""
+    tenant: str = ""  # owner of the runs
+    client: str = ""  # the agent's program, in lower case
+    project: str = ""  # the working folder or repository that the client names
+    mode: str = ""  # on, shadow or off; empty = no mode is given
 
     @property
     def words(self) -> str:
@@ -82,19 +83,18 @@ class ModeOfRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pilot:
-    """A comparison of `on` and `shadow` by a fair coin per unit, declared in the store. `windows`:
-    beginnings and ends of the times in which units are drawn, until `most` runs have an outcome;
-    units that begin between them are in `shadow`. `over`: stopped, or a mode was applied.
-    `applied`: the modes given after this pilot and earlier ones, the newest first. `salt`: a part
-    of the draws that no key of a gateway reads, so that nobody knows an arm before it is drawn."""
+    """A comparison of `on` and `shadow` by a fair coin per unit, declared in the store."""
 
-    id: str
-    runs: ModeOfRuns
+    id: str  # unique among all pilots; part of every draw
+    runs: ModeOfRuns  # the runs that take part
+    # (begin, end) in epoch seconds between which units are drawn; end None = still open. Units that
+    # begin between two windows are in `shadow`.
     windows: tuple[tuple[float, float | None], ...]
-    most: int
-    over: bool = False
+    most: int  # runs with an outcome after which no further unit is drawn
+    over: bool = False  # the pilot was stopped, or a mode was applied
+    # modes given after this pilot and earlier ones, newest first
     applied: tuple[ModeOfRuns, ...] = ()
-    salt: str = ""
+    salt: str = ""  # secret part of the draws, so that nobody knows an arm before it is drawn
 
     @property
     def draws(self) -> bool:
@@ -128,23 +128,22 @@ def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
 
 
 class ActionSignals(Struct, frozen=True, kw_only=True):
-    """The signals that decide about routing and about guidance; `reasons`: what was drawn."""
+    """The signals that decide about one call."""
 
-    routing: ActionSignal
-    guidance: ActionSignal
-    reasons: tuple[str, ...] = ()
+    routing: ActionSignal  # decides about the model
+    guidance: ActionSignal  # decides about texts
+    reasons: tuple[str, ...] = ()  # what was drawn, for the record; empty outside the control arm
 
 
 class RandomArm(Struct, frozen=True, kw_only=True):
-    """The control arm for one unit: random draws in place of the run's signals. The shares are
-    those of the scored steps, in [0, 1], on which each action is taken. The same unit and step get
-    the same draw after a restart and on every replica. Routing and guidance use the same draw, so
-    that the rarer one acts only on steps on which the other acts too."""
+    """The control arm for one unit: random draws in place of the run's signals. The same unit and
+    step get the same draw after a restart and on every replica. Routing and guidance use the
+    same draw, so that the rarer one acts only on steps on which the other acts too."""
 
-    experiment: str
-    unit: str = ""
-    routing_share: float
-    guidance_share: float
+    experiment: str  # id of the experiment; part of every draw
+    unit: str = ""  # the conversation, or what the client names to be drawn together
+    routing_share: float  # share of scored steps, in [0, 1], that are routed like hard ones
+    guidance_share: float  # share of scored steps, in [0, 1], that may get guidance
 
     def signals(
         self, step: int, found: ActionSignal, weights: Mapping[str, float]

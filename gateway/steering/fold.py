@@ -31,18 +31,16 @@ from gateway.wire.echo import OWN_ANSWER
 
 
 class StepOutcome(Struct, frozen=True, kw_only=True):
-    """The result of scoring one step. `index` counts the scored steps of run `run` from 1 (the
-    first call, before any step, is 0); `difficulty` is the score, in [0, 1], and `reason` says why;
-    `state`: after it; `severity` of the alarm, 0 to 3."""
+    """The result of scoring one step."""
 
-    run: int
-    index: int
-    difficulty: float
-    reason: str = ""
-    state: FSMState
-    readings: Readings
-    severity: int
-    observed: LedgerStep
+    run: int  # number of the run in its conversation, from 0
+    index: int  # scored steps of the run so far, from 1; the first call, before any step, is 0
+    difficulty: float  # score in [0, 1]; 1 is hardest
+    reason: str = ""  # why the score is what it is, in words; empty for scorers that give none
+    state: FSMState  # after this step
+    readings: Readings  # the monitors' scores after this step
+    severity: int  # of the alarm, 0 (none) to 3
+    observed: LedgerStep  # the step as the ledger of tries describes it
 
     @property
     def step(self) -> Step:
@@ -59,13 +57,13 @@ QUIET_STEPS = 3  # steps without an alarm that end it
 
 
 class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
-    """The part of a run's state that is stored and survives a compacted transcript. `history`: the
-    difficulty scores that transitions can depend on; `steps`: scored steps so far."""
+    """The part of a run's state that is stored and survives a compacted transcript."""
 
-    run: int = 0
-    state: FSMState = FSMState.INIT
+    run: int = 0  # number of the run in its conversation, from 0
+    state: FSMState = FSMState.INIT  # after the newest scored step
+    # the newest difficulty scores: as many as a transition can depend on
     history: tuple[float, ...] = ()
-    steps: int = 0
+    steps: int = 0  # scored steps so far
 
 
 class _Windows:
@@ -220,11 +218,11 @@ def _clamp(score: float) -> float:
 
 
 class _Start(Struct, frozen=True):
-    """Begin of a fold: the run before it, messages that are not scored, steps that led to it."""
+    """The point at which a fold begins."""
 
-    base: RunSnapshot
-    offset: int
-    earlier: Sequence[Step]
+    base: RunSnapshot  # the run as it was stored before the first message of this transcript
+    offset: int  # messages at the beginning that are not scored again
+    earlier: Sequence[Step]  # steps that led to `base`, oldest first; empty when they are not known
 
 
 class ConversationFold:

@@ -40,22 +40,22 @@ HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FSMSettings:
-    """Thresholds in [0, 1], windows in scored steps.
+    """Thresholds and windows of the state machine.
 
-    `skip_exit`: what follows SKIP on a score that neither leaves nor confirms it. `hold` stays in
-    SKIP, `demote` returns to SLOW, `absorb` stays in SKIP until the run ends, whatever the score.
+    Raises: ValueError: a window below 1, a threshold or margin outside [0, 1], thresholds not in
+    order. Source: reference section 3.
+    """
 
-    Raises:
-        ValueError: a window below 1, a threshold or margin outside [0, 1], thresholds not in order.
-    Source: reference section 3."""
-
-    fast_threshold: float = 0.2
-    slow_threshold: float = 0.6
-    skip_threshold: float = 0.85
+    fast_threshold: float = 0.2  # in [0, 1]; a score below it is easy
+    slow_threshold: float = 0.6  # in [0, 1]; a score above it is hard
+    skip_threshold: float = 0.85  # in [0, 1]; a score above it is very hard
+    # in [0, 1]: by how much a score must pass a threshold to undo its state
     hysteresis_margin: float = 0.1
-    fast_window: int = 6
-    slow_window: int = 5
-    skip_window: int = 35
+    fast_window: int = 6  # easy scores in a row that make a run FAST
+    slow_window: int = 5  # hard scores in a row that make a run SLOW
+    skip_window: int = 35  # very hard scores in a row that bring a SLOW run into SKIP
+    # what follows SKIP on a score that neither leaves nor confirms it: `hold` stays, `demote`
+    # returns to SLOW, `absorb` stays until the run ends whatever the score
     skip_exit: SkipExit = "hold"
 
     def __post_init__(self) -> None:

@@ -19,14 +19,16 @@ RunBoundary = Literal["settled_answer", "final_answer", "never"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The settings that the decisions depend on; an equal policy gives equal decisions in a replay.
-    `run_boundary`: `final_answer` ends a run where an assistant message without a call is followed
-    by a user message; `settled_answer` does so unless that message asks the user something; `never`
-    keeps a conversation in one run. Source of the default: docs/evidence.md. Raises ValueError:
-    unknown run boundary."""
+    Raises ValueError: unknown run boundary."""
 
-    fsm: FSMSettings = field(default_factory=FSMSettings)
+    fsm: FSMSettings = field(default_factory=FSMSettings)  # thresholds and windows of the states
+    # which scorer scores a step
     difficulty: DifficultySettings = field(default_factory=DifficultySettings)
+    # suite, weights and thresholds of the alarms
     monitors: MonitorSettings = field(default_factory=MonitorSettings)
+    # `final_answer` ends a run where an assistant message without a call is followed by a user
+    # message; `settled_answer` does so unless that message asks the user something; `never` keeps a
+    # conversation in one run. Source of the default: docs/evidence.md
     run_boundary: RunBoundary = "settled_answer"
 
     def __post_init__(self) -> None:

@@ -18,23 +18,20 @@ Serves = Callable[[str], str | None]  # model name -> why it cannot serve the re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """Chooser of the model, dwell time on it, and when a run gets another one at once.
+    """How the model is chosen, how long a run stays on it, and when it gets another one at once."""
 
-    `policy`: `states` = the difficulty state; `learned` = the outcomes of the workload's runs
-    (docs/routing.md). `regret`: points of success, 0 to 100, by which the chosen model may be worse
-    than the best; `explore`: share of a workload's runs, in [0, 1], whose model is drawn.
-    `refresh_s`: how often outcomes are counted and read.
-    `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
-    each switch loses the provider's prompt cache. `rest_calls`: calls of the conversation for which
-    a routed model that refused a call is not used. `escalate_at_severity`: severity, 1 to 3, from
-    which an alarm is routed like SLOW at once; 0 = never."""
-
+    # `states` = the difficulty state; `learned` = the outcomes of the workload's runs
+    # (docs/routing.md)
     policy: PolicyName = "states"
-    regret: float = 3.0
-    explore: float = 0.05
-    refresh_s: float = 30.0
+    regret: float = 3.0  # points of success, 0 to 100, that the chosen model may be below the best
+    explore: float = 0.05  # share of a workload's runs, in [0, 1], whose model is drawn
+    refresh_s: float = 30.0  # seconds between two counts of outcomes
+    # steps on a model before that of an easier state may replace it, because each switch loses the
+    # provider's prompt cache
     min_dwell_steps: int = 0
+    # calls of a conversation for which a routed model that refused is not used
     rest_calls: int = 20
+    # severity, 1 to 3, from which an alarm is routed like SLOW at once; 0 = never
     escalate_at_severity: int = 2
 
     def __post_init__(self) -> None:
@@ -52,11 +49,12 @@ class RoutingSettings:
 
 
 class Routes(Struct, frozen=True, kw_only=True):
-    """State -> model: `by_state` for all requested names, `by_model` in its place for single ones.
-    Keys are any of FAST, NORMAL, SLOW, SKIP; a state without an entry keeps the requested model.
-    Raises ValueError: a key is not a routed state, or a model name is empty."""
+    """The models of the states. A state without an entry keeps the requested model. Raises
+    ValueError: a key is not a routed state, or a model name is empty."""
 
+    # model per state (FAST, NORMAL, SLOW, SKIP), for all requested names
     by_state: Mapping[str, str] = {}
+    # the same per requested name; replaces `by_state` for that name
     by_model: Mapping[str, Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
@@ -74,19 +72,19 @@ class Routes(Struct, frozen=True, kw_only=True):
 
 
 class ModelPin(Struct, frozen=True, kw_only=True, array_like=True):
-    """The model a run is on, the state that selected it, and the run's step at which that was."""
+    """The model a run is on."""
 
-    model: str
-    state: FSMState
-    since_step: int
+    model: str  # as it is asked upstream
+    state: FSMState  # the state that selected it
+    since_step: int  # scored steps of the run when it was selected
 
 
 class RoutedModel(Struct, frozen=True, kw_only=True):
-    """The model to request, the run's pin afterwards, and why it is not the model of the state."""
+    """The model to request."""
 
-    model: str
-    pin: ModelPin | None
-    reasons: tuple[str, ...] = ()
+    model: str  # as it is asked upstream
+    pin: ModelPin | None  # the run's pin afterwards; None while it has the requested model
+    reasons: tuple[str, ...] = ()  # why it is not the model of the state; empty when it is
 
 
 def choose(

@@ -44,28 +44,27 @@ _DIGITS = 4  # of the probabilities that are logged
 
 
 class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
-    """Finished runs of one workload on one model, by outcome: `solved` and `failed`, 0 or more.
-    Earlier outcomes fade, so that neither is a whole number."""
+    """Finished runs of one workload on one model. Earlier outcomes fade, so that neither number is
+    whole."""
 
-    solved: float = 0
-    failed: float = 0
+    solved: float = 0  # runs that succeeded, 0 or more
+    failed: float = 0  # runs that failed, 0 or more
 
 
 NO_OUTCOMES = WorkloadPrior()
 
 
 class WorkloadRates(Struct, frozen=True, kw_only=True):
-    """Knowledge of a run's workload when the run is decided. `key` of the workload and the id of
-    the run decide whether and what the run explores. `outcomes` of the workload's runs by the model
-    they began on; `elsewhere`: of the tenant's other workloads. `prices` in US dollars for one step
-    of an average run, where known. `chosen`: the model by a published policy, under which nothing
-    is explored, "" for a workload that it does not name; None without such a policy."""
+    """What is known of a run's workload when its model is decided."""
 
-    key: str
-    run: str
-    outcomes: Mapping[str, WorkloadPrior] = {}
-    elsewhere: Mapping[str, WorkloadPrior] = {}
+    key: str  # of the workload: client, tools and requested model; seeds the draws
+    run: str  # id of the run; with `key` it decides whether and what the run explores
+    outcomes: Mapping[str, WorkloadPrior] = {}  # of the workload's runs, by the model they began on
+    elsewhere: Mapping[str, WorkloadPrior] = {}  # of the tenant's other workloads, by model
+    # US dollars for one step of an average run, by model, where known
     prices: Mapping[str, float] = {}
+    # model by a published policy, under which nothing is explored; "" for a workload that it does
+    # not name; None without such a policy
     chosen: str | None = None
 
     def rate(self, model: str) -> float:
@@ -103,17 +102,14 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
 
 
 class RunChoice(Struct, frozen=True, kw_only=True):
-    """The model a run began on, and how it was chosen. `default`: the model of the states.
-    `probabilities` of each candidate under the policy; they add up to 1. `chances` of success by
-    model, in (0, 1). `explored`: by chance. `learned` is false for a run of which nothing was
-    known: its states decide."""
+    """The model a run began on, and how it was chosen."""
 
-    model: str
-    default: str
-    probabilities: Mapping[str, float] = {}
-    chances: Mapping[str, float] = {}
-    explored: bool = False
-    learned: bool = True
+    model: str  # as it is asked upstream
+    default: str  # the model that the states would have chosen
+    probabilities: Mapping[str, float] = {}  # of each candidate under the policy; they add up to 1
+    chances: Mapping[str, float] = {}  # of success by model, in (0, 1)
+    explored: bool = False  # the model was drawn by chance
+    learned: bool = True  # False for a run of which nothing was known: its states decide
 
     @property
     def reason(self) -> str:
@@ -235,14 +231,15 @@ def escalate(
 
 
 class LearnedRouting(Struct, frozen=True, kw_only=True):
-    """The learned policy for one call; `models`: all candidates."""
+    """The learned policy for one call."""
 
-    rates: WorkloadRates
+    rates: WorkloadRates  # what is known of the run's workload
+    # all candidates with their place by cost, used where a price is unknown
     models: Mapping[str, int]
-    requested: str
-    regret: float
-    explore: float
-    serves: Serves | None = None
+    requested: str  # the model that the client named
+    regret: float  # points of success, 0 to 100, that the chosen model may be below the best
+    explore: float  # share of the workload's runs, in [0, 1], whose model is drawn
+    serves: Serves | None = None  # why a model cannot serve the request; None = every model can
 
     def decide(
         self,

@@ -53,29 +53,31 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothi
 
 
 class SteeringRules(Struct, frozen=True, kw_only=True):
-    """The settings that decide about a call. `on_trouble`: the strongest act on a failure that is
-    repeated in spite of advice."""
+    """The settings that decide about a call."""
 
-    policy: Policy = field(default_factory=Policy)
-    routes: Routes = field(default_factory=Routes)
+    policy: Policy = field(default_factory=Policy)  # what scores a step and fires a monitor
+    routes: Routes = field(default_factory=Routes)  # models of the states
+    # how a model is chosen among them
     routing: RoutingSettings = field(default_factory=RoutingSettings)
-    acting: ActSettings = field(default_factory=ActSettings)
+    acting: ActSettings = field(default_factory=ActSettings)  # token budget of a run
+    # the strongest act on a failure that is repeated in spite of advice
     on_trouble: ActName = DEFAULT_ACT
-    etraces: EtraceSettings = field(default_factory=EtraceSettings)
+    etraces: EtraceSettings = field(default_factory=EtraceSettings)  # look-ups of patterns
+    # where guidance is placed, and how long it stays
     injection: InjectionSettings = field(default_factory=InjectionSettings)
-    lessons: LessonSettings = field(default_factory=LessonSettings)
+    lessons: LessonSettings = field(default_factory=LessonSettings)  # limits of what was learned
 
 
 class RunMemory(Struct, frozen=True, kw_only=True):
-    """The part of a run's state that cannot be derived from its transcript. `tokens`: input and
-    output of the run's calls so far, as upstreams reported them. `choice`: of the learned
-    policy, made when the run began. `trouble`: what was said and done about its alarms."""
+    """The part of a run's state that cannot be derived from its transcript."""
 
-    guidance: GuidanceState = field(default_factory=GuidanceState)
+    guidance: GuidanceState = field(default_factory=GuidanceState)  # what was injected and when
+    # the model that the run is on; None while it has the requested one
     pinned_model: ModelPin | None = None
-    tokens: int = 0
+    tokens: int = 0  # input and output of the run's calls so far, as upstreams reported them
+    # of the learned policy, made when the run began; None without that policy
     choice: RunChoice | None = None
-    trouble: Trouble = Trouble()
+    trouble: Trouble = Trouble()  # what was said and done about the run's alarms
 
     def next_run(self) -> RunMemory:
         """The memory with which the conversation's next run begins."""
@@ -94,15 +96,13 @@ class RunMemory(Struct, frozen=True, kw_only=True):
 
 
 class RunPosition(Struct, frozen=True, kw_only=True):
-    """The state of a run at the time of a decision. `step`: scored steps so far, 0 on the first
-    call; `latest`: the newest of them, if it is in memory; `recent`: the newest steps, oldest
-    first."""
+    """The state of a run at the time of a decision."""
 
-    run: int
-    step: int
-    state: FSMState
-    latest: StepOutcome | None = None
-    recent: Sequence[Step] = ()
+    run: int  # number of the run in its conversation, from 0
+    step: int  # scored steps so far, 0 on the first call
+    state: FSMState  # after the newest scored step
+    latest: StepOutcome | None = None  # the newest scored step; None when it is not in memory
+    recent: Sequence[Step] = ()  # the newest steps, oldest first
 
     @classmethod
     def of(cls, run: RunFold) -> RunPosition:
@@ -124,32 +124,28 @@ class RunPosition(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """Wishes of budgets: a reason to hand over the work, and a cheaper model; empty for none."""
+    """Wishes of the budgets that a call counts on."""
 
-    wrap_up: str = ""
-    cheaper: str = ""
+    wrap_up: str = ""  # reason to ask for a hand-over; "" for none
+    cheaper: str = ""  # name of a cheaper model to use; "" for none
 
 
 NO_ADVICE = Advice()
 
 
 class CallFacts(Struct, frozen=True, kw_only=True):
-    """The facts about the call that a decision depends on.
+    """The facts about the call that a decision depends on."""
 
-    `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
-    model of the same request when it was sent before; a retry uses it again. `gates`: the least
-    similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
-    belongs to. `tools`: gives the names of the tools that the request offers. `advice` of its
-    budgets. `rates`: what is known of the run's workload; None = nothing."""
-
-    requested: str
-    serves: Serves | None = None
+    requested: str  # the model that the client named
+    serves: Serves | None = None  # why a model cannot serve the request; None = every model can
+    # the model of the same request when it was sent before; a retry uses it again
     repeats_model: str | None = None
-    gates: Gates = NO_LIBRARY
-    arm: RandomArm | None = None
+    gates: Gates = NO_LIBRARY  # least similarity of a match, for the pattern library's embedder
+    arm: RandomArm | None = None  # the control arm that the call belongs to; None outside it
+    # gives the names of the tools that the request offers
     tools: Callable[[], Sequence[str]] = tuple
-    advice: Advice = NO_ADVICE
-    rates: WorkloadRates | None = None
+    advice: Advice = NO_ADVICE  # of the budgets that the call counts on
+    rates: WorkloadRates | None = None  # what is known of the run's workload; None = nothing
 
 
 Found = Mapping[Tier, Sequence[PatternMatch]]
@@ -157,26 +153,24 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """The model to request, and the look-ups that the decision on guidance needs. `lessons`: what
-    to look up among the lessons, None for nothing. `act`: on trouble that goes on in spite of
-    advice; `trouble`: the memory after it."""
+    """The model to request, and the look-ups that the decision on guidance needs."""
 
-    signals: ActionSignals
-    routed: RoutedModel
-    plan: Plan
-    lessons: LessonQuery | None = None
-    act: Act = Act()
-    trouble: Trouble = Trouble()
-    choice: RunChoice | None = None
-    reasons: tuple[str, ...] = ()
+    signals: ActionSignals  # the run's, or those drawn for the control arm
+    routed: RoutedModel  # the model, and why
+    plan: Plan  # patterns to look up, and the monitor text that is due
+    lessons: LessonQuery | None = None  # what to look up among the lessons; None for nothing
+    act: Act = Act()  # on trouble that goes on in spite of advice
+    trouble: Trouble = Trouble()  # the memory of the trouble after this call
+    choice: RunChoice | None = None  # of the learned policy; None without it
+    reasons: tuple[str, ...] = ()  # what was decided and why, for the record
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The actions on a call, and the memory of the run afterwards."""
+    """The actions on a call."""
 
-    proposal: Proposal
-    decided: Decided
-    memory: RunMemory
+    proposal: Proposal  # the model, and what was looked up
+    decided: Decided  # the guidance
+    memory: RunMemory  # the run's, after this call
 
     @property
     def model(self) -> str:

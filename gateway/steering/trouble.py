@@ -19,11 +19,10 @@ HELD: tuple[ActName, ...] = ("ask", "end")
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """The act on the second strikes at one step. `name`: the act, "" for none; `alarms`: the
-    second strikes."""
+    """The act on the second strikes at one step."""
 
-    name: ActName | Literal[""] = ""
-    alarms: tuple[Alarm, ...] = ()
+    name: ActName | Literal[""] = ""  # "" when nothing is done
+    alarms: tuple[Alarm, ...] = ()  # the second strikes
 
     @property
     def sentence(self) -> str:
@@ -46,12 +45,12 @@ class Act(Struct, frozen=True, kw_only=True):
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
-    """The trouble that a run remembers. `advised`: step of the first text, by the entry of the
-    ledger; `acted`: step of the act, by entry; `routed`: the step from which the run has the model
-    for SLOW, None while it has not."""
+    """The trouble that a run remembers."""
 
+    # step of the first text about an entry of the ledger, by the entry's key
     advised: Mapping[str, int] = {}
-    acted: Mapping[str, int] = {}
+    acted: Mapping[str, int] = {}  # step of the act on an entry, by the entry's key
+    # step from which the run has the model for SLOW; None while it has not
     routed: int | None = None
 
     def strikes(self, alarms: Iterable[Alarm], step: int) -> tuple[Alarm, ...]:

@@ -76,45 +76,40 @@ _PLUMBING = re.compile(
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """Kind of a call: it shows content, files may differ afterwards, it lets time pass, its success
-    makes the state of the files a good one (a test, a commit), it only asks, it writes a plan, it
-    may change something that is no file."""
+    """The kind of a call. One call may be of several kinds."""
 
-    reads: bool
-    changes: bool
-    waits: bool
-    settles: bool
-    looks_up: bool
-    plans: bool = False
-    acts: bool = False
+    reads: bool  # it shows content of files or pages
+    changes: bool  # files may differ afterwards
+    waits: bool  # it only lets time pass
+    settles: bool  # its success makes the state of the files a good one: a test, a commit
+    looks_up: bool  # it only asks, such as a search
+    plans: bool = False  # it writes a list of what is to be done
+    acts: bool = False  # it may change something that is no file, such as a record behind an API
 
 
 class ReadCall(Struct, frozen=True, kw_only=True):
-    """A tool call, read. `operation`: the tool, with its sub-command or, for a shell, the program
-    it starts; `canonical`: the arguments' text, whatever their order and spacing; `program`: what
-    is executed or None; `span`: the file and the first and last line that it shows, if they are
-    stated."""
+    """A tool call, read."""
 
-    operation: str
-    canonical: str
-    question: Question
-    program: str | None
-    effect: Effect
-    edits: tuple[Edit, ...]
+    operation: str  # the tool with its sub-command; for a shell the program that it starts
+    canonical: str  # the arguments' text, equal whatever their order and spacing
+    question: Question  # the arguments, read only when another call is compared with this one
+    program: str | None  # what is executed; None when nothing is
+    effect: Effect  # what the call does to files and to the run
+    edits: tuple[Edit, ...]  # changes of files that the arguments state; empty when they state none
+    # (file, first line, last line) that it shows; None when not stated
     span: tuple[str, int, int] | None = None
 
 
 class _Tool(Struct, frozen=True, kw_only=True):
-    """Facts from a tool's name. `shell`: it runs commands; `names_shell`: it may run one; `plans`:
-    it writes a list of what is to be done; `types`: it sends input to a program that runs."""
+    """Facts from a tool's name alone."""
 
-    shell: bool
-    names_shell: bool
-    plans: bool
-    types: bool
-    tests: bool
-    waits: bool
-    settles: bool
+    shell: bool  # it runs command lines
+    names_shell: bool  # its name sounds like a shell; the arguments decide
+    plans: bool  # it writes a list of what is to be done
+    types: bool  # it sends input to a program that already runs
+    tests: bool  # it runs tests
+    waits: bool  # it lets time pass
+    settles: bool  # its success makes the state of the files a good one
 
 
 @remembered

@@ -149,11 +149,11 @@ PATCH_CHARS = 262_144
 
 
 class Edit(Struct, frozen=True, kw_only=True):
-    """One change of one file; `old` and `new` are digests, 0 when the call did not state them."""
+    """One change of one file."""
 
-    path: str
-    old: int
-    new: int
+    path: str  # as the call wrote it
+    old: int  # digest of the text taken out; 0 when the call did not state it
+    new: int  # digest of the text put in; 0 when the call did not state it
 
 
 def _edit(path: str, old: str, new: str) -> Edit:

@@ -37,25 +37,22 @@ _PASSES = re.compile(  # faults of the moment
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """One failed call. `kind`: of `failure_kinds.toml`, else `error` or `empty`; `head`: the tool,
-    or the program that a shell ran; `words`: of the tool's complaint, without names, numbers and
-    quotations."""
+    """One failed call."""
 
-    key: str
-    kind: str
-    head: str
-    words: str
-    call: ReadCall
+    key: str  # under which lessons about this failure are stored
+    kind: str  # a kind of `failure_kinds.toml`, else `error` or `empty`
+    head: str  # the tool, or the program that a shell ran
+    words: str  # of the tool's complaint, without names, numbers and quotations
+    call: ReadCall  # the call that failed
 
 
 class CallReading(Struct, frozen=True, kw_only=True):
-    """One call for learning, and its failure or None. `transient`: it failed, or waits, for a
-    reason that passes: that is no lesson."""
+    """One call as learning reads it."""
 
-    call: ReadCall
-    head: str
-    failure: Failure | None
-    transient: bool
+    call: ReadCall  # its operation, arguments and effect
+    head: str  # the tool, or the program that a shell ran
+    failure: Failure | None  # None when the call did not fail
+    transient: bool  # it failed or waits for a reason that passes, which is no lesson
 
 
 def read_action(action: Action) -> CallReading:

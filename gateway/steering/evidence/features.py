@@ -62,34 +62,32 @@ _RETRACTION = re.compile(
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The result of a call: `result`, see `sameness`; `words`, a bounded vocabulary; `asked`, words
-    of the call that a short answer may echo; whether it is empty, is to come later, asks to retry,
-    says no, comes from the user, who turned the call down, or says that the call was not made
-    because another one of its batch failed."""
+    """The result of a call."""
 
-    result: int
-    words: frozenset[str]
-    asked: frozenset[str]
-    empty: bool
-    pending: bool
-    transient: bool
-    negative: bool
-    by_user: bool = False
-    cancelled: bool = False
+    result: int  # digest of the result, equal for the same result: see `sameness`
+    words: frozenset[str]  # of its opening, at most RESULT_WORDS, to compare two results
+    asked: frozenset[str]  # words of the call that a short answer may echo
+    empty: bool  # it holds nothing but blanks or a phrase for "nothing"
+    pending: bool  # the result is to come later
+    transient: bool  # it asks to try again
+    negative: bool  # it says no: not found, not possible
+    by_user: bool = False  # it is from the user, who turned the call down
+    cancelled: bool = False  # the call was not made, because another one of its batch failed
 
 
 class ActionFacts(Struct, frozen=True, kw_only=True):
-    """One tool call and its result. `call`: digest of operation and arguments; `program`: digest of
-    what is executed; `failure`: the signature of a reported failure; `span`: as in `ReadCall`."""
+    """One tool call and its result."""
 
-    operation: str
-    call: int
-    question: Question
-    program: int | None
-    effect: Effect
-    edits: tuple[Edit, ...]
-    answer: Answer
+    operation: str  # the tool with its sub-command; for a shell the program that it starts
+    call: int  # digest of operation and arguments
+    question: Question  # the arguments, read only when another call is compared with this one
+    program: int | None  # digest of what is executed; None when nothing is
+    effect: Effect  # what the call does to files and to the run
+    edits: tuple[Edit, ...]  # changes of files that the arguments state
+    answer: Answer  # facts of the result; an empty one when there is none yet
+    # signature of a reported failure, equal for the same failure; None without one
     failure: str | None
+    # (file, first line, last line) that it shows; None when not stated
     span: tuple[str, int, int] | None = None
 
     @property
@@ -99,20 +97,18 @@ class ActionFacts(Struct, frozen=True, kw_only=True):
 
 
 class StepFacts(Struct, frozen=True, kw_only=True):
-    """One step: its actions, and its thought as digest, vocabulary and counts of words and hedges.
-    `asks`: the step calls nothing and hands the turn to the user; `prompted`, `cue`: as in `Step`;
-    `reminded`: its harness has just reminded the agent that it repeats itself."""
+    """One step, as far as later steps are compared with it."""
 
-    actions: tuple[ActionFacts, ...]
-    thought: int
-    vocabulary: frozenset[str]
-    words: int
-    hedges: int
-    retracts: bool
-    asks: bool
-    prompted: bool
-    cue: Cue = ""
-    reminded: bool = False
+    actions: tuple[ActionFacts, ...]  # the tool calls in the order of the reply
+    thought: int  # digest of the text next to the calls, lower case; holds within one process
+    vocabulary: frozenset[str]  # words of both ends of the thought, see THOUGHT_CHARS
+    words: int  # number of words read of the thought
+    hedges: int  # number of hedging words and phrases in it
+    retracts: bool  # the thought takes back something said earlier
+    asks: bool  # the step calls nothing and hands the turn to the user
+    prompted: bool  # a user message came before the step
+    cue: Cue = ""  # direction that the message before the step gave; "" for none
+    reminded: bool = False  # the agent's harness has just reminded it that it repeats itself
 
 
 def describe(step: Step) -> StepFacts:

@@ -33,15 +33,15 @@ Found = Mapping[Tier, Sequence[PatternMatch]]  # no entry for a tier whose look-
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """One text of a block. `tier` is None for a text without a pattern: a monitor's, or another
-    `source`'s."""
+    """One text of a block of guidance."""
 
-    text: str
-    tier: Tier | None = None
+    text: str  # as rendered for the routed model's family
+    tier: Tier | None = None  # of its pattern; None for a text without a pattern
+    # the pattern and its similarity; None for a text without a pattern
     match: PatternMatch | None = None
-    failure_type: str | None = None
-    severity: int | None = None
-    source: str = "monitor"
+    failure_type: str | None = None  # label of the failure that it answers; None for any
+    severity: int | None = None  # 1 to 3, of a monitor's text; None for others
+    source: str = "monitor"  # who gave a text without a pattern, such as `monitor` or `skip`
 
     @property
     def label(self) -> str:
@@ -52,28 +52,25 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 class LessonDecision(Struct, frozen=True, kw_only=True):
-    """One lesson that fitted a call, and whether it was given. `share`: the probability with which
-    it was to be given; `key`: of the failure that it fitted."""
+    """One lesson that fitted a call, and whether it was given."""
 
-    pattern: Pattern
-    share: float
-    given: bool
-    similarity: float
-    key: str
+    pattern: Pattern  # the lesson
+    share: float  # probability with which it was to be given, in (0, 1]
+    given: bool  # the result of the draw
+    similarity: float  # of its key to the failure's, 1 for the same key
+    key: str  # of the failure that it fitted
 
 
 class Decided(Struct, frozen=True, kw_only=True):
-    """Guidance of a call: new `items` in the block's order, and the bookkeeping after it.
-    `directive`: as in `Plan`; `lessons`: the decisions about lessons, given or not; `candidates`:
-    what the look-ups found, most similar first."""
+    """The guidance of one call, and the run's bookkeeping after it."""
 
-    step: int
-    state: GuidanceState
-    items: tuple[Item, ...] = ()
-    directive: str = ""
-    reasons: tuple[str, ...] = ()
-    lessons: tuple[LessonDecision, ...] = ()
-    candidates: tuple[ETrace, ...] = ()
+    step: int  # newest scored step; FIRST_CALL before there is one
+    state: GuidanceState  # the bookkeeping with this call's guidance counted
+    items: tuple[Item, ...] = ()  # new texts, in the block's order
+    directive: str = ""  # text that is sent with this call only; "" for none
+    reasons: tuple[str, ...] = ()  # what was held back and why
+    lessons: tuple[LessonDecision, ...] = ()  # the decisions about lessons, given or not
+    candidates: tuple[ETrace, ...] = ()  # what the look-ups found, most similar first
 
 
 def decide(

@@ -10,36 +10,36 @@ MessageRole = Literal["system", "developer", "user"]
 
 
 class SystemAppend(Struct, frozen=True, kw_only=True):
-    """Append `texts` as separate blocks to the content of message `index`. Text content grows by a
-    blank line and the text for each; a list of parts by one text part each; content that is absent,
-    null or empty becomes the texts. With `breakpoint` the content becomes parts, and the last part
-    of the client's content gets it as its `cache_control`."""
+    """Append texts as separate blocks to the content of one message. Text content grows by a blank
+    line and the text for each; a list of parts by one text part each; content that is absent,
+    null or empty becomes the texts."""
 
-    index: int
-    texts: tuple[str, ...]
+    index: int  # of the message in the request, from 0
+    texts: tuple[str, ...]  # in their order; each becomes a block of its own
+    # the `cache_control` that the last part of the client's own content gets, so that the provider
+    # caches up to there; None = leave the content's form as it is
     breakpoint: Mapping[str, str] | None = None
 
 
 class InsertSystem(Struct, frozen=True, kw_only=True):
-    """Put a system message with `texts`, blank lines between, before the client's first message."""
+    """Put a system message before the client's first message."""
 
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # in their order, with blank lines between
 
 
 class InsertMessage(Struct, frozen=True, kw_only=True):
-    """Put a message before the client's message `position`; its count of messages = at the end."""
+    """Put a new message between the client's."""
 
-    position: int
-    role: MessageRole
-    text: str
+    position: int  # index of the client's message before which it stands; their count = at the end
+    role: MessageRole  # as on the wire; `developer` for models that know no `system`
+    text: str  # the whole content
 
 
 class AppendToResult(Struct, frozen=True, kw_only=True):
-    """Append `texts` to message `index`, of the user or with results of tools, as `SystemAppend`
-    does."""
+    """Append texts to a message of the user or with results of tools, as `SystemAppend` does."""
 
-    index: int
-    texts: tuple[str, ...]
+    index: int  # of the message in the request, from 0
+    texts: tuple[str, ...]  # in their order; each becomes a block of its own
 
 
 Edit = SystemAppend | InsertSystem | InsertMessage | AppendToResult

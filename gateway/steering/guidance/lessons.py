@@ -35,34 +35,32 @@ SAID = "said"  # begins the keys of lessons that people stated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonSettings:
-    """Limits of lessons. `trials`: whether any is given; `per_call`, `per_run`: most lessons;
-    `max_chars`: of one."""
+    """Limits of lessons."""
 
-    trials: bool = False
-    per_call: int = 2
-    per_run: int = 4
-    max_chars: int = 600
+    trials: bool = False  # lessons may be given at all
+    per_call: int = 2  # most lessons in one call
+    per_run: int = 4  # most lessons in one run
+    max_chars: int = 600  # most characters of one lesson's text
 
 
 class LessonQuery(Struct, frozen=True, kw_only=True):
-    """Keys of failures to look lessons up for, newest first; lessons in `exclude` are not wanted.
-    `unit`: of the draws for the run; `actions`: the newest calls, none at its start; `opening`:
-    gives the messages before its first answer, `own` the request's text."""
+    """What to look up among the lessons for one call."""
 
-    keys: tuple[str, ...]
-    exclude: frozenset[str]
-    unit: str = ""
-    actions: tuple[Action, ...] = ()
+    keys: tuple[str, ...]  # of the run's failures, newest first
+    exclude: frozenset[str]  # ids of lessons that are not wanted, because the run has them
+    unit: str = ""  # seed of the draws: the same one through the run
+    actions: tuple[Action, ...] = ()  # the newest calls; empty at the run's start
+    # gives the messages before the agent's first answer
     opening: Callable[[], Sequence[Any]] = tuple
-    own: Callable[[], str] = str
+    own: Callable[[], str] = str  # gives the text of the newest request
 
 
 class LessonMatch(Struct, frozen=True, kw_only=True):
-    """A lesson that fits; `key`: of the failure that it fits, `similarity` 1 for its own key."""
+    """A lesson that fits a call."""
 
-    pattern: Pattern
-    similarity: float
-    key: str
+    pattern: Pattern  # the lesson
+    similarity: float  # of its key to the failure's, 1 for the same key
+    key: str  # of the failure that it fits
 
 
 def lesson_query(

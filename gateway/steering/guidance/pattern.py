@@ -54,22 +54,20 @@ class Trust(enum.StrEnum):
 
 
 class Lesson(Struct, frozen=True, kw_only=True):
-    """Data that makes a pattern a lesson. `version`, `supersedes`: an edited lesson is a new one,
-    one version later, that names the one it replaces; `origin`: `said`, `distilled` or `written`;
-    `key`: of the failure that it answers (see `evidence.failure_keys`); `applies_when`: conditions
-    and marks, by name; `last_confirmed_at`, `expires_at`: seconds of the epoch; `share`: of the
-    occasions on which it is given, in (0, 1)."""
+    """Data that makes a pattern a lesson."""
 
-    key: str
-    status: Status = Status.CANDIDATE
-    version: int = 1
-    supersedes: str = ""
+    key: str  # of the failure that it answers, see `evidence.failure_keys`
+    status: Status = Status.CANDIDATE  # only a lesson in trial or active is looked up
+    version: int = 1  # from 1; an edited lesson is a new one, one version later
+    supersedes: str = ""  # id of the lesson that it replaces; "" for the first version
+    # `said` by a person, `distilled` from runs, or `written` by an operator
     origin: str = "distilled"
-    trust: Trust = Trust.TEMPLATE
-    applies_when: Mapping[str, str] = {}
-    last_confirmed_at: float = 0.0
+    trust: Trust = Trust.TEMPLATE  # who vouches for the text; decides how it is framed
+    applies_when: Mapping[str, str] = {}  # conditions and marks, by name
+    last_confirmed_at: float = 0.0  # epoch seconds of the newest run that supports it; 0 = never
+    # epoch seconds from which it is not given any more; None = never
     expires_at: float | None = None
-    share: float = 0.5
+    share: float = 0.5  # of the occasions on which it is given, in (0, 1)
 
 
 MAX_TEXT_CHARS = 64_000  # of one field. Source: the reference's limit for texts in its API
@@ -88,21 +86,19 @@ class Tier(enum.StrEnum):
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
-    """One stored piece of learned guidance. `fields`: the JSON payload; `tenant`: "" for shared
-    patterns (e3, and e2 without a lesson); `failure_type`, `model_family`: limits of where it
-    applies, empty = anywhere; `gate_threshold`: replaces the tier's injection gate, in [0, 1];
-    `lesson`: None for a pattern not learned. Raises: ValueError, with the field's name in front,
-    for anything that cannot be stored."""
+    """One stored piece of learned guidance. Raises: ValueError, with the field's name in front, for
+    anything that cannot be stored."""
 
-    tier: Tier
-    fields: Mapping[str, Any]
-    pattern_id: str = ""
-    tenant: str = ""
-    failure_type: str | None = None
-    model_family: str = ""
+    tier: Tier  # e1 (an instance), e2 (a kind of failure) or e3 (a universal rule)
+    fields: Mapping[str, Any]  # the payload as JSON values; its shape depends on the tier
+    pattern_id: str = ""  # unique within a store; "" before it is stored
+    tenant: str = ""  # owner; "" for shared patterns (e3, and e2 without a lesson)
+    failure_type: str | None = None  # label of the only failure it is for; None = any
+    model_family: str = ""  # the only family it is for, such as `claude`; "" = any
+    # replaces the tier's injection gate, cosine in [0, 1]; None = the tier's
     gate_threshold: float | None = None
-    source_trace_id: str | None = None
-    lesson: Lesson | None = None
+    source_trace_id: str | None = None  # the run that taught it; None when no run did
+    lesson: Lesson | None = None  # its trial and origin; None for a pattern that was not learned
 
     def __post_init__(self) -> None:
         _check_fields(self.fields)
@@ -126,36 +122,32 @@ class Pattern(Struct, frozen=True, kw_only=True):
 class PatternContent(Struct, frozen=True, kw_only=True):
     """The texts of a payload by their meaning, whatever its shape; "" = absent."""
 
-    situation: str = ""
-    diagnosis: str = ""
-    move: str = ""
-    avoid: str = ""
-    instruction: str = ""
-    question: str = ""
-    example: str = ""
+    situation: str = ""  # when the advice applies
+    diagnosis: str = ""  # why runs fail there
+    move: str = ""  # what to do
+    avoid: str = ""  # what not to do
+    instruction: str = ""  # a rule for every step
+    question: str = ""  # one that the agent should ask itself
+    example: str = ""  # of a run in which the advice worked
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """One look-up. `text` is empty for e3, which is listed rather than searched.
+    """One look-up among the patterns of one tier."""
 
-    `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's threshold wins) and
-    are not in `exclude`, at most `margin` behind the best of them; nothing under `floor` is a
-    candidate. Patterns for another failure type or model family are left out. A pattern for the
-    `cause` of the trouble comes first and needs no similarity. Universal rules for another `kind`
-    of agent are left out; they may have `max_chars` together, 0 = any number."""
-
-    tier: Tier
-    text: str = ""
-    top_k: int = 1
+    tier: Tier  # patterns of this tier only
+    text: str = ""  # what is compared with the patterns; "" for e3, which is listed, not searched
+    top_k: int = 1  # most answers
+    # leaves out patterns for another one; None = leaves out nothing
     failure_type: str | None = None
-    model: str = ""
-    floor: float = 0.0
-    gate: float = 0.0
-    margin: float = 2.0
+    model: str = ""  # name of the routed model; patterns for another family are left out
+    floor: float = 0.0  # cosine similarity under which a pattern is no candidate
+    gate: float = 0.0  # cosine similarity needed for an injection; a pattern's own threshold wins
+    margin: float = 2.0  # most similarity that an answer may be behind the best one
+    # ids that are not wanted, because the run has them
     exclude: frozenset[str] = field(default_factory=frozenset)
-    cause: str = ""
-    kind: str = ""
-    max_chars: int = 0
+    cause: str = ""  # name of the trouble; a pattern for it comes first and needs no similarity
+    kind: str = ""  # of the agent; universal rules for another kind are left out; "" = any
+    max_chars: int = 0  # of all universal rules together; 0 = any number
 
     @property
     def fetch(self) -> int:
@@ -169,10 +161,10 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class PatternMatch(Struct, frozen=True, kw_only=True):
-    """A pattern that a look-up found; `similarity` is the cosine, 1.0 for listed e3 patterns."""
+    """A pattern that a look-up found."""
 
-    pattern: Pattern
-    similarity: float
+    pattern: Pattern  # as it is stored
+    similarity: float  # cosine; 1.0 for e3 patterns, which are listed
 
 
 class ETrace(Struct, frozen=True, kw_only=True):
@@ -184,8 +176,8 @@ class ETrace(Struct, frozen=True, kw_only=True):
     similarity: float  # cosine, 1.0 for listed e3 patterns
     cleared: bool  # similar enough to be given
     fields: Mapping[str, Any] = {}  # the payload as it was then, of one that cleared; no lesson's
-    failure_type: str | None = None
-    model_family: str = ""
+    failure_type: str | None = None  # label of the only failure the pattern is for; None = any
+    model_family: str = ""  # the only family the pattern is for; "" = any
     source_trace_id: str | None = None  # the run that taught it
 
 

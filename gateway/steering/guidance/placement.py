@@ -46,13 +46,12 @@ _RESULT_ITEMS = frozenset(
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """The edits of one request, in order of position, and the run's bookkeeping after it. `added`:
-    the blocks that are new with this call; `directive`: the one for this call only."""
+    """The edits of one request, and the run's bookkeeping after it."""
 
-    edits: tuple[Edit, ...]
-    state: GuidanceState
-    added: tuple[Injection, ...] = ()
-    directive: Injection | None = None
+    edits: tuple[Edit, ...]  # in the order of their positions in the request
+    state: GuidanceState  # the bookkeeping with the new blocks
+    added: tuple[Injection, ...] = ()  # the blocks that are new with this call
+    directive: Injection | None = None  # the block for this call only; None without one
 
 
 def place(

@@ -18,19 +18,17 @@ RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: 
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Guidance to find for a call: look-ups to make, a monitor text. `directive`: text that is sent
-    with this call only, `hand_over`: the one that is sent instead of others and kept, "" for none;
-    `event`: sentence before a pattern for a cause; `reasons`: why something was held back."""
+    """The guidance to find for one call."""
 
-    step: int
-    model: str = ""
-    failure_type: str = ""
-    queries: tuple[Query, ...] = ()
-    monitor: MonitorText | None = None
-    directive: str = ""
-    hand_over: str = ""
-    event: str = ""
-    reasons: tuple[str, ...] = ()
+    step: int  # newest scored step; FIRST_CALL before there is one
+    model: str = ""  # the routed model's name; decides the family of the texts
+    failure_type: str = ""  # label that the monitors report; "" for none
+    queries: tuple[Query, ...] = ()  # look-ups to make, in the order of the block
+    monitor: MonitorText | None = None  # the text that is due; None when none is
+    directive: str = ""  # text that is sent with this call only; "" for none
+    hand_over: str = ""  # text that is sent in place of all others and kept; "" for none
+    event: str = ""  # sentence that stands before a pattern for a cause; "" for none
+    reasons: tuple[str, ...] = ()  # why something was held back
 
 
 def note(guidance: GuidanceState, step: int, readings: Readings | None) -> GuidanceState:

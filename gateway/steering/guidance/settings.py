@@ -17,39 +17,31 @@ Lifetime = Literal["run", "call"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtraceSettings:
-    """Look-ups per tier.
+    """Look-ups per tier of patterns. Source of the defaults: reference section 6.1."""
 
-    `*_steps` = newest steps that make the query; `*_top_k`, `e3_max` = patterns wanted;
-    `e1_per_run` = injections of tier e1 in a run, `e2_per_type` = of tier e2 for each failure type
-    (steps without one count as a type); `e1_composite` = composite above which the e1 gate opens,
-    `e1_lookback_steps` = how long a fired monitor keeps it open; `recall_threshold` = similarity
-    under which a pattern is no candidate; `e1_gate`, `e2_gate` = similarity needed for an
-    injection, None = the value calibrated for the embedder in use; `e2_margin` = how far behind the
-    best pattern a further one may be; `e2_by_cause` = patterns for the cause of the trouble first;
-    `e3_max_tokens` = tokens of all universal rules of a run, 0 = any number; `e3_when` = on calls
-    that offer tools, or on each first call; `e3_by_kind` = only the rules for the kind of agent
-    that the tools show.
-    Source: reference section 6.1."""
-
-    enabled: bool = True
-    e1_top_k: int = 1
-    e1_per_run: int = 1
-    e1_steps: int = 3
-    e1_composite: float = 0.15
-    e1_lookback_steps: int = 2
+    enabled: bool = True  # false = no pattern is looked up
+    e1_top_k: int = 1  # patterns of tier e1 wanted per look-up
+    e1_per_run: int = 1  # injections of tier e1 in a run
+    e1_steps: int = 3  # newest steps that make the text of an e1 query
+    e1_composite: float = 0.15  # composite in [0, 1] above which the e1 gate opens
+    e1_lookback_steps: int = 2  # steps for which a fired monitor keeps the e1 gate open
+    # similarity needed for an injection; None = calibrated for the embedder
     e1_gate: float | None = None
-    e2_top_k: int = 2
-    e2_per_type: int = 1
-    e2_steps: int = 5
+    e2_top_k: int = 2  # patterns of tier e2 wanted per look-up
+    e2_per_type: int = 1  # injections per failure type in a run; steps without one count as a type
+    e2_steps: int = 5  # newest steps that make the text of an e2 query
+    # `at_risk` = while the e1 gate is open; `always` = on each scored step
     e2_when: E2When = "at_risk"
+    # similarity needed for an injection; None = calibrated for the embedder
     e2_gate: float | None = None
-    e2_margin: float = 0.02
-    e2_by_cause: bool = True
-    e3_max: int = 5
-    e3_max_tokens: int = 120
+    e2_margin: float = 0.02  # similarity that a further pattern may be behind the best one
+    e2_by_cause: bool = True  # patterns for the cause of the trouble come first
+    e3_max: int = 5  # universal rules of a run
+    e3_max_tokens: int = 120  # tokens of all universal rules of a run, estimated; 0 = any number
+    # `tools` = on first calls that offer tools; `always` = on each first call
     e3_when: E3When = "tools"
-    e3_by_kind: bool = True
-    recall_threshold: float = 0.25
+    e3_by_kind: bool = True  # only the rules for the kind of agent that the tools show
+    recall_threshold: float = 0.25  # similarity under which a pattern is no candidate
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "e1_steps", "e2_steps")
@@ -62,28 +54,24 @@ class EtraceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionSettings:
-    """Injections in addition to patterns, the places of all injections, and their lifetime.
+    """Injections in addition to patterns, the places of all injections, and their lifetime."""
 
-    `placement`: `system` = the leading system message; `tail` = a system message after the newest
-    message, or the end of that where the target takes none; `auto` = rules for all of a run in the
-    leading system message of a conversation's first request, all else at the tail. `lifetime`:
-    `run` = sent again at the same place on every later call of the run; `call` = once. `quotes`:
-    monitor texts quote the line of the run that decides.
-    `monitor_composite` = composite from which a monitor text is given though none fired;
-    `monitor_cap` = monitor texts in a run; `cooldown_steps` = steps between two of them by state,
-    missing states keep their default. `max_field_chars`, `max_block_chars`: of one text, and of
-    everything injected by one call."""
-
+    # `system` = the leading system message; `tail` = a system message after the newest message, or
+    # the end of that where the target takes none; `auto` = rules for the whole run in the leading
+    # system message of the first request, all else at the tail
     placement: Placement = "auto"
+    # `run` = sent again at the same place on every later call; `call` = once
     lifetime: Lifetime = "run"
-    monitor_guidance: bool = True
-    quotes: bool = True
+    monitor_guidance: bool = True  # false = no text of a monitor is given
+    quotes: bool = True  # a monitor's text quotes the line of the run that decides
+    # composite from which a monitor's text is given though none fired
     monitor_composite: float = 0.35
-    monitor_cap: int = 5
+    monitor_cap: int = 5  # monitor texts in a run
+    # steps between two monitor texts, by state; a missing state keeps its default
     cooldown_steps: Mapping[str, int] = field(default_factory=dict)
-    skip_directive: bool = True
-    max_field_chars: int = 2_000
-    max_block_chars: int = 12_000
+    skip_directive: bool = True  # every call in SKIP carries the directive to change the approach
+    max_field_chars: int = 2_000  # most characters of one text
+    max_block_chars: int = 12_000  # most characters of everything that one call injects
 
     def __post_init__(self) -> None:
         _one_of(self, "placement", ("auto", "system", "tail"))
@@ -106,11 +94,11 @@ class InjectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """Similarity that a pattern of each searched tier needs for an injection; `e2_untyped`: where
-    no monitor names a failure type and only the text decides, None = as `e2`."""
+    """Cosine similarity that a pattern of each searched tier needs for an injection."""
 
-    e1: float
-    e2: float
+    e1: float  # for patterns of single runs
+    e2: float  # for patterns of kinds of failure
+    # for e2 where no monitor names a failure type and only the text decides; None = as `e2`
     e2_untyped: float | None = None
 
 

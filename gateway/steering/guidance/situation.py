@@ -98,20 +98,20 @@ COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """One kind of trouble. `when`: `failed`, `repeated`, `waiting`, `reworded`, `undone`, `talk` or
-    `doubt`; `needs`: a property that the call must have, or with `!` must not have; `words`, by
-    language: one of them is in the message, in lower case; without words every message fits;
-    `texts`: the move to suggest at severity 1, 2, ..."""
+    """One kind of trouble, as a table of `causes.json` states it."""
 
-    name: str = field(name="cause")
-    when: str
+    name: str = field(name="cause")  # the id by which patterns and records name it
+    when: str  # failed, repeated, waiting, reworded, undone, talk or doubt
+    # a property that the call must have, or, with `!` in front, must not have; "" = any call
     needs: str = ""
+    # by language, in lower case: one of them is in the message; empty = any message
     words: Mapping[str, tuple[str, ...]] = {}
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # the move to suggest at severity 1, 2, ...
 
 
 class _Causes(Struct, frozen=True):
-    causes: tuple[Cause, ...]
+    causes: tuple[Cause, ...]  # tried in this order; the first that fits is taken
+    # by cause or event: the sentence for few occurrences, and that for COUNTED or more
     openings: Mapping[str, tuple[str, str]]
 
 
@@ -200,15 +200,13 @@ _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """Trouble of the newest step. `count`: how often it has come in the run; `quote`: the decisive
-    line of the newest result, or the agent's words; `near`: a sentence about a near miss;
-    `instead`: the move it suggests."""
+    """Trouble of the newest step."""
 
-    cause: Cause
-    count: int = 1
-    quote: str = ""
-    near: str = ""
-    instead: str = ""
+    cause: Cause  # the kind of trouble
+    count: int = 1  # how often it has come in the run, from 1
+    quote: str = ""  # the decisive line of the newest result, or the agent's words; "" for none
+    near: str = ""  # a sentence about a near miss; "" for none
+    instead: str = ""  # the move that the near miss suggests; "" for none
 
     @property
     def persists(self) -> bool:

@@ -26,38 +26,35 @@ Place = Literal["system", "message", "result"]
 
 
 class Injection(Struct, frozen=True, kw_only=True, array_like=True):
-    """One block that was put into a request, kept to be sent again. `offset` counts the client's
-    messages before the block without its leading system messages (clients add and drop those); 0
-    for place `system`, and `KEPT_THERE` for what is not sent again."""
+    """One block that was put into a request, kept to be sent again."""
 
-    step: int
-    place: Place
+    step: int  # newest scored step when it was decided; FIRST_CALL before there is one
+    place: Place  # kind of place in the request
+    # client messages before the block, leading system messages not counted, because clients add and
+    # drop those; 0 for place `system`, KEPT_THERE for what is not sent again
     offset: int
-    text: str
+    text: str  # the bytes that were sent; repeated unchanged for the provider's prompt cache
 
 
 class GuidanceState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bookkeeping of one run.
+    """Bookkeeping of one run."""
 
-    `fired_step`: newest step on which a monitor fired; `monitor_step`: step of the last monitor
-    text; `severities`: last severity sent by cause and by failure type; `e2_counts`: injections by
-    failure type, "" for none; `pattern_ids`: e1 and e2 patterns injected in this run;
-    `decided_step`: newest step with a decision; `injections`: blocks in the order they were made;
-    `lesson_steps`: step of the newest decision about a lesson, by its id; `lessons`: those given.
-    """
-
-    fired_step: int | None = None
-    monitor_count: int = 0
-    monitor_step: int | None = None
+    fired_step: int | None = None  # newest step on which a monitor fired; None = never
+    monitor_count: int = 0  # monitor texts given so far
+    monitor_step: int | None = None  # step of the last monitor text; the cooldown begins there
+    # last severity sent, by cause or failure type; the next text is stronger
     severities: Mapping[str, int] = {}
-    e1_count: int = 0
+    e1_count: int = 0  # injections of tier e1
+    # injections of tier e2 by failure type; "" = steps without one
     e2_counts: Mapping[str, int] = {}
-    e3_done: bool = False
-    pattern_ids: tuple[str, ...] = ()
+    e3_done: bool = False  # the universal rules were given
+    pattern_ids: tuple[str, ...] = ()  # e1 and e2 patterns that the run has; not given again
+    # newest step with a decision; a retry of it decides nothing new
     decided_step: int | None = None
-    injections: tuple[Injection, ...] = ()
+    injections: tuple[Injection, ...] = ()  # blocks in the order they were made
+    # step of the newest decision about a lesson, by the lesson's id
     lesson_steps: Mapping[str, int] = {}
-    lessons: int = 0
+    lessons: int = 0  # number of lessons given
 
     def next_run(self) -> GuidanceState:
         """The state a conversation's next run starts with: fresh caps. The head of the prompt stays
@@ -131,20 +128,17 @@ def from_json(record: Mapping[str, Any]) -> GuidanceState:
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """The situation of a run when a call is decided. `step`: index of the newest scored step, None
-    on the first call; `state`, `readings`: after it, None without monitors; `recent`: the newest
-    steps, oldest first; `model`: the routed model's name; `at_risk`: whether to act on this step,
-    None = the readings decide; `observed`: the newest step; `tools`: the names of the request's
-    tools."""
+    """The situation of a run when a call is decided."""
 
-    step: int | None
-    state: FSMState
-    readings: Readings | None = None
-    recent: Sequence[Step] = ()
-    model: str = ""
-    at_risk: bool | None = None
+    step: int | None  # index of the newest scored step; None on the first call
+    state: FSMState  # after that step
+    readings: Readings | None = None  # after that step; None without monitors
+    recent: Sequence[Step] = ()  # the newest steps, oldest first
+    model: str = ""  # the routed model's name
+    at_risk: bool | None = None  # whether to act on this step; None = the readings decide
+    # the newest step as the ledger describes it; None on the first call
     observed: LedgerStep | None = None
-    tools: Sequence[str] = ()
+    tools: Sequence[str] = ()  # names of the tools that the request offers
 
     @property
     def repairing(self) -> bool:

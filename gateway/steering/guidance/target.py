@@ -12,16 +12,14 @@ MAX_BREAKPOINTS = 4  # per request. Source: Anthropic's API reference, prompt ca
 
 
 class GuidanceTarget(Struct, frozen=True, kw_only=True):
-    """The model endpoint a request goes to.
+    """The model endpoint a request goes to. With late system messages and breakpoints, a late
+    system message is placed alone after a user message, and before an assistant message or at
+    the end. Source: Anthropic's documentation, "Mid-conversation system messages"."""
 
-    `late_system`: it takes system messages after the conversation has begun; `breakpoints`: its
-    prompt cache works with markers in the content (four at most), and its system prompt is one.
-    With both, a late system message is placed alone after a user message, and before an assistant
-    message or at the end. Source: Anthropic's documentation, "Mid-conversation system messages".
-    `closed`: places where requests were refused with guidance, and accepted without it."""
-
-    late_system: bool = False
+    late_system: bool = False  # it takes system messages after the conversation has begun
+    # its prompt cache works with markers in the content, four at most; its system prompt is one
     breakpoints: bool = False
+    # places where requests with guidance were refused, and accepted without it
     closed: frozenset[Place] = frozenset()
 
 

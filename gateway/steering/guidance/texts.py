@@ -75,13 +75,12 @@ KNOWN_STEPS = 3
 
 
 class MonitorText(Struct, frozen=True, kw_only=True):
-    """A monitor text that is due, with the failure it speaks of. `subject`: what its severities are
-    counted by, the cause or else the failure type."""
+    """A monitor text that is due."""
 
-    text: str
-    failure_type: str
-    subject: str
-    severity: int
+    text: str  # with the evidence of the reading filled in
+    failure_type: str  # label of the failure it speaks of
+    subject: str  # what its severities are counted by: the cause, or else the failure type
+    severity: int  # 1 to 3; a problem that persists gets a stronger text
 
 
 def brings_news(moment: Moment) -> bool:

@@ -162,46 +162,41 @@ class Delivery(enum.Enum):
 
 
 class PrefixHashRef(Struct, frozen=True, kw_only=True):
-    """Conversation of a stored prefix hash, and which of its requests has that hash. `served` is
-    the prefix hash of that whole request, also for the hash that covers its reply too."""
+    """The conversation of a stored prefix hash."""
 
-    conversation_id: str
-    served: bytes
+    conversation_id: str  # the conversation whose request or reply has that hash
+    served: bytes  # prefix hash of that whole request, also for the hash that covers its reply too
 
 
 class Branch(Struct, frozen=True, kw_only=True):
-    """One linear history: a conversation, or a fork of one. `steps`: scored steps.
+    """One linear history: a conversation, or a fork of one. After a restart no call is in progress:
+    load MODEL as ANYTHING."""
 
-    `served_hash`: prefix hash of the latest request served; a request that extends it with a reply
-    continues the branch. `fallback_hash`: that of the request before, which the client may extend
-    again if the latest call failed. `reply_digest`: digest of the latest reply alone;
-    `echoed_hash`: prefix hash of the latest request with that reply; `line_hashes`: those of its
-    lines, when it was final. `reply_calls`: ids of its calls, empty when they do not distinguish it
-    from the reply before; `served_calls`: those in the latest turn of the request it answers.
-    `model` and `system` text (its digest) of the latest request, empty when unknown; `delivery` of
-    its answer, not stored; `retries`: how often it came again. `tail`: hash of the history from its
-    first reply to its latest one, when that was final (see `rebuilt`). `task`: digest of the user's
-    first request. After a restart no call is in progress: load MODEL as ANYTHING."""
-
-    conversation_id: str
-    served_hash: bytes
-    signature: bytes
-    has_tools: bool
-    parent: str | None = None
+    conversation_id: str  # the conversation that this branch is
+    served_hash: bytes  # prefix hash of the latest request served; one that extends it continues
+    signature: bytes  # digest of the agent's tools and role; survives a rewritten history
+    has_tools: bool  # its requests offer tools
+    parent: str | None = None  # the conversation that it was forked from; None for a first branch
+    # prefix hash of the request before the latest, which the client may extend again if the latest
+    # call failed; None when it may not
     fallback_hash: bytes | None = None
-    reply_digest: bytes | None = None
+    reply_digest: bytes | None = None  # digest of the latest reply alone; None before there is one
+    # prefix hash of the latest request with its reply; None before there is one
     echoed_hash: bytes | None = None
-    line_hashes: tuple[bytes, ...] = ()
+    line_hashes: tuple[bytes, ...] = ()  # of the lines of the latest reply, when it was final
+    # ids of the latest reply's calls; empty when the reply before had the same
     reply_calls: tuple[str, ...] = ()
+    # ids of the calls in the latest turn of the request it answers
     served_calls: tuple[str, ...] = ()
-    awaits: Awaits = Awaits.ANYTHING
-    steps: int = 0
-    model: str = ""
-    system: bytes = b""
-    delivery: Delivery = Delivery.UNKNOWN
+    awaits: Awaits = Awaits.ANYTHING  # what may come next
+    steps: int = 0  # scored steps
+    model: str = ""  # named by the latest request; "" when unknown
+    system: bytes = b""  # digest of the latest request's system text; empty when unknown
+    delivery: Delivery = Delivery.UNKNOWN  # of the latest answer to the client; not stored
+    # hash of the history from its first reply to its latest one, when that was final
     tail: bytes = b""
-    task: bytes = b""
-    retries: int = 0
+    task: bytes = b""  # digest of the user's first request
+    retries: int = 0  # how often the latest request came again
 
     @property
     def may_be_retried(self) -> bool:
@@ -300,20 +295,18 @@ class Branch(Struct, frozen=True, kw_only=True):
 
 
 class Incoming(Struct, frozen=True, kw_only=True):
-    """Parts of a request that matching reads. `client_retry`: the client's SDK marks it as a retry.
-    `messages`: those that `hashes` were computed from. `system`: the digest of its system text.
-    `titles`: it asks for the title of a conversation; `compacts`: it asks for a summary of its own.
-    `calls`: the ids of the calls in the latest assistant turn; empty unless every call has one."""
+    """Parts of a request that matching reads."""
 
-    hashes: PrefixHashes
-    signature: bytes
-    has_tools: bool
-    client_retry: bool = False
-    messages: Sequence[object] = ()
-    model: str = ""
-    system: bytes = b""
-    titles: bool = False
-    compacts: bool = False
+    hashes: PrefixHashes  # chained digests of the request's history, one per message
+    signature: bytes  # digest of the agent's tools and role; survives a rewritten history
+    has_tools: bool  # it offers tools
+    client_retry: bool = False  # the client's SDK marks it as a retry
+    messages: Sequence[object] = ()  # those that `hashes` were computed from
+    model: str = ""  # the requested name; "" when there is none
+    system: bytes = b""  # digest of its system text; empty without one
+    titles: bool = False  # it asks for the title of a conversation
+    compacts: bool = False  # it asks for a summary of its own history
+    # ids of the calls in the latest assistant turn; empty unless every call has one
     calls: tuple[str, ...] = ()
 
     def summarises(self, branch: Branch, known: int = 0) -> bool:

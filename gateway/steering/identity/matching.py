@@ -30,38 +30,33 @@ class MatchKind(enum.StrEnum):
 
 
 class ConversationMatch(Struct, frozen=True, kw_only=True):
-    """Result of matching one request. `conversation_id`: None for a new conversation without an id
-    from the client. `parent`: the branch that a fork splits from. `position`: how many of the
-    request's messages were known; a fork copies the parent's state as it was there. `prefix_hash`:
-    the stored hash that was found."""
+    """Result of matching one request."""
 
-    kind: MatchKind
-    conversation_id: str | None
-    parent: str | None = None
-    position: int = 0
-    prefix_hash: bytes | None = None
+    kind: MatchKind  # whether it continues, repeats, forks or opens a conversation
+    conversation_id: str | None  # None for a new conversation without an id from the client
+    parent: str | None = None  # the branch that a fork splits from; None for all but forks
+    position: int = 0  # messages of the request that were known; a fork copies the state from there
+    prefix_hash: bytes | None = None  # the stored hash that was found; None when none was
 
 
 class _Named(Struct, frozen=True):
     """The id that the client sent; `weak` and `exclusive` as in `match`."""
 
-    conversation_id: str
-    weak: bool
-    exclusive: bool
+    conversation_id: str  # made of the tenant and the client's id
+    weak: bool  # several conversations may share the id
+    exclusive: bool  # the id names exactly one conversation
 
 
 class _Found(Struct, frozen=True):
-    """A stored prefix hash of the request's history, with the branch it belongs to. `whole`: the
-    hash covers the whole request, which was served before. `current`: a history that extends the
-    hash continues its branch. `adjacent`: the request is one reply ahead of the branch."""
+    """A stored prefix hash of the request's history, with the branch it belongs to."""
 
-    position: int
-    prefix_hash: bytes
-    ref: PrefixHashRef
-    branch: Branch
-    whole: bool
-    current: bool
-    adjacent: bool
+    position: int  # messages that the hash covers
+    prefix_hash: bytes  # the stored digest
+    ref: PrefixHashRef  # the conversation, and the request that has the hash
+    branch: Branch  # the branch it belongs to, as it is now
+    whole: bool  # the hash covers the whole request, which was served before
+    current: bool  # a history that extends the hash continues its branch
+    adjacent: bool  # the request is one reply ahead of the branch
 
     @property
     def continues(self) -> bool:

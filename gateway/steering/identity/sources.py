@@ -39,15 +39,14 @@ RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings:
-    """Settings for grouping requests into conversations and runs. `id_headers`: further headers
-    that carry a conversation id, in any letter case, read in this order right after
-    `x-conversation-id`. `run_boundary`: what ends a run; see `Policy`. `fingerprint`: whether a
-    request without an id is recognised by its history. Raises ValueError: an unusable header name,
-    or a value that is not allowed; it begins with the name of the field."""
+    """Settings for grouping requests into conversations and runs. Raises ValueError: an unusable
+    header name, or a value that is not allowed; it begins with the name of the field."""
 
+    # further headers with a conversation id, any letter case, read in this order right after
+    # `x-conversation-id`
     id_headers: tuple[str, ...] = ()
-    run_boundary: str = "settled_answer"
-    fingerprint: bool = True
+    run_boundary: str = "settled_answer"  # what ends a run; see `Policy`
+    fingerprint: bool = True  # a request without an id is recognised by its history
 
     def __post_init__(self) -> None:
         if not isinstance(self.id_headers, tuple):
@@ -116,10 +115,12 @@ def _session_of_user(value: object) -> str | None:
 
 
 class HeaderSource(Struct, frozen=True, kw_only=True):
-    """A header that may carry the id; `with_header` may add a second part (an agent's id)."""
+    """A header that may carry the id."""
 
-    name: str
+    name: str  # in lower case
+    # takes the id out of the header's value; None for an unusable one
     read: Callable[[object], str | None] = clean_id
+    # header with a second part, such as an agent's id; None without one
     with_header: str | None = None
     read_parent: Callable[[object], str | None] | None = None
     """Reads the id of the agent that started this one; None: an agent with a second part belongs
@@ -140,8 +141,8 @@ class HeaderSource(Struct, frozen=True, kw_only=True):
 class HeaderPattern(Struct, frozen=True, kw_only=True):
     """All headers with a given prefix and suffix, read in alphabetical order."""
 
-    prefix: str
-    suffix: str
+    prefix: str  # in lower case; the name begins with it
+    suffix: str  # in lower case; the name ends with it
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str, None] | None:
         """(header, id, None), or None without a usable value."""
@@ -156,7 +157,8 @@ class HeaderPattern(Struct, frozen=True, kw_only=True):
 class BodySource(Struct, frozen=True, kw_only=True):
     """A field of the body; `a.b` is the member `b` of the object `a`."""
 
-    name: str
+    name: str  # `a.b` is the member `b` of the object `a`
+    # takes the id out of the value; None for an unusable one
     read: Callable[[object], str | None] = clean_id
     through_root: bool = False
     """The value is the id of an earlier response; the conversation id is looked up from it."""
@@ -206,13 +208,11 @@ WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """A request's id, and the place where it was found. `source`: "header:<name>", "body:<field>"
-    or "fingerprint"; `value`: None for a fingerprint. `parent`: the id of the agent that started
-    this one, where the client sends it."""
+    """A request's id, and the place where it was found."""
 
-    source: str
-    value: str | None = None
-    parent: str | None = None
+    source: str  # "header:<name>", "body:<field>" or "fingerprint"
+    value: str | None = None  # the client's id; None for a fingerprint
+    parent: str | None = None  # id of the agent that started this one, where the client sends it
 
     @property
     def exclusive(self) -> bool:

@@ -11,13 +11,11 @@ REMEMBERED_FILES = 64  # files whose edits are remembered, the latest edited one
 
 
 class EditedAgain(Struct, frozen=True, kw_only=True):
-    """An edit against the earlier ones of its file. `key`: of the entry that it belongs to;
-    `reverts`: it takes an earlier edit back, and does not only set the same once more; `since`:
-    step of the edit before."""
+    """An edit against the earlier ones of its file."""
 
-    key: str
-    reverts: bool
-    since: int
+    key: str  # of the entry that it belongs to
+    reverts: bool  # it takes an earlier edit back, and does not only set the same once more
+    since: int  # step of the edit before
 
 
 class Files:

@@ -38,11 +38,11 @@ SAID_CHARS = 120  # longest line of a failure that is kept for people
 class LedgerStep(Struct, frozen=True, kw_only=True):
     """A step against the run before it."""
 
-    step: Step
-    facts: StepFacts
+    step: Step  # as it stands in the transcript
+    facts: StepFacts  # digests and word sets of its calls, results and thought
     number: int
     """The step's number in the run, from 1."""
-    actions: Tries
+    actions: Tries  # each call with what the ledger found about it, in the order of the reply
     said: Entry | None = None
     """The entry of its message, if that says an earlier one again."""
     closed: Entry | None = None
@@ -72,15 +72,14 @@ class LedgerStep(Struct, frozen=True, kw_only=True):
 
 
 class _Past(Struct, frozen=True, kw_only=True):
-    """The newest result of one call: its number and step, how often it came since something
-    changed, and the changes by then."""
+    """The newest result of one call."""
 
-    result: int
-    failure: str | None
-    number: int
-    step: int
-    count: int
-    changes: int
+    result: int  # its digest, see `sameness`
+    failure: str | None  # signature of the failure; None when it did not fail
+    number: int  # of the call in the run
+    step: int  # of the call
+    count: int  # how often it came since something changed
+    changes: int  # changes of the run by then
 
     def gave(self, facts: ActionFacts) -> bool:
         """True if the call has ended in this way before."""

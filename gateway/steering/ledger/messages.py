@@ -13,12 +13,12 @@ SAME_TEXT = 0.7  # share of words, in [0, 1], from which two long messages are a
 
 
 class _Message(Struct, frozen=True, kw_only=True):
-    """A message. `text`: its digest; `key`: that of the first one that said the same."""
+    """A message of the agent, to notice when it is said again."""
 
-    text: int
-    words: frozenset[str]
-    step: int
-    key: str
+    text: int  # its digest
+    words: frozenset[str]  # its vocabulary
+    step: int  # at which it was said
+    key: str  # of the first message that said the same
 
 
 class Messages:

@@ -25,12 +25,12 @@ _PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
 
 
 class SeenCall(Struct, frozen=True, kw_only=True):
-    """A call that was made. `changes`: those of the run by then."""
+    """A call that was made."""
 
-    action: Action
-    facts: ActionFacts
-    step: int
-    changes: int
+    action: Action  # as it stands in the transcript
+    facts: ActionFacts  # its digests and word sets
+    step: int  # at which it was made, from 1
+    changes: int  # changes of the run by then
 
 
 def brings_the_same(call: SeenCall, other: SeenCall) -> bool:

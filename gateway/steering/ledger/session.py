@@ -27,10 +27,10 @@ _SETS = re.compile(  # commands that give a name a value
 class Returned(Struct, kw_only=True):
     """One thing that came more than once in a session."""
 
-    key: str
+    key: str  # of the object or message, stable through the session
     what: str
     """It, in words that a count can follow."""
-    count: int = 0
+    count: int = 0  # times that it came
     run: int = -1
     """Run of the newest time."""
     first_run: int = 0

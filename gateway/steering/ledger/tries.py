@@ -13,7 +13,7 @@ Kind = Literal["new", "failed", "same", "reworded", "pending", "cancelled"]
 class Try(Struct, frozen=True, kw_only=True):
     """A call against the run before it."""
 
-    kind: Kind
+    kind: Kind  # how it ended against what the run has seen
     count: int = 1
     """Times that this call gave this result since something changed."""
     failures: int = 0

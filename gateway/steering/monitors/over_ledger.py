@@ -60,7 +60,7 @@ def score_of(entry: Entry) -> float:
 class _OfEntries:
     """A monitor that scores the worst entry of a step; the score fades while there is none."""
 
-    endings: frozenset[Ending] = frozenset()
+    endings: frozenset[Ending] = frozenset()  # the ends of tries that it scores
     __slots__ = ("_recovery", "_score", "_what", "entry")
 
     def __init__(self, settings: RobustSettings) -> None:

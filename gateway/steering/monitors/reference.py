@@ -19,14 +19,14 @@ ERROR_MARKS = ("error", "exception", "traceback", "failed", "not found", "assert
 
 
 class CallText(Struct, frozen=True, kw_only=True):
-    """`name` is empty when nothing was called; `failed`: flagged as an error, or reads like one."""
+    """The texts of one call, as the formulas read them."""
 
-    name: str
-    arguments: str
-    observation: str
-    lowered_observation: str
-    thought: str
-    failed: bool
+    name: str  # of the tool; empty when nothing was called
+    arguments: str  # as the client wrote them
+    observation: str  # the result; empty when there is none
+    lowered_observation: str  # the result in lower case, made once for all monitors
+    thought: str  # text next to the call
+    failed: bool  # flagged as an error, or reads like one
 
 
 def calls_of(step: Step) -> Iterator[CallText]:

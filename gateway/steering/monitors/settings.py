@@ -22,16 +22,15 @@ Source: four times the 98th percentile of the solved among 654 recorded runs."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobustSettings:
-    """Settings of suite `robust`; its other constants were set on recorded runs. `call_budget`:
-    calls at which `call_count` fires, None = CALLS_OF_WORK or CALLS_OF_TALK; `recovery`: share of a
-    score that is left after one action that is not a repeat, in [0, 1); `novelty_window`: actions
-    that `diversity` looks at; `trend_window`: thoughts on each side of the hedging trend. Raises
-    ValueError: a value out of range."""
+    """Settings of suite `robust`; its other constants were set on recorded runs. Raises ValueError:
+    a value out of range."""
 
+    # calls at which `call_count` fires; None = CALLS_OF_WORK or CALLS_OF_TALK
     call_budget: int | None = None
+    # share of a score that is left after one action that is no repeat, in [0, 1)
     recovery: float = 0.7
-    novelty_window: int = 8
-    trend_window: int = 4
+    novelty_window: int = 8  # actions that `diversity` looks at
+    trend_window: int = 4  # thoughts on each side of the hedging trend
 
     def __post_init__(self) -> None:
         if self.call_budget is not None:
@@ -46,31 +45,28 @@ class RobustSettings:
 class MonitorSettings:
     """Suite of monitors, their weights, and the threshold at which one fires.
 
-    `weights` override single weights of the profile. `profiles` are custom ones; a monitor that one
-    leaves out keeps its weight in the default profile. Weights are clamped to [0, 1]. `monitors`
-    lists the ones that run, None = all of the suite. A monitor fires at a score of at least
-    `fire_threshold`, in (0, 1]; `alarms` lists the ones that may, None = those that do by default:
-    in suite `robust` the three over tries that fail, repeat or undo each other. Of suite
-    `reference`: `streak` scores 1 at `streak_cap` calls in a row, `call_count` at `call_budget`
-    calls; `diversity` looks at the newest `diversity_window` calls, once there are
-    `diversity_min_total`.
+    Raises: ValueError: unknown suite, profile or monitor name, a profile named like a built-in one,
+    a weight that is no number, a threshold or count out of range. Source: reference sections
+    4.1-4.8.
+    """
 
-    Raises:
-        ValueError: unknown suite, profile or monitor name, a profile named like a built-in one, a
-            weight that is no number, a threshold or count out of range.
-    Source: reference sections 4.1-4.8."""
-
+    # `robust` reads the ledger of tries; `reference` has the seeds' formulas
     suite: SuiteName = "robust"
-    profile: str = DEFAULT_PROFILE
+    profile: str = DEFAULT_PROFILE  # weights for a kind of task, built in or of `profiles`
+    # override single weights of the profile; clamped to [0, 1]
     weights: Mapping[str, float] = field(default_factory=dict)
+    # custom ones: weight by monitor; one left out keeps its default weight
     profiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    monitors: tuple[str, ...] | None = None
+    monitors: tuple[str, ...] | None = None  # the ones that run; None = all of the suite
+    # the ones that may fire; None = those that do by default: in suite `robust` the three over
+    # tries that fail, repeat or undo each other
     alarms: tuple[str, ...] | None = None
-    fire_threshold: float = 0.6
-    streak_cap: int = 5
-    call_budget: int = 20
-    diversity_window: int = 5
-    diversity_min_total: int = 8
+    fire_threshold: float = 0.6  # score in (0, 1] from which a monitor fires
+    streak_cap: int = 5  # suite `reference`: calls in a row at which `streak` scores 1
+    call_budget: int = 20  # suite `reference`: calls at which `call_count` scores 1
+    diversity_window: int = 5  # suite `reference`: newest calls that `diversity` looks at
+    diversity_min_total: int = 8  # suite `reference`: calls before `diversity` says anything
+    # what applies to suite `robust` alone
     robust: RobustSettings = field(default_factory=RobustSettings)
 
     def __post_init__(self) -> None:

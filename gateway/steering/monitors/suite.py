@@ -19,30 +19,26 @@ COMPOSITE_DIGITS = 4
 
 
 class Alarm(Struct, frozen=True, kw_only=True):
-    """Trouble that the run is in, stated with its evidence. `monitor`: the one that found it;
-    `entry`: key of the object that it is about, stable through the run; `sentence`: names the
-    object, how often it was tried, and the first and the newest step; `count`: tries so far."""
+    """Trouble that the run is in, stated with its evidence."""
 
-    monitor: str
-    entry: str
-    sentence: str
-    count: int
-    first_step: int
-    newest_step: int
+    monitor: str  # name of the one that found it
+    entry: str  # key of the object that it is about, stable through the run
+    sentence: str  # names the object, the number of tries, the first and the newest step
+    count: int  # tries so far
+    first_step: int  # step of the first try, from 1
+    newest_step: int  # step of the newest try
 
 
 class Readings(Struct, frozen=True, kw_only=True):
-    """Reports of the monitors about a run up to its newest step. `scores`: one per active monitor,
-    in [0, 1], 1 is worst; `composite`: their weighted sum, rounded to 4 decimals; `fired`: those at
-    or above the threshold; `failure_type`: the label of the fired one with the largest weighted
-    score; `evidence`: a short reason per score above 0; `alarms`: those of this step."""
+    """Reports of the monitors about a run up to its newest step."""
 
-    scores: dict[str, float]
-    composite: float = 0.0
-    fired: tuple[str, ...] = ()
+    scores: dict[str, float]  # one per active monitor, in [0, 1]; 1 is worst
+    composite: float = 0.0  # weighted sum of the scores, rounded to 4 decimals
+    fired: tuple[str, ...] = ()  # the monitors at or above the threshold, in the order of the table
+    # label of the fired monitor with the largest weighted score; None if none fired
     failure_type: str | None = None
-    evidence: dict[str, str] = {}
-    alarms: tuple[Alarm, ...] = ()
+    evidence: dict[str, str] = {}  # a short reason for each score above 0
+    alarms: tuple[Alarm, ...] = ()  # those of this step
 
 
 Observed = TypeVar("Observed", contravariant=True)

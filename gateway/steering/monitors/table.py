@@ -23,27 +23,26 @@ _GROUP = "steering_gateway.monitors"
 class ProfileWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weight of a monitor in the composite, in [0, 1], for each built-in kind of task."""
 
-    coding: float
-    pr_review: float
-    qa: float
+    coding: float  # agents that change files
+    pr_review: float  # agents that read a change and comment on it
+    qa: float  # agents that answer questions
 
 
 class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One monitor.
+    """One monitor, as a row of the table."""
 
-    `failure_type`: label of the failure that it detects; several monitors may share one. `classes`:
-    its class per suite, as `module:Class` (below this package with a leading dot), imported when
-    the suite is used; a suite without it neither scores nor weighs it. `texts`: what the agent is
-    sent at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes; without
-    texts the monitor is recorded and routes like any other. `reads_in`: suites in which it is a
-    reading, in the composite, and raises an alarm only if `alarms` lists it. With a weight of 0 it
-    names a failure only if it has been seen, and no random arm draws it."""
-
-    name: str
-    failure_type: str
+    name: str  # in settings, records and metrics
+    failure_type: str  # label of the failure that it detects; several monitors may share one
+    # with a weight of 0 it names a failure only if it has been seen, and no random arm draws it
     weights: ProfileWeights
+    # its class per suite, as `module:Class` (a leading dot: below this package), imported when the
+    # suite is used; a suite without it neither scores nor weighs it
     classes: Mapping[SuiteName, str]
+    # what the agent is sent at severity 1, 2, ..., with `{evidence}` where the reason of the
+    # reading goes; without texts the monitor is recorded and routes like any other
     texts: tuple[str, ...] = ()
+    # suites in which it is a reading in the composite, and raises an alarm only if the setting
+    # `alarms` lists it
     reads_in: tuple[SuiteName, ...] = ()
 
 

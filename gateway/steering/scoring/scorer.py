@@ -35,9 +35,9 @@ NOT_JUDGED: Judged = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
-    """Scorer of a run. Scorer `judge` uses the scores that a model gave, and the ledger's where it
-    gave none. Raises: ValueError for an unknown scorer."""
+    """Scorer of a run. Raises ValueError: an unknown scorer."""
 
+    # `judge` uses the scores that a model gave, and the ledger's where it gave none
     scorer: "ScorerName" = "ledger"
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Judgeable(ABC):
 
     __slots__ = ("judged",)
 
-    judged: Judged
+    judged: Judged  # scores in [0, 1] that a model gave, by the key of the step
 
     @property
     @abstractmethod

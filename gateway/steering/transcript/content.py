@@ -40,35 +40,34 @@ _IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
 
 
 class RequestedCall(Struct, frozen=True, kw_only=True):
-    """A call as the model asked for it; `id` is empty when there is none. `observation`: its
-    result, when the message that makes the call also holds that (text only)."""
+    """A call as the model asked for it."""
 
-    name: str = ""
-    arguments: str = ""
-    id: str = ""
+    name: str = ""  # of the tool; "" when it could not be read
+    arguments: str = ""  # as the model wrote them, mostly JSON
+    id: str = ""  # by which its result refers to it; "" without one
+    # the result, when the message that makes the call also holds it as text
     observation: str | None = None
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """Answer to a call; `name` is the tool's, when the message has it; `image` as in `Action`."""
+    """The answer to a call."""
 
-    text: str
-    id: str = ""
-    name: str = ""
-    is_error: bool = False
-    image: int = 0
+    text: str  # its text parts, joined
+    id: str = ""  # of the call that it answers; "" without one
+    name: str = ""  # of the tool, when the message has it
+    is_error: bool = False  # the protocol flags it as an error
+    image: int = 0  # checksum of its images; 0 without any
 
 
 class Content(Struct, kw_only=True):
-    """A message's content taken apart: text as one piece, reasoning, calls, results. `image` is a
-    checksum of its images, 0 without any. `guidance_only`: there was text, and nothing of it is
-    left without our own guidance."""
+    """A message's content taken apart."""
 
-    text: str = ""
-    reasoning: str = ""
-    calls: list[RequestedCall] = []
-    results: list[Result] = []
-    image: int = 0
+    text: str = ""  # all text parts, joined
+    reasoning: str = ""  # text of the model's reasoning, where the client sends it back
+    calls: list[RequestedCall] = []  # in the order of the message
+    results: list[Result] = []  # in the order of the message
+    image: int = 0  # checksum of its images; 0 without any
+    # there was text, and nothing of it is left without our own guidance
     guidance_only: bool = False
 
 

@@ -27,14 +27,14 @@ _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is th
 
 
 class Wording(NamedTuple):
-    """One sentence by which a client tells its model what a person did, as in `wordings.toml`;
-    `words` None: the client passes nothing on of what the person added."""
+    """One sentence by which a client tells its model what a person did, as in `wordings.toml`."""
 
-    client: str
-    kind: WordedKind
-    begins: str
+    client: str  # name of the agent's program
+    kind: WordedKind  # what the person did
+    begins: str  # the first words of the sentence, by which it is found
+    # finds the person's own words; None: the client passes nothing on of them
     words: re.Pattern[str] | None = None
-    has: str = ""
+    has: str = ""  # text that must also occur; "" = nothing more
 
 
 _TABLE = tomllib.loads(
@@ -80,22 +80,21 @@ def _row(text: str, kind: WordedKind) -> Wording | None:
 
 
 class Intervention(Struct, frozen=True, kw_only=True):
-    """One act of a person in a run: its kind in `KINDS` and their words, "" without any.
-    `of_reply`: it is about the reply to the call that was made at the step where it is kept, which
-    is no step itself; else about that step."""
+    """One act of a person in a run."""
 
-    kind: str
-    words: str = ""
+    kind: str  # a name of the table KINDS
+    words: str = ""  # the person's own; "" without any
+    # it is about the reply to the call that was made at the step where it is kept, which is no step
+    # itself; else about that step
     of_reply: bool = False
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """Texts of the user messages after an agent's newest answer, as `said`, without what the client
-    added. `cut`: the client broke off its stream; `dropped`: the client took it out of the history,
-    with the user message before it."""
+    """What came after an agent's newest answer."""
 
-    said: tuple[str, ...] = ()
-    cut: bool = False
+    said: tuple[str, ...] = ()  # texts of the user messages, without what the client added
+    cut: bool = False  # the client broke off the answer's stream
+    # the client took the answer out of the history, with the user message before
     dropped: bool = False
 
     @property
@@ -111,13 +110,13 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Kind(NamedTuple):
-    """One kind of intervention: its name, its name for people, and what finds it. `in_step`: in the
-    results of a step; `in_answer`: in what came after an answer, None if it did not happen. Both
-    give the person's words."""
+    """One kind of intervention. Both functions give the person's words."""
 
-    name: str
-    label: str
+    name: str  # in records and filters
+    label: str  # for people
+    # finds it in the results of a step; None: it is never there
     in_step: Callable[[Step], Iterator[str]] | None = None
+    # finds it in what came after an answer, and gives None where it did not happen
     in_answer: Callable[[Answer], str | None] | None = None
 
 

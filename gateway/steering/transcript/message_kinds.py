@@ -60,10 +60,10 @@ _BEFORE_SIGNS = [(f"before {name}", re.compile(form)) for name, form in _FOUND["
 
 
 class KindModel(Struct, frozen=True, kw_only=True):
-    """The fitted weights: for each feature one of each of KINDS, and the `bias` of each kind."""
+    """The fitted weights."""
 
-    bias: tuple[float, ...]
-    weights: Mapping[str, tuple[float, ...]]
+    bias: tuple[float, ...]  # one number of each of KINDS, in their order
+    weights: Mapping[str, tuple[float, ...]]  # by feature, one number of each of KINDS
 
     def chances(self, features: Mapping[str, float]) -> dict[MessageKind, float]:
         """The probability of each kind; features without a weight count nothing."""

@@ -44,17 +44,17 @@ class Change(enum.Enum):
 
 
 class Reply(Struct, kw_only=True):
-    """An assistant message taken apart; calls that are found in it later are moved to `calls`.
-    `said`: its whole text, with the calls written into it; `block`: code in it that may turn out to
-    be a call; `named`: it names its speaker, as in the chat of a group of agents."""
+    """An assistant message taken apart; calls that are found in its text later are moved to
+    `calls`."""
 
-    thought: str
-    said: str
-    reasoning: str
-    calls: list[RequestedCall]
-    textual: bool = False
+    thought: str  # text next to the calls
+    said: str  # its whole text, with the calls written into it
+    reasoning: str  # text of the model's reasoning; "" without any
+    calls: list[RequestedCall]  # in the order of the message
+    textual: bool = False  # the calls were written as text
+    # code in the text that may turn out to be a call; None without any
     block: text_protocols.TextCalls | None = None
-    named: bool = False
+    named: bool = False  # it names its speaker, as in the chat of a group of agents
 
     def write_calls(self, found: text_protocols.TextCalls) -> None:
         """Take calls that were found in the text out of it."""
@@ -64,16 +64,16 @@ class Reply(Struct, kw_only=True):
 
 
 class Draft(Struct, kw_only=True, eq=False):
-    """The newest step of a transcript, still open to answers. `image`: checksum of a picture of the
-    outcome, which chat clients send in a separate message."""
+    """The newest step of a transcript, still open to answers."""
 
-    reply: Reply
-    index: int
-    prompted: bool
-    cue: text_protocols.Cue = ""
-    results: list[Result] = []
-    followed: bool = False
-    user_followed: bool = False
+    reply: Reply  # the assistant message
+    index: int  # number of the step in the conversation, from 0
+    prompted: bool  # a user message came before it
+    cue: text_protocols.Cue = ""  # direction that the message before it gave; "" for none
+    results: list[Result] = []  # the answers so far
+    followed: bool = False  # another message came after the reply
+    user_followed: bool = False  # a user message came after the reply
+    # checksum of a picture of the outcome, which chat clients send in a separate message
     image: int = 0
 
     @property
@@ -328,30 +328,26 @@ def _action(call: RequestedCall, result: Result | None) -> "Action":
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """One tool call with its result. `is_error`: the protocol flags the result as an error. `name`
-    is empty for a result whose call could not be read. `image`: checksum of the images in the
-    result or shown right behind it, 0 without any."""
+    """One tool call with its result."""
 
-    name: str
-    arguments: str = ""
-    observation: str = ""
-    is_error: bool = False
-    image: int = 0
+    name: str  # of the tool; "" for a result whose call could not be read
+    arguments: str = ""  # as the model wrote them, mostly JSON
+    observation: str = ""  # text of the result; "" while there is none
+    is_error: bool = False  # the protocol flags the result as an error
+    image: int = 0  # checksum of the images in the result or right behind it; 0 without any
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One assistant message and its answers; `index` counts the steps of a conversation from 0.
-    `thought`: the text next to the calls, stripped, because clients change its ends when they echo
-    a reply. `tokens` is None when unknown. `prompted`: a user message came before it; `cue`: the
-    direction that the message before it gave."""
+    """One assistant message and its answers."""
 
-    index: int
+    index: int  # counts the steps of a conversation from 0
+    # text next to the calls, stripped, because clients change its ends when they echo
     thought: str = ""
-    actions: tuple[Action, ...] = ()
-    reasoning: str = ""
-    tokens: int | None = None
-    prompted: bool = False
-    cue: text_protocols.Cue = ""
+    actions: tuple[Action, ...] = ()  # parallel calls are all kept, in the order of the reply
+    reasoning: str = ""  # text of the model's reasoning; "" where the client does not send it
+    tokens: int | None = None  # output tokens of the call; None when unknown
+    prompted: bool = False  # a user message came before it
+    cue: text_protocols.Cue = ""  # direction that the message before it gave; "" for none
 
 
 MAX_STEP_CHARS = 600  # text of one step that is used; the time to embed it stays bounded

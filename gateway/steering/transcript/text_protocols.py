@@ -84,10 +84,10 @@ _REPLY_CHARS = 262_144
 
 
 class TextCalls(Struct, frozen=True, kw_only=True):
-    """Calls found in a reply, and the rest of it as the thought."""
+    """Calls found in the text of a reply."""
 
-    thought: str
-    calls: tuple[RequestedCall, ...]
+    thought: str  # the rest of the text
+    calls: tuple[RequestedCall, ...]  # in the order of the text
 
 
 def find_calls(reply: str) -> TextCalls | None:
