@@ -18,7 +18,7 @@ Serves = Callable[[str], str | None]  # model name -> why it cannot serve the re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """How the model is chosen, how long a run stays on it, and when it gets another one at once."""
+    """Settings that choose the model, keep a run on it, and give it another one at once."""
 
     # `states` = the difficulty state; `learned` = the outcomes of the workload's runs
     # (docs/routing.md)

@@ -55,7 +55,7 @@ NO_OUTCOMES = WorkloadPrior()
 
 
 class WorkloadRates(Struct, frozen=True, kw_only=True):
-    """What is known of a run's workload when its model is decided."""
+    """Knowledge of a run's workload when its model is decided."""
 
     key: str  # of the workload: client, tools and requested model; seeds the draws
     run: str  # id of the run; with `key` it decides whether and what the run explores

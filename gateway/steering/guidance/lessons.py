@@ -44,7 +44,7 @@ class LessonSettings:
 
 
 class LessonQuery(Struct, frozen=True, kw_only=True):
-    """What to look up among the lessons for one call."""
+    """The look-up among the lessons for one call."""
 
     keys: tuple[str, ...]  # of the run's failures, newest first
     exclude: frozenset[str]  # ids of lessons that are not wanted, because the run has them

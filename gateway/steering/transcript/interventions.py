@@ -90,7 +90,7 @@ class Intervention(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What came after an agent's newest answer."""
+    """The messages and acts after an agent's newest answer."""
 
     said: tuple[str, ...] = ()  # texts of the user messages, without what the client added
     cut: bool = False  # the client broke off the answer's stream
