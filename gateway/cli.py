@@ -14,6 +14,7 @@ from gateway.errors import ConfigError
 from gateway.process import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
+    "features.demo.command": ("demo",),
     "commands.serve": ("wrap", "serve", "dashboard"),
     "commands.check_config": ("check-config",),
     "features.history.command": ("history",),
@@ -113,12 +114,6 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     known = command == "--version" or any(command in names for names in _MODULES.values())
-    demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
-    keep = "record its runs in storage.path, for the dashboard"
-    demo.add_argument("--keep", action="store_true", help=keep)
-    config = "config file that --keep reads (default: ./config.yaml)"
-    demo.add_argument("--config", type=Path, help=config)
-    demo.set_defaults(run=_demo)
     for module, names in _MODULES.items():
         if command in names or not known:
             importlib.import_module(f"gateway.{module}").add_parser(commands)
@@ -166,21 +161,6 @@ def _completion(args: argparse.Namespace) -> None:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     start = _ZSH_START if args.shell == "zsh" else ""
     sys.stdout.write(f"{start}{shtab.complete(parser, args.shell)}\n{_SHELLS[args.shell]}\n")
-
-
-def _demo(args: argparse.Namespace) -> int:
-    from gateway.config import load_settings
-    from gateway.demo import run_demo
-
-    if not args.keep:
-        return 0 if run_demo() else 1
-    storage = load_settings(args.config).storage
-    if not storage.file:
-        raise ConfigError("demo --keep: storage.path must name a file")
-    worked = run_demo(database=Path(storage.path))
-    shown = f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard."
-    sys.stdout.write(shown + "\n")
-    return 0 if worked else 1
 
 
 def _bench(args: argparse.Namespace) -> int:

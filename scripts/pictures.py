@@ -24,8 +24,7 @@ from rich.console import Console
 
 from gateway.app import build_app
 from gateway.config import settings_from_dict
-from gateway.demo import run_demo
-from gateway.demo.show import WIDTH
+from gateway.features.demo.show import WIDTH, run_demo
 from gateway.features.history.find import at_home
 from gateway.features.history.reading import SessionReading, read_all
 from gateway.features.history.screen import print_screen

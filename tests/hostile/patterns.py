@@ -19,7 +19,7 @@ from gateway.learning import gate
 
 ROOT = Path(gateway.__file__).parent
 # The scripted agent and provider read only what the demonstration sends.
-EXCLUDED = ("gateway.config", "gateway.demo", "gateway.__main__")
+EXCLUDED = ("gateway.config", "gateway.features.demo", "gateway.__main__")
 METHODS = ("search", "match", "fullmatch", "finditer", "findall", "split", "sub", "subn")
 ANYWHERE = ("search", "finditer")
 

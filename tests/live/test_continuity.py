@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx
 
-from gateway.demo.model import guidance_frames
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
+from tests.live.guidance import guidance_frames
 
 Start = Callable[..., AppServer]
 

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.demo.model import guidance_frames
 from steering_gateway_testing import (
     AppServer,
     Fault,
@@ -20,6 +19,7 @@ from steering_gateway_testing import (
     ScriptedUpstream,
 )
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
+from tests.live.guidance import guidance_frames
 from tests.live.incidents import until
 
 Start = Callable[..., AppServer]

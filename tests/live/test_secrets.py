@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from gateway.demo.model import guidance_frames
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.secrets import Planted, planted_secrets
 from tests.control import CONTROL
 from tests.live.client import GUIDING, Agent, opening
+from tests.live.guidance import guidance_frames
 from tests.live.test_storage import Start, files
 
 PLANTED = planted_secrets(3)

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.demo.model import guidance_frames
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, trace
+from tests.live.guidance import guidance_frames
 from tests.live.test_routing import EASY, HARD, thinking
 
 Start = Callable[..., AppServer]

@@ -12,9 +12,9 @@ import apsw
 import httpx
 import pytest
 
-from gateway.demo.model import guidance_frames
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
+from tests.live.guidance import guidance_frames
 from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]

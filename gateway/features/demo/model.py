@@ -112,7 +112,7 @@ class ScriptedModel:
     def completion(self, body: bytes) -> dict[str, Any]:
         """The next chat completion; of the request, only the model and the guidance are read."""
         request = json.loads(body)
-        text, name, arguments = self._next(guidance_frames(request))
+        text, name, arguments = self._next(_guidance(request["messages"]))
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if name:
             function = {"name": name, "arguments": json.dumps(arguments)}
@@ -146,15 +146,10 @@ class ScriptedModel:
         return next(iter(SCRIPT.recover[self._recovery - 1 :]), (SCRIPT.done, "", {}))
 
 
-def guidance_frames(body: Any) -> list[str]:
-    """The gateway's guidance blocks in a request, in order."""
-    messages = body.get("messages", []) if isinstance(body, dict) else []
-    texts = [
-        part.get("text", "") if isinstance(part, dict) else str(part)
-        for m in messages
-        if m.get("role") in ("system", "developer", "tool")
-        for part in (m["content"] if isinstance(m.get("content"), list) else [m.get("content")])
-    ]
+def _guidance(messages: list[Any]) -> list[str]:
+    """The gateway's guidance blocks in the messages of a request, in order."""
+    roles = ("system", "developer", "tool")
+    texts = [each["content"] for each in messages if each["role"] in roles]
     return [frame for text in texts for frame in text.split(FRAME_OPEN)[1:]]
 
 

@@ -65,7 +65,7 @@ def test_it_fills_the_dashboard(
 ) -> None:
     """`--keep` records its runs where the config says, and refuses a store that ends with it."""
     config = tmp_path / "config.yaml"
-    monkeypatch.setattr("gateway.demo.run_demo", lambda database: bool(database))
+    monkeypatch.setattr("gateway.features.demo.show.run_demo", lambda database: bool(database))
     config.write_text("storage: {path: kept.db}")
     assert main(["demo", "--keep", "--config", str(config)]) == 0
     assert "kept.db" in capsys.readouterr().out

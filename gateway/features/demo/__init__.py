@@ -1,0 +1,1 @@
+"""`gateway demo`: an agent loop against a scripted model, offline, without and with steering."""

@@ -1,0 +1,33 @@
+"""`gateway demo`: a steered run, offline and without a key; `--keep` records its runs."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from gateway.config import load_settings
+from gateway.errors import ConfigError
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
+    keep = "record its runs in storage.path, for the dashboard"
+    demo.add_argument("--keep", action="store_true", help=keep)
+    config = "config file that --keep reads (default: ./config.yaml)"
+    demo.add_argument("--config", type=Path, help=config)
+    demo.set_defaults(run=_demo)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from gateway.features.demo.show import run_demo
+
+    if not args.keep:
+        return 0 if run_demo() else 1
+    storage = load_settings(args.config).storage
+    if not storage.file:
+        raise ConfigError("demo --keep: storage.path must name a file")
+    worked = run_demo(database=Path(storage.path))
+    shown = f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard."
+    sys.stdout.write(shown + "\n")
+    return 0 if worked else 1
