@@ -15,7 +15,8 @@ from gateway.process import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "features.demo.command": ("demo",),
-    "commands.serve": ("wrap", "serve", "dashboard"),
+    "features.wrap.command": ("wrap",),
+    "commands.serve": ("serve", "dashboard"),
     "commands.check_config": ("check-config",),
     "features.history.command": ("history",),
     "commands.recorded": ("replay", "calibrate"),

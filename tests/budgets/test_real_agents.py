@@ -1,8 +1,8 @@
 """Real agents end cleanly when a budget stops them, by an error and by an answer.
 
-They are found as `tests/wrap/test_real_clients.py` finds them, and wrapped by the gateway. Seen to
-pass with Claude Code 2.1.197, Codex 0.169.0 and opencode 1.18.33. (mini-swe-agent 2.4.6 sends any
-429 ten times again, over six minutes; it ends at once with `control.stop_status: 401`.)
+They are found as `tests/features/wrap/test_real_clients.py` finds them, and wrapped by the gateway.
+Seen to pass with Claude Code 2.1.197, Codex 0.169.0 and opencode 1.18.33. (mini-swe-agent 2.4.6
+sends any 429 ten times again, over six minutes; it ends at once with `control.stop_status: 401`.)
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from tests.features.wrap.test_real_clients import AGENTS, PATH, ROOT, model
 from tests.patience import DEADLINE_MS
-from tests.wrap.test_real_clients import AGENTS, PATH, ROOT, model
 
 pytestmark = pytest.mark.nightly
 

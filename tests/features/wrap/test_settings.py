@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import OPENAI_API_BASE
-from gateway.wrap.own_gateway import ANTHROPIC, wrap_settings
+from gateway.features.wrap.own_gateway import ANTHROPIC, wrap_settings
 
 LOCAL = "http://127.0.0.1:9000/v1"
 FAR = "https://models.example.com/v1"

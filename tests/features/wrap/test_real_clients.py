@@ -39,7 +39,7 @@ from tests.strict import OWN_FIELDS, StrictProvider
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDERS = [
     os.environ.get("DIALECT_AGENTS", ""),
     *(str(each / "bin") for each in Path(os.environ.get("GATEWAY_CLIENT_ENVS", "-")).glob("*")),

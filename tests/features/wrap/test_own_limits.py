@@ -19,11 +19,11 @@ import pytest
 from gateway.auth.keyring import KEY_PREFIX
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.features.wrap.wrap import _act_lines
 from gateway.stores.sql.changes import GATEWAY, Change
-from gateway.wrap.wrap import _act_lines
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
+from tests.features.wrap.test_wrap import WAIT_S, environment, wrapped
 from tests.relay.processes import GatewayProcess
-from tests.wrap.test_wrap import WAIT_S, environment, wrapped
 
 pytestmark = pytest.mark.slow
 

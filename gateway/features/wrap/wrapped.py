@@ -1,10 +1,11 @@
 """The wrapped command: its variables and options by client, its start, signals and exit status.
 
 Sources of the clients' variables: their own documentation, and for those of `docs/clients` a run
-against a scripted provider; `tests/wrap/test_real_clients.py` repeats five of them. The child keeps
-the terminal, the process group and the standard streams: keys, the window's size and job control
-work without help. This process passes on signals that somebody sends to it alone, stops when the
-child stops, and ends as it ends."""
+against a scripted provider; `tests/features/wrap/test_real_clients.py` repeats five of them.
+
+The child keeps the terminal, the process group and the standard streams: keys, the window's size
+and job control work without help. This process passes on signals that somebody sends to it alone,
+stops when the child stops, and ends as it ends."""
 
 import contextlib
 import json

@@ -24,6 +24,15 @@ from gateway.auth.authenticator import process_key
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.config import Mode
 from gateway.errors import ConfigError
+from gateway.features.wrap import wrapped
+from gateway.features.wrap.own_gateway import (
+    OwnGateway,
+    limit_line,
+    own_gateway,
+    used_line,
+    wrap_budget,
+    wrap_settings,
+)
 from gateway.process.running import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.budgets import AccountKey
@@ -34,15 +43,6 @@ from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 from gateway.wire.coerce import as_json_value
-from gateway.wrap import command
-from gateway.wrap.own_gateway import (
-    OwnGateway,
-    limit_line,
-    own_gateway,
-    used_line,
-    wrap_budget,
-    wrap_settings,
-)
 
 EXIT = "exit"  # the outcome is that of the command itself
 Say = Callable[..., None]
@@ -82,12 +82,12 @@ def wrap(options: WrapOptions) -> int:
     say = partial(_say, quiet=options.quiet)
     if shutil.which(options.command[0]) is None and "/" not in options.command[0]:
         _say(f"wrap: {options.command[0]}: command not found")
-        return command.NOT_FOUND
+        return wrapped.NOT_FOUND
     budget = wrap_budget(options.budget, options.stop_after)
     other = _other(options)
     before = time.time()
     with ExitStack() as stack:
-        stack.enter_context(command.signals_held())
+        stack.enter_context(wrapped.signals_held())
         own: OwnGateway | None = None
         if other:
             url = other
@@ -95,7 +95,7 @@ def wrap(options: WrapOptions) -> int:
             page = f"{url}/dashboard/runs/{{run}}"
             others = f"{url}/dashboard/runs"
         else:
-            named = command.with_upstreams(options.command, os.environ)
+            named = wrapped.with_upstreams(options.command, os.environ)
             settings = wrap_settings(options.config, named, options.mode)
             if budget is not None:
                 settings = replace(settings, budgets=(*settings.budgets, budget))
@@ -153,7 +153,7 @@ def wrap(options: WrapOptions) -> int:
 
 def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:
     """done: with the command's requests, by an own gateway; empty for one that runs already."""
-    prepared = command.prepared(options.command, os.environ, url)
+    prepared = wrapped.prepared(options.command, os.environ, url)
     if prepared.note:
         say(f"by hand: {prepared.note}")
     if not done:
@@ -161,8 +161,8 @@ def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:
     else:
         say(f"{options.command[0]} is {done}; see it at {url}/dashboard")
     try:
-        return command.run(prepared.command, prepared.environment)
-    except command.CannotStart as exc:
+        return wrapped.run(prepared.command, prepared.environment)
+    except wrapped.CannotStart as exc:
         _say(f"wrap: {exc}")
         return exc.status
 
@@ -176,7 +176,7 @@ def _report(
     try:
         if check != EXIT:
             named = os.environ | {"GATEWAY_RUN": run["id"]}
-            status = command.run(("sh", "-c", f"{{ {check}\n}} >&2"), named)
+            status = wrapped.run(("sh", "-c", f"{{ {check}\n}} >&2"), named)
         comment = f"{'the command' if check == EXIT else check[:1000]} ended with {status}"
         body = OutcomeBody(outcome="failure" if status else "success", comment=comment)
         if own is not None:

@@ -20,14 +20,14 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ConfigError
-from gateway.wrap.own_gateway import wrap_budget
+from gateway.features.wrap.own_gateway import wrap_budget
 from steering_gateway_testing import ScriptedUpstream
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import START_S, TRUSTS_NOBODY, GatewayProcess
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WAIT_S = START_S
 
 AGENT = """

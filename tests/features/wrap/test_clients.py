@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.wrap.command import CLIENTS, client_of, prepared, with_upstreams
+from gateway.features.wrap.wrapped import CLIENTS, client_of, prepared, with_upstreams
 
 ROOT = "http://127.0.0.1:4321"
 BASE = f"{ROOT}/v1"
