@@ -26,12 +26,12 @@ import numpy as np
 import uvloop
 
 from gateway.config.storage import StorageSettings
+from gateway.core.guidance_settings import EtraceSettings
+from gateway.core.monitors import FAILURE_TYPES
+from gateway.core.pattern import Pattern, Query, Tier, embedding_text
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
 from gateway.library.memory import PatternMemory
-from gateway.steering.guidance.pattern import Pattern, Query, Tier, embedding_text
-from gateway.steering.guidance.settings import EtraceSettings
-from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.patterns import Search
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension

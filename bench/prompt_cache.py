@@ -31,18 +31,18 @@ from msgspec.structs import replace
 from bench import recorded
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.core.decide import decide
+from gateway.core.edits import apply
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Moment
+from gateway.core.pattern import PatternMatch, Query, Tier
+from gateway.core.placement import place
+from gateway.core.plan import note, plan
+from gateway.core.policy import Policy
+from gateway.core.target import GuidanceTarget
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import decide
-from gateway.steering.guidance.edits import apply
-from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
-from gateway.steering.guidance.placement import place
-from gateway.steering.guidance.plan import note, plan
-from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, Moment
-from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.policy import Policy
 
 BLOCK_TOKENS = 128
 """Source: OpenAI's guide to prompt caching; the issue that asked for this bench."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.steering.fold import ConversationFold, StepOutcome
-from gateway.steering.policy import Policy
+from gateway.core.fold import ConversationFold, StepOutcome
+from gateway.core.policy import Policy
 
 Run = Mapping[str, Any]
 

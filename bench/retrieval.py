@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from bench import recorded, situations
+from gateway.core.pattern import embedding_text
+from gateway.core.policy import Policy
 from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
-from gateway.steering.guidance.pattern import embedding_text
-from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import extract, recent_text
 
 Embed = Callable[[Sequence[str]], np.ndarray]

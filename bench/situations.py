@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gateway.core.guidance_settings import EtraceSettings
+from gateway.core.pattern import Pattern, Tier, causes
 from gateway.library import starter_patterns
-from gateway.steering.guidance.pattern import Pattern, Tier, causes
-from gateway.steering.guidance.settings import EtraceSettings
 
 FILE = Path(__file__).parent / "situations.jsonl"
 INSTANCES = Path(__file__).parent / "instances.jsonl"

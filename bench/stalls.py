@@ -36,10 +36,10 @@ import uvloop
 
 from bench.patterns import SIZES, fill, sentence
 from gateway.config.storage import StorageSettings
+from gateway.core.guidance_settings import EtraceSettings
+from gateway.core.pattern import Tier
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
-from gateway.steering.guidance.pattern import Tier
-from gateway.steering.guidance.settings import EtraceSettings
 from gateway.stores.patterns import Search
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension

@@ -24,8 +24,8 @@ from bench.report import aligned
 from bench.statistics import percentile
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.core.pattern import Pattern, Tier, embedding_text
 from gateway.embedding.static import StaticEmbedder
-from gateway.steering.guidance.pattern import Pattern, Tier, embedding_text
 from gateway.stores.patterns import Search
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.engine import PostgresEngine

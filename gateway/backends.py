@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.config.storage import STORES, StorageSettings
-from gateway.steering.plugins import load_class
+from gateway.core.plugins import load_class
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.exchanges import AnswerStore, RawStore
 from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable

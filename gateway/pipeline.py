@@ -2,8 +2,8 @@
 
     prepare   before the request goes out: gateway/conversations, gateway/steering
       resolve   which conversation it belongs to (conversations/resolve.py)
-      observe   score its new steps: the run's state and monitor readings (steering/fold.py)
-      propose   the model, and the queries for guidance (steering/steer.py)
+      observe   score its new steps: the run's state and monitor readings (core/fold.py)
+      propose   the model, and the queries for guidance (core/steer.py)
       look up   the patterns that match the queries (library)
       conclude  which guidance to give
       place     where in the messages it goes

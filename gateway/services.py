@@ -20,10 +20,10 @@ from gateway.conversations.loading import ConversationLoader, LoggedSteps
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import ModelTraits, RefusedPlaces, RequestSteerer
 from gateway.conversations.workloads import RunWorkloads, Workloads
+from gateway.core.target import GuidanceTarget, target_for
 from gateway.learning.worker import Learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics
-from gateway.steering.guidance.target import GuidanceTarget, target_for
 from gateway.stores.exchanges import RawKeeper
 from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.tasks import Turns, spawn

@@ -16,13 +16,13 @@ from typing import Any
 
 import orjson
 
+from gateway.core.fold import RunFold, StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.policy import Policy
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
 from gateway.offline.replay import Work, policy_from_dict, replay_lines
-from gateway.steering.fold import RunFold, StepOutcome
-from gateway.steering.fsm import FSMState
 from gateway.steering.identity.sources import RUN_BOUNDARIES
-from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import Step, extract
 from lab.signals import CODING
 from tests.steering.robust.planting import INNOCENTS, LOOPS, planted

@@ -8,12 +8,12 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from gateway.core.monitors import SuiteName
+from gateway.core.scoring.scorer import ScorerName
 from gateway.errors import ConfigError
 from gateway.offline.playback import Replayed, ReplayPolicy
 from gateway.offline.recordings import RunLabel
 from gateway.offline.replay_summary import Side
-from gateway.steering.monitors import SuiteName
-from gateway.steering.scoring.scorer import ScorerName
 
 Floats = NDArray[np.float64]
 

@@ -10,13 +10,13 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
+from gateway.core.monitors import MONITORS
 from gateway.errors import ConfigError
 from gateway.offline import recordings
 from gateway.offline.playback import ALARM, STATE_SIGNALS, Replayed, ReplayPolicy
 from gateway.offline.replay import Work, replay_files
 from gateway.offline.replay_summary import first_side, other_side
 from gateway.reporting.rates import wilson
-from gateway.steering.monitors import MONITORS
 from lab.evaluation import RunReading, readings, with_scorer
 from lab.routing import (
     escalation_value,

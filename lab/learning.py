@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.core.pattern import Status
 from gateway.learning.life_cycle import (
     FIRST_LOOK,
     LOOK_EVERY,
@@ -27,7 +28,6 @@ from gateway.learning.life_cycle import (
 from gateway.learning.reading import read_run
 from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
-from gateway.steering.guidance.pattern import Status
 from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import Posterior
 from gateway.wire.coerce import as_list, as_mapping

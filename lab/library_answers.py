@@ -15,6 +15,8 @@ from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
+from gateway.core.pattern import Lesson, Query
+from gateway.core.steer import Found
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
@@ -23,8 +25,6 @@ from gateway.offline.playback import LookUps, ReplayPolicy
 from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
-from gateway.steering.guidance.pattern import Lesson, Query
-from gateway.steering.steer import Found
 from gateway.stores.learning import Posterior
 
 STARTER = "starter"  # names the library that ships, in place of a file

@@ -29,11 +29,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from gateway.core.pattern import Lesson, Pattern, Tier, Trust
+from gateway.core.texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
 from gateway.learning.context import project_of
 from gateway.learning.life_cycle import lesson_id
 from gateway.steering.evidence.failure_keys import read_action
-from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
-from gateway.steering.guidance.texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
 from gateway.steering.identity.ids import draw
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import EvidenceRow, StoredLesson

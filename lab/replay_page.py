@@ -9,10 +9,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from gateway.core.fsm import FSMSettings
 from gateway.offline.playback import ALARM, Replayed
 from gateway.offline.replay import Work, replay_files
 from gateway.offline.replay_summary import Run, by_model
-from gateway.steering.fsm import FSMSettings
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.svg import drawing, joined, slot_curve, state_bands, step_dots, threshold_lines
 from lab.evaluation import write_output

@@ -26,11 +26,11 @@ import numpy as np
 import orjson
 from rich.table import Table
 
+from gateway.core.routing import RoutingSettings
 from gateway.errors import ConfigError
 from gateway.offline.playback import Price, ReplayPolicy
 from gateway.offline.recordings import report_console, report_table
 from gateway.offline.replay import Work, replay_files
-from gateway.steering.routing import RoutingSettings
 from gateway.steering.routing_policy import (
     NO_OUTCOMES,
     WorkloadPrior,

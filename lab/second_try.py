@@ -26,13 +26,13 @@ from gateway.app import build_app
 from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config import settings_from_dict
+from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.learning.context import project_of
 from gateway.learning.life_cycle import LessonActions
 from gateway.learning.reading import digest
 from gateway.observability.logging import configure_logging
 from gateway.server import uvicorn_config
 from gateway.steering.guidance.lessons import LEARNED, QUOTED, SAID, STATED
-from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import EvidenceRow, LessonFilter, StoredLesson
 from gateway.stores.records import PromptMessage
 from lab.acting import FINISH, GIVE_UP, Agent, Move, Run, World, worlds

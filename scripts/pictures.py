@@ -24,13 +24,13 @@ from rich.console import Console
 
 from gateway.app import build_app
 from gateway.config import settings_from_dict
+from gateway.core.policy import Policy
 from gateway.features.demo.show import WIDTH, run_demo
 from gateway.features.history.find import at_home
 from gateway.features.history.reading import SessionReading, read_all
 from gateway.features.history.screen import print_screen
 from gateway.features.history.summary import summarise
 from gateway.server import uvicorn_config
-from gateway.steering.policy import Policy
 from steering_gateway_testing import AppServer
 from tests.dashboard.browser import browser, chromium
 

@@ -27,10 +27,10 @@ from gateway.config import Deployment, Settings
 from gateway.config.budgets import SCOPES
 from gateway.config.load import CLOSING_SECTIONS, ENTRY_KEYS, LITELLM_SECTIONS, OTHER_SECTIONS
 from gateway.config.schema import build
+from gateway.core.monitors.table import MONITORS
+from gateway.core.routing import ROUTED_STATES
 from gateway.errors import ConfigError
 from gateway.steering.experiments import ARMS
-from gateway.steering.monitors.table import MONITORS
-from gateway.steering.routing import ROUTED_STATES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = "docs/reference"

@@ -15,9 +15,9 @@ from pathlib import Path
 from gateway.backends import open_stores
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
+from gateway.core.guidance_settings import EtraceSettings
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary
-from gateway.steering.guidance.settings import EtraceSettings
 
 
 def put_database(settings: Settings) -> None:

@@ -21,7 +21,7 @@ MAP = DOCS / "architecture.md"
 QUESTIONS = DOCS / "where.md"
 RECORDS = DOCS / "decisions"
 RECORD_HEADINGS = ["Context", "Decision", "Rejected", "Figures"]
-PURE = ("steering", "wire")
+PURE = ("core", "steering", "wire")
 PACKAGES = ("msgspec", "brotli", "_brotli", "backports.zstd", "compression.zstd")
 """Packages that the pure rooms may import: values and codings, without I/O and without packages
 behind them."""
@@ -65,10 +65,10 @@ def test_only_what_has_to_be_saved_holds_the_end_of_the_process() -> None:
 
 @pytest.mark.parametrize("path", modules(*PURE), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_the_core_needs_the_standard_library_and_little_more(path: Path) -> None:
-    """`wire/` and `steering/` import it, each other, the error tree, the quick search, and what is
-    in PACKAGES."""
+    """`wire/`, `core/` and `steering/` import it, each other, the error tree, the quick search, and
+    what is in PACKAGES."""
     for name in imported(path):
-        own = name.startswith(("gateway.wire", "gateway.steering")) or name in OWN
+        own = name.startswith(tuple(f"gateway.{room}" for room in PURE)) or name in OWN
         first = name.split(".")[0]
         known = {*sys.stdlib_module_names, *(each.split(".")[0] for each in PACKAGES)}
         assert own or first in known, name

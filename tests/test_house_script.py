@@ -176,7 +176,7 @@ def test_a_chat_request_is_traced_through_a_running_gateway() -> None:
     """It passes through the decision and the store."""
     found = measured()
     visited, figures = found["lists"]["modules visited"], found["figures"]
-    assert "gateway.steering.fsm" in visited
+    assert "gateway.core.fsm" in visited
     assert any(name.startswith("gateway.stores.sqlite.") for name in visited)
     assert figures["modules it visits"] == len(visited)
     assert figures["moves of a chat request"] >= len(visited) - 1

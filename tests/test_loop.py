@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.steering.guidance.pattern import Status, Trust
+from gateway.core.pattern import Status, Trust
 from lab.acting import Move
 from lab.break_even import Findings, not_worse_from, picture, tables
 from lab.loop import ARMS, MORE_ARMS, LoopTable, Place, Trip, Work, places, play, run_loop

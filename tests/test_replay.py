@@ -17,6 +17,11 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
+from gateway.core.fold import ConversationFold
+from gateway.core.guidance_settings import Gates
+from gateway.core.pattern import Query, Tier
+from gateway.core.policy import Policy
+from gateway.core.steer import Found
 from gateway.errors import ConfigError
 from gateway.offline.playback import LookUps, ReplayPolicy, play
 from gateway.offline.recordings import (
@@ -28,11 +33,6 @@ from gateway.offline.recordings import (
 )
 from gateway.offline.replay import Work, load_policy, policy_from_dict, run_replay
 from gateway.steering.experiments import random_switch
-from gateway.steering.fold import ConversationFold
-from gateway.steering.guidance.pattern import Query, Tier
-from gateway.steering.guidance.settings import Gates
-from gateway.steering.policy import Policy
-from gateway.steering.steer import Found
 from gateway.steering.transcript.steps import extract
 from lab.__main__ import main as lab_command
 from lab.replay_page import write_page

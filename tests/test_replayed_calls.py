@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.offline.playback import LookUps, play
-from gateway.offline.recordings import Recording, parse_recording
-from gateway.offline.replay import policy_from_dict
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
-from gateway.steering.guidance.pattern import (
+from gateway.core.guidance_settings import Gates
+from gateway.core.pattern import (
     Lesson,
     Pattern,
     PatternMatch,
@@ -22,9 +19,12 @@ from gateway.steering.guidance.pattern import (
     Tier,
     Trust,
 )
-from gateway.steering.guidance.settings import Gates
+from gateway.core.steer import Found
+from gateway.offline.playback import LookUps, play
+from gateway.offline.recordings import Recording, parse_recording
+from gateway.offline.replay import policy_from_dict
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.identity.ids import draw
-from gateway.steering.steer import Found
 from tests.conversations.steering import BASH, TASK, step
 
 PATTERN = Pattern(

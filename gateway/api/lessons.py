@@ -11,11 +11,11 @@ from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, d
 from gateway.api.runs import RunOfTenant, unknown_run
 from gateway.api.views import decision_views, lesson_view
 from gateway.auth.access import Access
+from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.errors import BadRequest, NotFound
 from gateway.learning.gate import MOST_CHARS, strange
 from gateway.learning.life_cycle import LessonActions
 from gateway.runtime import Runtime
-from gateway.steering.guidance.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.stores import learning
 from gateway.stores.learning import LessonFilter, StoredLesson, Support
 

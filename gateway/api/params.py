@@ -20,8 +20,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from gateway.core.pattern import MAX_ID_CHARS
 from gateway.errors import BadRequest
-from gateway.steering.guidance.pattern import MAX_ID_CHARS
 from gateway.stores import queries
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

@@ -29,12 +29,12 @@ from gateway.api.params import (
 from gateway.api.views import pattern_view, picked
 from gateway.auth.access import Access
 from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.core.pattern import MAX_ID_CHARS, Pattern, Tier, with_id
 from gateway.embedding.base import EmbeddingError
 from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
 from gateway.library import PatternLibrary
 from gateway.runtime import Runtime
 from gateway.steering.guidance.codec import from_record, to_record
-from gateway.steering.guidance.pattern import MAX_ID_CHARS, Pattern, Tier, with_id
 from gateway.stores.patterns import Added, PatternConflict, PatternFilter, StoredPattern
 
 OPERATIONS = Operations()

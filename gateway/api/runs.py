@@ -31,10 +31,10 @@ from gateway.api.params import (
 )
 from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.auth.access import Access
+from gateway.core.fsm import FSM_THRESHOLDS
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
 from gateway.reporting import trace_state, wrong_alarms
-from gateway.steering.fsm import FSM_THRESHOLDS
 from gateway.stores import queries
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore

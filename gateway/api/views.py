@@ -13,12 +13,12 @@ from msgspec.structs import asdict
 
 from gateway.config import Settings
 from gateway.config.models import ReaderSettings
+from gateway.core.pattern import Lesson, content
 from gateway.learning.life_cycle import why_not_active
 from gateway.reader.reader import JOBS, day_start
 from gateway.reporting.rates import wilson
 from gateway.reporting.trace_state import assessment
 from gateway.steering.guidance.lessons import is_rule
-from gateway.steering.guidance.pattern import Lesson, content
 from gateway.stores.learning import Job, SettledDecision, StoredLesson
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace

@@ -21,10 +21,10 @@ from gateway.budgets.texts import (
     used_up,
 )
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
+from gateway.core.steer import NO_ADVICE, Advice
 from gateway.errors import BudgetExceeded, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
-from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import (
     NOTHING,
     Account,

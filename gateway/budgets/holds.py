@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.config.budgets import ControlSettings
+from gateway.core.monitors import MONITORS
 from gateway.observability.logging import get_logger
-from gateway.steering.monitors import MONITORS
 from gateway.stores.budgets import STEERING, AccountKey, BudgetStore, Control, alarm_subject
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter

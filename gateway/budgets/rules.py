@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from gateway.config.budgets import CALENDAR, BudgetSettings, LadderStep
 from gateway.config.values import duration
-from gateway.steering.steer import NO_ADVICE, Advice
+from gateway.core.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import Account, AccountKey, Amounts, Wanted
 from gateway.text.formatting import counted, money
 

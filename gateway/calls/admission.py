@@ -26,14 +26,14 @@ from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import Call, SteeringResult, without_guidance
+from gateway.core.steer import NO_ADVICE, Advice
+from gateway.core.trouble import Act
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import CAN_RAISE, ON_TROUBLE, STOPPED, UNANSWERED, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.steer import NO_ADVICE, Advice
-from gateway.steering.trouble import Act
 from gateway.stores.budgets import NOTHING, Control, Question
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY

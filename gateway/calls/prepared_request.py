@@ -18,6 +18,8 @@ from gateway.conversations.steering_result import (
     with_state,
     without_guidance,
 )
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_state import Place
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import UpstreamReply
@@ -25,8 +27,6 @@ from gateway.observability.logging import get_logger
 from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.state import Place
 from gateway.stores.exchanges import RawCall
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target

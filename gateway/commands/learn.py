@@ -14,6 +14,7 @@ from gateway.api import views
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, kept, permit, say
 from gateway.config import Settings
+from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
 from gateway.learning.context import project_of
 from gateway.learning.gate import MOST_CHARS
@@ -21,7 +22,6 @@ from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import RETRIEVED, Status
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import PromptMessage

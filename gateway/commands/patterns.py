@@ -22,12 +22,12 @@ from gateway.commands.store import (
     say,
 )
 from gateway.config import load_settings
+from gateway.core.pattern import Query, Tier
 from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import BadRequest, ConfigError
 from gateway.library import PatternLibrary
 from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import failure_label, read_line
-from gateway.steering.guidance.pattern import Query, Tier
 from gateway.stores.patterns import PatternFilter
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import visible

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from gateway.config.values import Secret, above_zero, at_least, http_url
-from gateway.steering.plugins import plugins
+from gateway.core.plugins import plugins
 
 # Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each.
 RuleName = Literal[

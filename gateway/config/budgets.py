@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from gateway.config.values import above_zero, at_least, duration
-from gateway.steering.trouble import DEFAULT_ACT, ActName
+from gateway.core.trouble import DEFAULT_ACT, ActName
 
 SCOPES = ("run", "tree", "key", "tenant", "day", "team", "owner", "model", "client")
 """What may be counted together, besides `tag:NAME`; `gateway.budgets.rules.SUBJECTS` reads them."""

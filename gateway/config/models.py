@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.config.values import at_least, finite
+from gateway.core.scoring.scorer import DifficultySettings, ScorerName
 from gateway.steering.guidance.lessons import LessonSettings
-from gateway.steering.scoring.scorer import DifficultySettings, ScorerName
 
 LITELLM_PREFIX = "litellm/"
 

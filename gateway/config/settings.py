@@ -28,16 +28,16 @@ from gateway.config.values import (
     http_url,
     origin_pattern,
 )
+from gateway.core.acting import ActSettings
+from gateway.core.fsm import FSMSettings
+from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
+from gateway.core.monitors import MonitorSettings
+from gateway.core.policy import Policy, RunBoundary
+from gateway.core.routing import Routes, RoutingSettings
+from gateway.core.steer import SteeringRules
 from gateway.dialects import DIALECTS
-from gateway.steering.acting import ActSettings
 from gateway.steering.experiments import ExperimentSettings
-from gateway.steering.fsm import FSMSettings
-from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
 from gateway.steering.identity import ConversationSettings
-from gateway.steering.monitors import MonitorSettings
-from gateway.steering.policy import Policy, RunBoundary
-from gateway.steering.routing import Routes, RoutingSettings
-from gateway.steering.steer import SteeringRules
 
 PresetName = Literal["default", "seeds"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.config.values import Secret, finite
-from gateway.steering.plugins import plugins
+from gateway.core.plugins import plugins
 
 IN_MEMORY = ":memory:"
 SPOOL = "-spool"  # suffix of the folder in which records wait for a file

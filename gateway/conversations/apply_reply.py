@@ -17,8 +17,8 @@ from gateway.conversations.conversation import (
 )
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
+from gateway.core.fsm import FSMState
 from gateway.dialects.base import ANSWER_ID, ECHO
-from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, MatchKind, calls_hash, clean_call_ids, looks_unique
 from gateway.steering.identity.branch import line_hashes_of
 from gateway.steering.identity.rebuilt import extend_tail, newest_key, tail_key

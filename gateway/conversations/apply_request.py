@@ -24,9 +24,10 @@ from gateway.conversations.conversation import (
     run_id,
 )
 from gateway.conversations.index import ConversationIndex
+from gateway.core.fold import RunSnapshot
+from gateway.core.fsm import FSMState
+from gateway.core.steer import RunMemory
 from gateway.dialects import SteeredRequest
-from gateway.steering.fold import RunSnapshot
-from gateway.steering.fsm import FSMState
 from gateway.steering.identity import (
     Awaits,
     ConversationMatch,
@@ -37,7 +38,6 @@ from gateway.steering.identity import (
     conversation_id,
 )
 from gateway.steering.identity.rebuilt import extend_tail
-from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.user_words import task_of
 from gateway.wire.coerce import as_mapping

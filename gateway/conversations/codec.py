@@ -23,15 +23,15 @@ from gateway.conversations.conversation import (
     StoredResponse,
     Unsaved,
 )
-from gateway.steering.fold import RunSnapshot
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.state import GuidanceState, from_json, to_json
+from gateway.core.fold import RunSnapshot
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_state import GuidanceState, from_json, to_json
+from gateway.core.routing import ModelPin
+from gateway.core.steer import RunMemory
+from gateway.core.trouble import Trouble
 from gateway.steering.identity import Awaits, Branch
 from gateway.steering.identity.branch import split_line_hashes
-from gateway.steering.routing import ModelPin
 from gateway.steering.routing_policy import RunChoice
-from gateway.steering.steer import RunMemory
-from gateway.steering.trouble import Trouble
 from gateway.stores.records import ConversationRecord
 from gateway.text.secrets import find_secrets, mask_repeated
 from gateway.wire.prefix_hash import ChainState

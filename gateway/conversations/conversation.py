@@ -13,12 +13,12 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gateway.core.fold import ConversationFold, RunSnapshot, StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.policy import Policy
+from gateway.core.steer import RunMemory
 from gateway.dialects.base import EarlierHistory
-from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
-from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, Branch, Incoming
-from gateway.steering.policy import Policy
-from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields

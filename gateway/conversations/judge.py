@@ -10,9 +10,9 @@ from cachetools import LRUCache
 from gateway.budgets.accounting import OwnCalls
 from gateway.config.models import JudgeSettings
 from gateway.conversations.conversation import Conversation, run_id
+from gateway.core.fold import RunFold
+from gateway.core.scoring.judged import INSTRUCTION, question, read_score
 from gateway.observability.logging import get_logger
-from gateway.steering.fold import RunFold
-from gateway.steering.scoring.judged import INSTRUCTION, question, read_score
 from gateway.steering.transcript.steps import Step
 from gateway.upstream.dispatch import Dispatcher, ask
 

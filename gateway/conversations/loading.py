@@ -31,8 +31,8 @@ from gateway.conversations.conversation import (
     run_id,
 )
 from gateway.conversations.index import ConversationIndex
+from gateway.core.fold import ConversationFold, RunSnapshot
 from gateway.observability.logging import get_logger
-from gateway.steering.fold import ConversationFold, RunSnapshot
 from gateway.steering.identity import Identity, Incoming, PrefixHashRef, calls_hash, child_id
 from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
 from gateway.steering.transcript.steps import Step

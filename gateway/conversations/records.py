@@ -15,13 +15,14 @@ from gateway.conversations.apply_reply import echoed_items
 from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import StepPlace, items_by_id, run_id
 from gateway.conversations.steering_result import ActOfPerson, Call, SteeringResult
+from gateway.core.decide import STANDING, Item
+from gateway.core.fold import ConversationFold, RunSnapshot, StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_state import Injection
+from gateway.core.pattern import ETrace, PatternMatch, Tier, etrace_of
+from gateway.core.trouble import HELD
 from gateway.dialects.base import ANSWER_ID
 from gateway.observability.live_events import Event
-from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import STANDING, Item
-from gateway.steering.guidance.pattern import ETrace, PatternMatch, Tier, etrace_of
-from gateway.steering.guidance.state import Injection
 from gateway.steering.transcript.interventions import (
     WORDS_CHARACTERS,
     Answer,
@@ -31,7 +32,6 @@ from gateway.steering.transcript.interventions import (
 )
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.user_words import title_of
-from gateway.steering.trouble import HELD
 from gateway.stores.commit_plan import merged_content
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (

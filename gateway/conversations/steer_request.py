@@ -1,4 +1,4 @@
-"""Steering one request: the pure decision of `steering.steer`, and what it has to wait for.
+"""Steering one request: the pure decision of `core.steer`, and what it has to wait for.
 
 That is: logged steps of a run that are not in the request, a model's score of the newest step, and
 the look-up of patterns. A long transcript is read in parts, between which other requests are
@@ -23,22 +23,16 @@ from gateway.conversations.judge import ModelJudge, judge_newest
 from gateway.conversations.records import acts_of, later_messages, opening_prompts, prompts_in
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.workloads import RunWorkloads
-from gateway.dialects import SteeredRequest
-from gateway.steering.experiments import RandomArm
-from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import Decided
-from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
-from gateway.steering.guidance.pattern import Query
-from gateway.steering.guidance.placement import Placed
-from gateway.steering.guidance.settings import Gates
-from gateway.steering.guidance.state import Place
-from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.identity import MatchKind
-from gateway.steering.identity.branch import split_ending
-from gateway.steering.monitors.muting import without_muted
-from gateway.steering.steer import (
+from gateway.core.decide import Decided
+from gateway.core.edits import AppendToResult, Edit, InsertMessage
+from gateway.core.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import Gates
+from gateway.core.guidance_state import Place
+from gateway.core.monitors.muting import without_muted
+from gateway.core.pattern import Query
+from gateway.core.placement import Placed
+from gateway.core.steer import (
     NO_LIBRARY,
     Advice,
     CallFacts,
@@ -53,9 +47,15 @@ from gateway.steering.steer import (
     propose,
     repeat,
 )
+from gateway.core.target import GuidanceTarget
+from gateway.core.trouble import HELD
+from gateway.dialects import SteeredRequest
+from gateway.steering.experiments import RandomArm
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
+from gateway.steering.identity import MatchKind
+from gateway.steering.identity.branch import split_ending
 from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
-from gateway.steering.trouble import HELD
 from gateway.tasks import OwnTime, off_loop
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names

@@ -12,14 +12,14 @@ from msgspec import Struct
 from gateway.budgets.guard import LeftOpen, Spending
 from gateway.conversations.conversation import Conversation, RoutedCall, StepPlace, run_id
 from gateway.conversations.resolve import Resolved
+from gateway.core.fold import StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.placement import Placed
+from gateway.core.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
 from gateway.errors import BadRequest, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.steering.experiments import MODES
-from gateway.steering.fold import StepOutcome
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import Delivery, MatchKind
-from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import PromptMessage, StepRow
 from gateway.upstream.base import RawHeaders

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 
 from gateway.conversations.conversation import Workload
 from gateway.conversations.steering_result import SteeringResult
+from gateway.core.steer import SteeringRules
 from gateway.dialects import SteeredRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
@@ -26,7 +27,6 @@ from gateway.steering.routing_policy import (
     WorkloadRates,
     candidates,
 )
-from gateway.steering.steer import SteeringRules
 from gateway.stores.learning import LearnedPolicy, WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable

@@ -8,6 +8,7 @@ from typing import Any
 from gateway.api.audit import acts_of, audit_log
 from gateway.api.experiments import current_pilot, experiment_report, experiments, shares_of
 from gateway.api.params import TenantParameter, Text, naming
+from gateway.core.monitors import MONITORS
 from gateway.dashboard.charts import interval, level, peak, sparkline, stacked
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import chosen, filter_values
@@ -17,7 +18,6 @@ from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.steering.experiments import ARMS
-from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import STATES, HealthSummary
 from gateway.stores.totals import RULES, SEVERITIES, severity_of
 from gateway.text import formatting

@@ -10,13 +10,13 @@ import orjson
 from gateway.api import lessons, patterns
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
 from gateway.api.views import reader_view, rule_views
+from gateway.core.monitors import FAILURE_LABELS
+from gateway.core.pattern import Tier, content
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.gate import MOST_CHARS
 from gateway.steering.guidance.codec import to_record
 from gateway.steering.guidance.lessons import is_rule
-from gateway.steering.guidance.pattern import Tier, content
-from gateway.steering.monitors import FAILURE_LABELS
 from gateway.stores.patterns import PatternFilter, StoredPattern
 
 TIERS = tuple(tier.value for tier in Tier)

@@ -21,6 +21,7 @@ from gateway.api.runs import OutcomeBody, WrongAlarmBody, keep_outcome, keep_wro
 from gateway.api.views import picked, thresholds
 from gateway.budgets.holds import answer_path
 from gateway.budgets.texts import account_view, amount
+from gateway.core.monitors import ALARMING, MONITORS
 from gateway.dashboard import charts
 from gateway.dashboard.charts import RunChart, peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
@@ -28,7 +29,6 @@ from gateway.errors import BadRequest, NotFound
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reader.questions import KINDS
 from gateway.steering.experiments import ARMS
-from gateway.steering.monitors import ALARMING, MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action, Control
 from gateway.stores.learning import READER

@@ -9,10 +9,10 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
+from gateway.core.edits import Edit, Message
+from gateway.core.target import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.errors import BadRequest, GatewayError
-from gateway.steering.guidance.edits import Edit, Message
-from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity.branch import asks_for_summary, split_ending
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text

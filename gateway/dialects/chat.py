@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
-from gateway.steering.guidance.edits import (
+from gateway.core.edits import (
     AppendToResult,
     Edit,
     InsertMessage,
@@ -12,6 +11,7 @@ from gateway.steering.guidance.edits import (
     SystemAppend,
     apply,
 )
+from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.wire.completion import assemble
 from gateway.wire.parsing import Loads
 from gateway.wire.request import Splice, append_to_message, insert_message

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from gateway.core.edits import AppendToResult, Edit, SystemAppend
+from gateway.core.target import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
     Addressed,
@@ -17,8 +19,6 @@ from gateway.dialects.base import (
     events_of,
 )
 from gateway.errors import GatewayError
-from gateway.steering.guidance.edits import AppendToResult, Edit, SystemAppend
-from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.transcript.content import json_text, read_result
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from gateway.core.edits import AppendToResult, Edit, InsertMessage, SystemAppend
+from gateway.core.target import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
     Api,
@@ -16,8 +18,6 @@ from gateway.dialects.base import (
     known_events,
 )
 from gateway.errors import GatewayError, RunRefused
-from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage, SystemAppend
-from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.transcript.content import json_text
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text

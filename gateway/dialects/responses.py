@@ -6,6 +6,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gateway.core.edits import (
+    AppendToResult,
+    Edit,
+    InsertMessage,
+    InsertSystem,
+    Message,
+    SystemAppend,
+)
+from gateway.core.placement import TEXT_RESULTS
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
     ANSWER_ID,
@@ -21,15 +30,6 @@ from gateway.dialects.base import (
     reference_of,
 )
 from gateway.errors import GatewayError
-from gateway.steering.guidance.edits import (
-    AppendToResult,
-    Edit,
-    InsertMessage,
-    InsertSystem,
-    Message,
-    SystemAppend,
-)
-from gateway.steering.guidance.placement import TEXT_RESULTS
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call
 from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_mapping, as_text

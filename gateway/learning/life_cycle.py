@@ -15,11 +15,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from gateway.learning.gate import refusal
-from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
-from gateway.learning.verdicts import best
-from gateway.steering.guidance.lessons import SAID, is_rule
-from gateway.steering.guidance.pattern import (
+from gateway.core.pattern import (
     MINED,
     RETRIEVED,
     Pattern,
@@ -27,6 +23,10 @@ from gateway.steering.guidance.pattern import (
     Tier,
     Trust,
 )
+from gateway.learning.gate import refusal
+from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
+from gateway.learning.verdicts import best
+from gateway.steering.guidance.lessons import SAID, is_rule
 from gateway.stores.learning import (
     DecisionRow,
     NearOutcome,

@@ -12,9 +12,9 @@ from itertools import product
 from types import MappingProxyType
 from typing import Literal
 
+from gateway.core.fsm import FSMState
 from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.steering.evidence.results import EMPTY
-from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import Answer, Intervention, said_in
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.steering.transcript.steps import Step

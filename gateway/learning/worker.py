@@ -14,13 +14,13 @@ from typing import Protocol
 from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.config.models import LearningSettings
+from gateway.core.pattern import RETRIEVED, Pattern, Status
 from gateway.learning import life_cycle
 from gateway.learning.book import LessonBook
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status
 from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import LessonFilter, NearOutcome, Posterior, StoredLesson
 from gateway.stores.protocols import RunStore, StoreError

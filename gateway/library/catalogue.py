@@ -15,12 +15,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gateway.core.guidance_settings import EtraceSettings, Gates
+from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
+from gateway.core.render import family_matches
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.memory import MOST_RULES, PatternCopy, PatternMemory
 from gateway.steering.guidance.codec import read_lines, to_line
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
-from gateway.steering.guidance.render import family_matches
-from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, Event, PatternFilter, Search
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly

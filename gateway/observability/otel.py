@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.alerts import OtelSettings
+from gateway.core.steer import RunPosition
 from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
 from gateway.steering.identity import Identity
 from gateway.steering.identity.sources import clean_id
-from gateway.steering.steer import RunPosition
 from gateway.text.secrets import find_secrets, mask_secrets
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import content_text

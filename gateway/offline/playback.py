@@ -17,19 +17,19 @@ from msgspec.structs import replace
 
 from gateway.config import Settings
 from gateway.conversations.records import opening_prompts
+from gateway.core import steer
+from gateway.core.fold import ConversationFold, RunFold, StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import Gates
+from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
+from gateway.core.policy import Policy
+from gateway.core.routing import Serves
+from gateway.core.scoring.scorer import UNKNOWN
+from gateway.core.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.dialects.chat import CHAT
 from gateway.offline.recordings import Recording, scored_steps
-from gateway.steering import steer
 from gateway.steering.experiments import RandomArm
-from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
-from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
-from gateway.steering.guidance.settings import Gates
-from gateway.steering.policy import Policy
-from gateway.steering.routing import Serves
-from gateway.steering.scoring.scorer import UNKNOWN
-from gateway.steering.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.steering.transcript.steps import count_steps
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import tool_names

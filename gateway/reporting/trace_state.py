@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from gateway.steering.guidance.pattern import ETrace, Tier
+from gateway.core.pattern import ETrace, Tier
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 

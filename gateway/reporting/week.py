@@ -7,8 +7,8 @@ from functools import reduce
 from typing import Any
 
 from gateway.backends import Stores
+from gateway.core.pattern import Status
 from gateway.reporting.savings import read_savings
-from gateway.steering.guidance.pattern import Status
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import RunFilter

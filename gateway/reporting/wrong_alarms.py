@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.steering.monitors import ALARMING, MONITORS
+from gateway.core.monitors import ALARMING, MONITORS
 from gateway.stores.budgets import Control, alarm_subject
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunFilter

@@ -1,1 +1,1 @@
-"""The decision core, pure: from a conversation's messages to a state, a model and guidance."""
+"""Around the decision core, pure: who writes, what is written, texts and lessons for it."""

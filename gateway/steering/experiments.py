@@ -12,10 +12,10 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.acting import ActionSignal
-from gateway.steering.fsm import HARD_STATES, FSMState, refuse_outside_unit
+from gateway.core.acting import ActionSignal
+from gateway.core.fsm import HARD_STATES, FSMState, refuse_outside_unit
+from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.steering.identity.ids import draw
-from gateway.steering.monitors import FAILURE_TYPES, Readings
 
 MODES = ("on", "shadow", "off")
 """Treatments of a request: steered; decided about, but sent unchanged; only observed."""

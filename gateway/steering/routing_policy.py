@@ -16,9 +16,9 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.fsm import HARD_STATES, FSMState
+from gateway.core.fsm import HARD_STATES, FSMState
+from gateway.core.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves, pin
 from gateway.steering.identity.ids import draw
-from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves, pin
 
 PRIOR_RUNS = 4.0
 """Weight, in runs, of a model's outcomes in the tenant's other workloads (half solved without any):

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
-from gateway.steering.guidance.pattern import Pattern, Status, Tier
+from gateway.core.pattern import Pattern, Status, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.core.pattern import Pattern, Tier
 from gateway.stores.protocols import StoreError
 
 # An embedding: float32, unit length.

@@ -16,8 +16,8 @@ import msgspec
 import orjson
 from msgspec import Struct, structs
 
+from gateway.core.fsm import FSMState
 from gateway.steering.experiments import ARMS
-from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.records import IMPORTED, ConversationAbout, InjectionRow, StepRow
 from gateway.stores.totals import (

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway import errors
 from gateway.config import KeyRights
-from gateway.steering.guidance.pattern import ETrace
+from gateway.core.pattern import ETrace
 from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 
+from gateway.core.fsm import FSM_THRESHOLDS, FSMState
+from gateway.core.guidance_settings import EtraceSettings
+from gateway.core.pattern import ETrace
 from gateway.reporting.trace_state import StepAssessment, StepLogEntry
-from gateway.steering.fsm import FSM_THRESHOLDS, FSMState
-from gateway.steering.guidance.pattern import ETrace
-from gateway.steering.guidance.settings import EtraceSettings
 from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of, operator_of
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from gateway.cli import main
-from gateway.steering.monitors import MonitorSettings, Readings, combine
-from gateway.steering.monitors.muting import without_muted
-from gateway.steering.monitors.suite import Alarm
+from gateway.core.monitors import MonitorSettings, Readings, combine
+from gateway.core.monitors.muting import without_muted
+from gateway.core.monitors.suite import Alarm
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of, operator_of, until
 from tests.control import CONTROL

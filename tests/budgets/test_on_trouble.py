@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.steering.guidance.texts import HAND_OVER_TEXT
+from gateway.core.texts import HAND_OVER_TEXT
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.alerts.conftest import Receiver
 from tests.alerts.conftest import receiver as receiver

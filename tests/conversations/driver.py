@@ -20,8 +20,9 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver, Resolved
 from gateway.conversations.steering_result import SteeringResult
+from gateway.core.fsm import FSMState
+from gateway.core.steer import RunPosition
 from gateway.dialects import CHAT, SteeredRequest
-from gateway.steering.fsm import FSMState
 from gateway.steering.identity import (
     Branch,
     ConversationMatch,
@@ -30,7 +31,6 @@ from gateway.steering.identity import (
     MatchKind,
     PrefixHashRef,
 )
-from gateway.steering.steer import RunPosition
 from gateway.stores.protocols import StateStore
 
 TOOLS = [{"type": "function", "function": {"name": "shell"}}]

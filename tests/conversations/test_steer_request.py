@@ -8,15 +8,15 @@ import pytest
 
 from gateway.conversations.conversation import RunStart
 from gateway.conversations.steering_result import SteeringResult
+from gateway.core.edits import Edit
+from gateway.core.fsm import FSMState
+from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.core.steer import Advice
+from gateway.core.target import GuidanceTarget
 from gateway.dialects.base import EarlierHistory
 from gateway.steering.experiments import RandomArm
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.edits import Edit
-from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
-from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import Awaits
-from gateway.steering.steer import Advice
 from gateway.tasks import DeadlinePassed
 from tests.conversations.steering import (
     REQUESTED,
@@ -260,7 +260,7 @@ async def test_scoring_that_fails_is_made_up_for_from_the_transcript(
         raise ArithmeticError
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.steering.fold.next_state", broken)
+        patch.setattr("gateway.core.fold.next_state", broken)
         for expected in (1, 1):
             result = await agent.resolved()
             with pytest.raises(ArithmeticError):

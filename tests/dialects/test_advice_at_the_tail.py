@@ -8,18 +8,18 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.core.decide import Decided, Item
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.guidance_state import GuidanceState, from_json, to_json
+from gateway.core.placement import place
+from gateway.core.render import frame
+from gateway.core.target import GuidanceTarget
 from gateway.dialects.base import Dialect
 from gateway.dialects.chat import CHAT
 from gateway.dialects.gemini import GEMINI
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.messages_cloud import BEDROCK, VERTEX
 from gateway.dialects.responses import RESPONSES
-from gateway.steering.guidance.decide import Decided, Item
-from gateway.steering.guidance.placement import place
-from gateway.steering.guidance.render import frame
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, from_json, to_json
-from gateway.steering.guidance.target import GuidanceTarget
 from gateway.wire.body_prefix import AsMappings
 
 ADVICE = Item(text="look at the value")

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.core.edits import AppendToResult, Edit, SystemAppend
 from gateway.dialects import GEMINI
 from gateway.dialects.gemini import chat_messages
-from gateway.steering.guidance.edits import AppendToResult, Edit, SystemAppend
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import chain_digests
 from steering_gateway_testing import (

@@ -9,8 +9,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.edits import Edit, InsertMessage, SystemAppend
 from gateway.dialects import MESSAGES, RESPONSES, SteeredRequest
-from gateway.steering.guidance.edits import Edit, InsertMessage, SystemAppend
 
 texts = st.text(max_size=8)
 notes = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=3).map(tuple)

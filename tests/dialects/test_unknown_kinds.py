@@ -12,14 +12,14 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.conversations.steer_request import marked
+from gateway.core.decide import Decided, Item
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Injection, Place
+from gateway.core.pattern import Tier
+from gateway.core.placement import place
+from gateway.core.target import GuidanceTarget
 from gateway.dialects import CHAT, MESSAGES, RESPONSES
 from gateway.dialects.base import Dialect
-from gateway.steering.guidance.decide import Decided, Item
-from gateway.steering.guidance.pattern import Tier
-from gateway.steering.guidance.placement import place
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, Injection, Place
-from gateway.steering.guidance.target import GuidanceTarget
 from gateway.wire.body_prefix import AsMappings
 from steering_gateway_testing import ReceivedRequest
 from tests.strict import faults_of

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from gateway.conversations.steer_request import Client, RefusedPlaces
-from gateway.steering.guidance.state import Place
+from gateway.core.guidance_state import Place
 from gateway.upstream.dispatch import read_error
 from gateway.wire.refusal import Kind
 from steering_gateway_testing import Reply, ScriptedUpstream

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
+from gateway.core.pattern import Pattern, Status
 from gateway.learning.life_cycle import BY_OPERATOR
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import Pattern, Status
 from gateway.stores.exchanges import RawCall
 from gateway.stores.learning import DecisionRow, LessonFilter, OutcomeRow
 from gateway.stores.sql.learning import LearningStore

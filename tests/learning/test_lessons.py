@@ -12,10 +12,13 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
+from gateway.core.decide import Decided
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.guidance_state import GuidanceState, from_json, to_json
+from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.learning.book import LessonBook
 from gateway.learning.context import project_of
 from gateway.steering.evidence.failure_keys import Failure
-from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.lessons import (
     LEARNED,
     QUOTED,
@@ -27,9 +30,6 @@ from gateway.steering.guidance.lessons import (
     lesson_text,
     with_lessons,
 )
-from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, from_json, to_json
 from gateway.stores.learning import EvidenceRow, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.records import PromptMessage

@@ -16,9 +16,9 @@ from msgspec import structs
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
+from gateway.core.pattern import Pattern, Tier
 from gateway.learning.context import project_of
 from gateway.steering.guidance.lessons import LEARNED
-from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
+from gateway.core.pattern import Lesson, Pattern, Tier
 from gateway.reader.reader import JOBS
-from gateway.steering.guidance.pattern import Lesson, Pattern, Tier
 from gateway.stores.learning import EvidenceRow, Job, Posterior
 from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of, start

@@ -10,10 +10,10 @@ from pathlib import Path
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.records import opening_prompts
+from gateway.core.pattern import Status
 from gateway.learning.context import project_of
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lessons import LEARNED
-from gateway.steering.guidance.pattern import Status
 from gateway.stores.learning import Posterior
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from tests.learning.runs import SourceRun, lessons_of

@@ -17,6 +17,7 @@ from gateway.auth.keyring import make_key
 from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
+from gateway.core.pattern import Status
 from gateway.learning.book import LessonBook
 from gateway.learning.context import instructed
 from gateway.learning.life_cycle import (
@@ -27,7 +28,6 @@ from gateway.learning.life_cycle import (
     why_not_active,
 )
 from gateway.steering.guidance.lessons import STATED, LessonQuery
-from gateway.steering.guidance.pattern import Status
 from gateway.steering.transcript.content import FRAME_OPEN
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import LessonFilter, Posterior, StoredLesson

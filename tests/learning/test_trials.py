@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.learning.life_cycle import (
     LEAST_SHARE,
     MOST_SHARE,
@@ -23,7 +24,6 @@ from gateway.learning.life_cycle import (
     proof_bar,
     why_not_active,
 )
-from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
     DecisionRow,
     OutcomeRow,

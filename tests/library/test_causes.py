@@ -7,14 +7,14 @@ from importlib import resources
 
 import pytest
 
+from gateway.core.decide import decide, passing
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Moment
+from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, causes, with_id
+from gateway.core.plan import CHARS_PER_TOKEN, plan
 from gateway.library import starter_patterns
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import decide, passing
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, with_id
-from gateway.steering.guidance.plan import CHARS_PER_TOKEN, plan
-from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.situation import read_situation
-from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.transcript.steps import Action, Step
 
 Case = tuple[str, object, str]

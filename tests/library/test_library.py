@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.core.guidance_settings import EtraceSettings, Gates
+from gateway.core.monitors import FAILURE_TYPES
+from gateway.core.pattern import Pattern, Query, Tier, content
+from gateway.core.render import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.embedding import Embedder, EmbeddingError, Vector
 from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary, gates_for, starter_patterns
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.pattern import Pattern, Query, Tier, content
-from gateway.steering.guidance.render import PLACEHOLDER, ModelFamily, pattern_text
-from gateway.steering.guidance.settings import EtraceSettings, Gates
-from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.patterns import Added, PatternFilter
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.engine import SQLiteEngine

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.core.guidance_settings import EtraceSettings
+from gateway.core.pattern import Pattern, Query, Tier
+from gateway.core.render import family_matches
 from gateway.embedding.base import HashingEmbedder
 from gateway.library import PatternLibrary
 from gateway.library.memory import PatternCopy, PatternMemory
-from gateway.steering.guidance.pattern import Pattern, Query, Tier
-from gateway.steering.guidance.render import family_matches
-from gateway.steering.guidance.settings import EtraceSettings
 from gateway.stores.patterns import Search
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sql.patterns import PatternStore

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bench import situations
+from gateway.core.pattern import embedding_text
 from gateway.embedding.static import EMBEDDER_ID, StaticEmbedder
 from gateway.library.catalogue import CALIBRATED
-from gateway.steering.guidance.pattern import embedding_text
 
 EMBEDDER = StaticEmbedder.load()
 GATES = CALIBRATED[EMBEDDER_ID]

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.core.plan import RECOVERED_STEPS
 from gateway.library.memory import PatternCopy
-from gateway.steering.guidance.plan import RECOVERED_STEPS
 from gateway.stores.patterns import Search
 from gateway.stores.sql.runs import SQLRunStore
 from steering_gateway_testing import AppServer, ScriptedUpstream

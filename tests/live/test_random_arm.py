@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.core.guidance_settings import EtraceSettings
 from gateway.steering.experiments import random_switch
-from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.transcript.content import FRAME_OPEN
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, trace, worker

@@ -14,13 +14,13 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.conversations.records import opening_prompts
+from gateway.core.pattern import Pattern
 from gateway.learning.context import project_of
 from gateway.library import starter_patterns
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of
 from gateway.offline.replay import policy_from_dict
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.pattern import Pattern
 from lab.library_answers import library_look_ups
 from steering_gateway_testing import (
     AppServer,

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.steering.guidance.texts import SKIP_DIRECTIVE
+from gateway.core.texts import SKIP_DIRECTIVE
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, trace
 from tests.live.guidance import guidance_frames

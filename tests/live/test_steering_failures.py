@@ -13,7 +13,7 @@ import apsw
 import httpx
 import pytest
 
-from gateway.steering.fsm import next_state
+from gateway.core.fsm import next_state
 from gateway.stores.protocols import StoreBusy
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
@@ -51,13 +51,13 @@ STAGES = {
     "identity": ("gateway.conversations.resolve.identify", broken, "Broken"),
     "digests": ("gateway.conversations.resolve.read_request", broken, "Broken"),
     "match": ("gateway.conversations.resolve.match", broken, "Broken"),
-    "scorer": ("gateway.steering.fold.make_scorer", lambda _: BrokenPart(), "Broken"),
-    "monitors": ("gateway.steering.fold.make_suite", lambda _: BrokenPart(), "Broken"),
-    "state machine": ("gateway.steering.fold.next_state", broken, "Broken"),
-    "routing": ("gateway.steering.steer.choose", broken, "Broken"),
-    "plan": ("gateway.steering.steer.plan", broken, "Broken"),
-    "decision": ("gateway.steering.steer.decide", broken, "Broken"),
-    "work too long": ("gateway.steering.fold.next_state", slow_transition, "deadline"),
+    "scorer": ("gateway.core.fold.make_scorer", lambda _: BrokenPart(), "Broken"),
+    "monitors": ("gateway.core.fold.make_suite", lambda _: BrokenPart(), "Broken"),
+    "state machine": ("gateway.core.fold.next_state", broken, "Broken"),
+    "routing": ("gateway.core.steer.choose", broken, "Broken"),
+    "plan": ("gateway.core.steer.plan", broken, "Broken"),
+    "decision": ("gateway.core.steer.decide", broken, "Broken"),
+    "work too long": ("gateway.core.fold.next_state", slow_transition, "deadline"),
     "wait too long": (
         "gateway.conversations.steer_request.RequestSteerer._decide",
         slow_look_up,
@@ -126,7 +126,7 @@ async def test_an_unsteered_call_is_not_waited_for(
     agent = Agent(http, server.base_url, headers={"x-session-id": "s"})
     before = (await agent.run(2))[-1]
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.steering.steer.decide", broken)
+        patch.setattr("gateway.core.steer.decide", broken)
         await agent.turn()
     agent.messages = opening("The second task.")
     after = await agent.turn()

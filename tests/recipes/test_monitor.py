@@ -9,16 +9,16 @@ import pytest
 
 from tests.recipes.conftest import ScratchCopy
 
-TABLE = "gateway/steering/monitors/table.json"
-MODULE = "gateway/steering/monitors/politeness.py"
+TABLE = "gateway/core/monitors/table.json"
+MODULE = "gateway/core/monitors/politeness.py"
 TEXT = "You thank the user in every step{evidence}. Work on the task instead."
 
 CLASS = '''"""Politeness: the thoughts thank the user instead of working."""
 
 from __future__ import annotations
 
-from gateway.steering.ledger.ledger import LedgerStep
-from gateway.steering.monitors.settings import RobustSettings
+from gateway.core.ledger.ledger import LedgerStep
+from gateway.core.monitors.settings import RobustSettings
 
 
 class Politeness:
@@ -52,7 +52,7 @@ monitors: {weights: {politeness: 0.9}}
 
 PRINT_READINGS = """
 import json
-from gateway.steering.monitors import PROFILES, MonitorSettings, evaluate
+from gateway.core.monitors import PROFILES, MonitorSettings, evaluate
 
 steps = [{"action": f"read_{n}", "thought": "many thanks for the hint"} for n in range(4)]
 robust = evaluate(steps)
@@ -69,12 +69,12 @@ print(json.dumps({
 
 PRINT_GUIDANCE = """
 import json
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.state import Moment
-from gateway.steering.guidance.plan import plan
-from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState
-from gateway.steering.monitors import evaluate
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_state import Moment
+from gateway.core.plan import plan
+from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import GuidanceState
+from gateway.core.monitors import evaluate
 
 steps = [{"action": f"read_{n}", "thought": "many thanks for the hint"} for n in range(4)]
 planned = plan(

@@ -149,5 +149,5 @@ def test_a_damaged_entry_point_is_named(
     """Nothing starts without the monitor that its operator relies on."""
     installed.write("politeness/broken.py", "ROW = {}\n")
     entries(installed, {"steering_gateway.monitors": points})
-    ended = installed.run("-c", "import gateway.steering.monitors", status=1)
+    ended = installed.run("-c", "import gateway.core.monitors", status=1)
     assert reason in ended.stderr

@@ -8,14 +8,14 @@ import pytest
 
 from tests.recipes.conftest import ScratchCopy
 
-TABLE = "gateway/steering/scoring/scorer.py"
-MODULE = "gateway/steering/scoring/talkative.py"
+TABLE = "gateway/core/scoring/scorer.py"
+MODULE = "gateway/core/scoring/talkative.py"
 
 CLASS = '''"""Scorer `talkative`: steps with long thoughts are hard."""
 
 from __future__ import annotations
 
-from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.core.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
 
 

@@ -8,15 +8,15 @@ from tests.recipes.conftest import ROOT, ScratchCopy
 
 CHECK = Path("tests/config/test_documented.py")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-plugin-autoload")
-SETTINGS, DECISION = "gateway/steering/acting.py", "gateway/steering/steer.py"
+SETTINGS, DECISION = "gateway/core/acting.py", "gateway/core/steer.py"
 FIELD = "    token_budget: int | None = None\n"
 REASONS = "        reasons=(*act.reasons, "
 LINE = "  deadline_ms: "
 
 DECIDE = """
 from gateway.config import load_settings
-from gateway.steering.fsm import FSMState
-from gateway.steering.steer import CallFacts, RunMemory, RunPosition, propose
+from gateway.core.fsm import FSMState
+from gateway.core.steer import CallFacts, RunMemory, RunPosition, propose
 
 rules = load_settings("own.yaml", {}).rules()
 position = RunPosition(run=0, step=0, state=FSMState.INIT)

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from gateway.steering.policy import Policy
+from gateway.core.policy import Policy
 from gateway.steering.transcript.content import FRAME_OPEN
 from gateway.wire.prefix_hash import chain_digests
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream

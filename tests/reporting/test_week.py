@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from gateway.backends import open_stores
 from gateway.commands.report import _rendered
 from gateway.config.storage import StorageSettings
+from gateway.core.pattern import Status
 from gateway.errors import BudgetExceeded
 from gateway.reporting.week import monday_of, read_week
-from gateway.steering.guidance.pattern import Status
 from gateway.steering.transcript.interventions import KIND_LABELS, Intervention
 from steering_gateway_testing.store_conformance.learning import a_lesson
 from steering_gateway_testing.store_conformance.records import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.steering.monitors import MonitorSettings, Readings, evaluate
-from gateway.steering.policy import Policy
-from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.core.monitors import MonitorSettings, Readings, evaluate
+from gateway.core.policy import Policy
+from gateway.core.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Action, Step
 
 Message = dict[str, Any]

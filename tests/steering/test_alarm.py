@@ -6,18 +6,18 @@ import random
 
 import pytest
 
+from gateway.core.fold import RunFold
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_state import GuidanceState
+from gateway.core.monitors import Alarm, MonitorSettings, Readings, make_suite
+from gateway.core.monitors.suite import severity_of
+from gateway.core.plan import RECOVERED_STEPS, note
+from gateway.core.policy import Policy
+from gateway.core.routing import Routes, RoutingSettings
+from gateway.core.scoring.heuristic import heuristic_score
+from gateway.core.scoring.scorer import DifficultySettings
+from gateway.core.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
 from gateway.steering.experiments import RandomArm
-from gateway.steering.fold import RunFold
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.plan import RECOVERED_STEPS, note
-from gateway.steering.guidance.state import GuidanceState
-from gateway.steering.monitors import Alarm, MonitorSettings, Readings, make_suite
-from gateway.steering.monitors.suite import severity_of
-from gateway.steering.policy import Policy
-from gateway.steering.routing import Routes, RoutingSettings
-from gateway.steering.scoring.heuristic import heuristic_score
-from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
 from tests.steering.builders import acts
 from tests.steering.robust.planting import LOOPS, polling
 from tests.steering.robust.test_planted import coding_run

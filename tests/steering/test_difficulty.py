@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.scoring.heuristic import ERROR_WORDS, HEDGES, HeuristicScorer, heuristic_score
-from gateway.steering.scoring.scorer import DifficultySettings, ScorerName, make_scorer
+from gateway.core.scoring.heuristic import ERROR_WORDS, HEDGES, HeuristicScorer, heuristic_score
+from gateway.core.scoring.scorer import DifficultySettings, ScorerName, make_scorer
 from tests.steering.builders import acts, thinks
 
 SAMPLES = [
@@ -137,10 +137,10 @@ def test_the_heuristic_scorer_reads_the_thought_alone() -> None:
 
 LOADED = """
 import sys
-from gateway.steering.scoring.scorer import DifficultySettings, ScorerName, make_scorer
+from gateway.core.scoring.scorer import DifficultySettings, ScorerName, make_scorer
 
 make_scorer(DifficultySettings(scorer=sys.argv[1]))
-print(*[name for name in sys.modules if name.startswith("gateway.steering.scoring.")])
+print(*[name for name in sys.modules if name.startswith("gateway.core.scoring.")])
 """
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering import fold as fold_module
-from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
-from gateway.steering.fsm import FSMSettings, FSMState
-from gateway.steering.policy import Policy
-from gateway.steering.scoring.heuristic import heuristic_score
+from gateway.core import fold as fold_module
+from gateway.core.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
+from gateway.core.fsm import FSMSettings, FSMState
+from gateway.core.policy import Policy
+from gateway.core.scoring.heuristic import heuristic_score
 from gateway.steering.transcript.steps import Step, extract
 from tests.steering.builders import (
     REFERENCE,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.fsm import FSMSettings, FSMState, next_state
+from gateway.core.fsm import FSMSettings, FSMState, next_state
 
 INIT, FAST, NORMAL = FSMState.INIT, FSMState.FAST, FSMState.NORMAL
 SLOW, SKIP, END = FSMState.SLOW, FSMState.SKIP, FSMState.END

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.fold import ConversationFold, RunFold
-from gateway.steering.policy import Policy
-from gateway.steering.scoring.judged import question, read_score
-from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.core.fold import ConversationFold, RunFold
+from gateway.core.policy import Policy
+from gateway.core.scoring.judged import question, read_score
+from gateway.core.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
 
 JUDGED = Policy(difficulty=DifficultySettings(scorer="judge"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.state import GuidanceState, Injection
-from gateway.steering.routing import ModelPin
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_state import GuidanceState, Injection
+from gateway.core.routing import ModelPin
+from gateway.core.steer import RunMemory
+from gateway.core.trouble import Trouble
 from gateway.steering.routing_policy import RunChoice
-from gateway.steering.steer import RunMemory
-from gateway.steering.trouble import Trouble
 
 GIVEN = GuidanceState(
     fired_step=3,

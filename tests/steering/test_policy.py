@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.steering.fsm import FSMSettings
-from gateway.steering.monitors import MonitorSettings
-from gateway.steering.policy import Policy
-from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.core.fsm import FSMSettings
+from gateway.core.monitors import MonitorSettings
+from gateway.core.policy import Policy
+from gateway.core.scoring.scorer import DifficultySettings
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_equal_policies_have_equal_digests() -> None:
 
 def test_the_digest_is_the_same_in_another_process() -> None:
     """Nothing in it depends on hash seeds or addresses."""
-    code = "from gateway.steering.policy import Policy; print(Policy().digest())"
+    code = "from gateway.core.policy import Policy; print(Policy().digest())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == Policy().digest()
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.acting import ActionSignal
+from gateway.core.acting import ActionSignal
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import E2When, EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Moment
+from gateway.core.monitors import FAILURE_TYPES, MONITORS, Readings, combine
+from gateway.core.pattern import Tier
+from gateway.core.plan import Plan, plan
 from gateway.steering.experiments import ActionSignals, RandomArm, random_switch
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.pattern import Tier
-from gateway.steering.guidance.plan import Plan, plan
-from gateway.steering.guidance.settings import E2When, EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, Moment
-from gateway.steering.monitors import FAILURE_TYPES, MONITORS, Readings, combine
 from gateway.steering.transcript.steps import Step
 
 WEIGHTS = {**dict.fromkeys(MONITORS, 0.1), "streak": 0.5, "hedge": 0.0, "stopped": 0.0}

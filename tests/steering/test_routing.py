@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.fsm import FSMState
-from gateway.steering.routing import (
+from gateway.core.fsm import FSMState
+from gateway.core.routing import (
     ROUTED_STATES,
     ModelPin,
     RoutedModel,

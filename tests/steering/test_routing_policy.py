@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.steering.routing import Routes
+from gateway.core.routing import Routes
 from gateway.steering.routing_policy import (
     HALF_LIFE,
     RunChoice,

@@ -1,9 +1,9 @@
-"""The memory of a run, as `steering.steer` keeps it."""
+"""The memory of a run, as `core.steer` keeps it."""
 
 from __future__ import annotations
 
-from gateway.steering.fold import ConversationFold
-from gateway.steering.steer import RunMemory, observe
+from gateway.core.fold import ConversationFold
+from gateway.core.steer import RunMemory, observe
 from tests.steering.builders import REFERENCE, assistant, call, tool, user
 
 STUCK = [

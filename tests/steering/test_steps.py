@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.fold import ConversationFold
-from gateway.steering.guidance.render import frame
-from gateway.steering.policy import Policy
+from gateway.core.fold import ConversationFold
+from gateway.core.policy import Policy
+from gateway.core.render import frame
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
 from tests.steering.builders import Message, assistant, call, system, tool, user
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gateway.steering.fold import ConversationFold
-from gateway.steering.policy import Policy
+from gateway.core.fold import ConversationFold
+from gateway.core.policy import Policy
 
 REFUSED = (
     "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was "

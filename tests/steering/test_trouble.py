@@ -8,15 +8,13 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.experiments import RandomArm
-from gateway.steering.fold import RunFold
-from gateway.steering.guidance.plan import RECOVERED_STEPS
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.texts import HAND_OVER_TEXT
-from gateway.steering.monitors import Alarm
-from gateway.steering.policy import Policy
-from gateway.steering.routing import Routes, RoutingSettings
-from gateway.steering.steer import (
+from gateway.core.fold import RunFold
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.monitors import Alarm
+from gateway.core.plan import RECOVERED_STEPS
+from gateway.core.policy import Policy
+from gateway.core.routing import Routes, RoutingSettings
+from gateway.core.steer import (
     CallFacts,
     Decision,
     RunMemory,
@@ -26,7 +24,9 @@ from gateway.steering.steer import (
     observe,
     propose,
 )
-from gateway.steering.trouble import Act, ActName, Trouble, act_on
+from gateway.core.texts import HAND_OVER_TEXT
+from gateway.core.trouble import Act, ActName, Trouble, act_on
+from gateway.steering.experiments import RandomArm
 from tests.steering.robust.planting import LOOPS
 from tests.steering.robust.test_planted import coding_run
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.steering.guidance.pattern import Tier
+from gateway.core.pattern import Tier
 from gateway.stores.patterns import Search
 from gateway.stores.protocols import StoreFull
 from gateway.stores.queries import PageRequest, RunFilter

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
-from gateway.steering.guidance.pattern import Tier
+from gateway.core.pattern import Tier
 from gateway.stores.patterns import PatternFilter, SpaceMismatch
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from gateway.stores.sql.patterns import PatternStore

@@ -13,7 +13,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.steering.guidance.pattern import Status
+from gateway.core.pattern import Status
 from gateway.stores.budgets import Control
 from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.postgres import database as signals

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.core.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.dialects import CHAT
-from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.wire.request import ChatRequest, Splice, append_to_message, insert_message
 from tests.examples import examples
 from tests.wire.texts import Member, bodies, parsed, rendered

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.steering.ledger.ledger import LedgerStep
-from gateway.steering.monitors import RobustSettings
+from gateway.core.ledger.ledger import LedgerStep
+from gateway.core.monitors import RobustSettings
 
 WINDOW = 3
 

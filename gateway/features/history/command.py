@@ -51,8 +51,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _history(args: argparse.Namespace) -> int:
+    from gateway.core.policy import Policy
     from gateway.features.history.reading import Wanted, read_all, since
-    from gateway.steering.policy import Policy
 
     if args.paths[-2:-1] == ["show"]:
         return _show(args)
@@ -98,8 +98,8 @@ def _history(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from gateway.core.policy import Policy
     from gateway.features.history.show import show
-    from gateway.steering.policy import Policy
 
     if args.json or args.keep:
         raise ConfigError("show: prints one session, without --json and --keep")

@@ -20,11 +20,11 @@ from gateway.conversations import records
 from gateway.conversations.conversation import run_id
 from gateway.conversations.steering_result import ActOfPerson
 from gateway.conversations.workloads import workload_of
+from gateway.core.fold import RunSnapshot, StepOutcome
+from gateway.core.fsm import FSMState
 from gateway.features.history.reading import cost_of, recording_of
 from gateway.features.history.session import ModelCall, Session
 from gateway.offline.playback import RecordedHistory
-from gateway.steering.fold import RunSnapshot, StepOutcome
-from gateway.steering.fsm import FSMState
 from gateway.steering.identity import conversation_id
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import is_interruption, said_in

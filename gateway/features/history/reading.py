@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple, TextIO
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.core.fold import StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.policy import Policy
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
-from gateway.steering.fold import StepOutcome
-from gateway.steering.fsm import FSMState
-from gateway.steering.policy import Policy
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.steps import Change, StepReader
 from gateway.steering.transcript.user_words import task_of

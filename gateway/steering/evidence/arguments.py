@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice, repeat
 from typing import Any
 
-from gateway.steering.short_cache import remembered
+from gateway.core.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 MAX_WORDS = 80  # words of one call that are compared

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from gateway.core.short_cache import remembered
 from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
 from gateway.steering.evidence.results import is_look_up
-from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 _MAX_JSON_CHARS = 200_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.steering.short_cache import remembered
+from gateway.core.short_cache import remembered
 
 # `sed -n -i -e 's/`: the limits keep the search linear, real commands have one or two flags.
 _SED = re.compile(

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.core.short_cache import remembered
 from gateway.steering.evidence.outcomes import is_empty
-from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 HEAD_CHARS = 400

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.steering.monitors import FAILURE_TYPES
+from gateway.core.monitors import FAILURE_TYPES
+from gateway.core.pattern import Pattern, Tier
 
 # Keys of a pattern itself; any other key of a flat record belongs to its payload.
 STRUCTURAL = frozenset(

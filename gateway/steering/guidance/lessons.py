@@ -13,13 +13,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.core.decide import STANDING, Decided, Item, LessonDecision
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.guidance_state import FIRST_CALL, GuidanceState, latest
+from gateway.core.pattern import Pattern, PatternMatch, Tier, Trust, content
+from gateway.core.plan import CHARS_PER_TOKEN
+from gateway.core.render import FRAME_CHARS, sanitise
 from gateway.steering.evidence.failure_keys import read_action
-from gateway.steering.guidance.decide import STANDING, Decided, Item, LessonDecision
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, Trust, content
-from gateway.steering.guidance.plan import CHARS_PER_TOKEN
-from gateway.steering.guidance.render import FRAME_CHARS, sanitise
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, latest
 from gateway.steering.identity.ids import draw
 from gateway.steering.transcript.steps import Action, Step
 

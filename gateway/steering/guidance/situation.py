@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from gateway.core.ledger.ledger import Ledger
+from gateway.core.ledger.tries import Tries, Try
+from gateway.core.render import sanitise
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import ActionFacts, alike, describe_action
 from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_bare
-from gateway.steering.guidance.render import sanitise
-from gateway.steering.ledger.ledger import Ledger
-from gateway.steering.ledger.tries import Tries, Try
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists

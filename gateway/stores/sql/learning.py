@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gateway.steering.guidance.pattern import Pattern, Status, content
+from gateway.core.pattern import Pattern, Status, content
 from gateway.stores import codec
 from gateway.stores.learning import (
     NO_SUPPORT,

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec.structs import replace
 
-from gateway.steering.guidance.pattern import (
+from gateway.core.pattern import (
     Lesson,
     Pattern,
     PatternMatch,
@@ -20,7 +20,7 @@ from gateway.steering.guidance.pattern import (
     content_id,
     with_id,
 )
-from gateway.steering.guidance.render import family_matches
+from gateway.core.render import family_matches
 from gateway.stores import codec
 from gateway.stores import patterns as values
 from gateway.stores.learning import Posterior, StoredLesson, Support

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gateway.backends import open_stores
+from gateway.core.policy import Policy
 from gateway.features.history.find import identify
 from gateway.features.history.keep import Keeper
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.reading import outcomes_of
 from gateway.features.history.session import ModelCall, Session
-from gateway.steering.policy import Policy
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.features.history.live_readings import Reading, acts_stored, play, replies, stored
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import Decided, decide
-from gateway.steering.guidance.edits import apply
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, with_id
-from gateway.steering.guidance.placement import Placed, place
-from gateway.steering.guidance.plan import Plan, note, plan
-from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, Moment
-from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.monitors import FAILURE_TYPES, MONITORS, Readings
+from gateway.core.decide import Decided, decide
+from gateway.core.edits import apply
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Moment
+from gateway.core.monitors import FAILURE_TYPES, MONITORS, Readings
+from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
+from gateway.core.placement import Placed, place
+from gateway.core.plan import Plan, note, plan
+from gateway.core.target import GuidanceTarget
 from gateway.steering.transcript.steps import Action, Step
 
 OPENAI = GuidanceTarget(late_system=True)

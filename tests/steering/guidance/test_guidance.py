@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.texts import (
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.monitors import FAILURE_LABELS, Readings
+from gateway.core.texts import (
     MAX_EVIDENCE_CHARS,
     SKIP_DIRECTIVE,
     evidence_for,
@@ -15,7 +16,6 @@ from gateway.steering.guidance.texts import (
     monitor_text,
     severities,
 )
-from gateway.steering.monitors import FAILURE_LABELS, Readings
 from gateway.steering.transcript.content import FRAME_CLOSE
 
 ALL = [

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.guidance.codec import (
-    failure_label,
-    from_record,
-    read_lines,
-    to_line,
-    to_record,
-)
-from gateway.steering.guidance.pattern import (
+from gateway.core.pattern import (
     MAX_TEXT_CHARS,
     Pattern,
     Tier,
@@ -24,6 +17,13 @@ from gateway.steering.guidance.pattern import (
     content_id,
     embedding_text,
     with_id,
+)
+from gateway.steering.guidance.codec import (
+    failure_label,
+    from_record,
+    read_lines,
+    to_line,
+    to_record,
 )
 from tests.steering.guidance.builders import e1, e2, e3
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import Decided, Item
-from gateway.steering.guidance.edits import (
+from gateway.core.decide import Decided, Item
+from gateway.core.edits import (
     AppendToResult,
     Edit,
     InsertMessage,
@@ -21,13 +20,14 @@ from gateway.steering.guidance.edits import (
     SystemAppend,
     apply,
 )
-from gateway.steering.guidance.pattern import Pattern, Query, Tier, with_id
-from gateway.steering.guidance.placement import Placed, place
-from gateway.steering.guidance.render import ADVISORY, frame
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, Injection
-from gateway.steering.guidance.target import GuidanceTarget, target_for
-from gateway.steering.guidance.texts import SKIP_DIRECTIVE, monitor_text
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Injection
+from gateway.core.pattern import Pattern, Query, Tier, with_id
+from gateway.core.placement import Placed, place
+from gateway.core.render import ADVISORY, frame
+from gateway.core.target import GuidanceTarget, target_for
+from gateway.core.texts import SKIP_DIRECTIVE, monitor_text
 from gateway.steering.transcript.content import FRAME_CLOSE, FRAME_OPEN, without_guidance
 from tests.steering.guidance.builders import (
     ANTHROPIC,

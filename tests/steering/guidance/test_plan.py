@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import decide, passing
-from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
-from gateway.steering.guidance.plan import note, plan
-from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, Moment
-from gateway.steering.monitors import Readings
+from gateway.core.decide import decide, passing
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Moment
+from gateway.core.monitors import Readings
+from gateway.core.pattern import PatternMatch, Query, Tier
+from gateway.core.plan import note, plan
 from tests.steering.guidance.builders import GATES, Call, Run, a_step, e1, e2, e3, match, readings
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.steering.guidance.render import (
+from gateway.core.pattern import Pattern, Tier
+from gateway.core.render import (
     ADVISORY,
     FRAME_CHARS,
     ModelFamily,

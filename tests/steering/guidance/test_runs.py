@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
-from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
-from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.guidance.texts import SKIP_DIRECTIVE
-from gateway.steering.monitors import MONITORS, Readings
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
+from gateway.core.monitors import MONITORS, Readings
+from gateway.core.pattern import PatternMatch, Query, Tier
+from gateway.core.target import GuidanceTarget
+from gateway.core.texts import SKIP_DIRECTIVE
 from gateway.steering.transcript.content import FRAME_OPEN
 from tests.steering.guidance.builders import (
     ANTHROPIC,

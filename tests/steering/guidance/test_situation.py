@@ -6,13 +6,18 @@ import json
 
 import pytest
 
+from gateway.core.decide import decide
+from gateway.core.fold import RunFold
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import GuidanceState, Moment, kind_of_agent
+from gateway.core.ledger.ledger import Ledger
+from gateway.core.monitors import Readings
+from gateway.core.pattern import PatternMatch, Tier, causes
+from gateway.core.plan import plan
+from gateway.core.policy import Policy
+from gateway.core.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.library import starter_patterns
-from gateway.steering.fold import RunFold
-from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import decide
-from gateway.steering.guidance.pattern import PatternMatch, Tier, causes
-from gateway.steering.guidance.plan import plan
-from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.situation import (
     QUOTE_CHARS,
     near_name,
@@ -20,11 +25,6 @@ from gateway.steering.guidance.situation import (
     read_doubt,
     read_situation,
 )
-from gateway.steering.guidance.state import GuidanceState, Moment, kind_of_agent
-from gateway.steering.guidance.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
-from gateway.steering.ledger.ledger import Ledger
-from gateway.steering.monitors import Readings
-from gateway.steering.policy import Policy
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.steering.transcript.steps import Action, Step
 from tests.steering.guidance.builders import readings

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.steering.guidance.state import GuidanceState, Injection, from_json, to_json
+from gateway.core.guidance_state import GuidanceState, Injection, from_json, to_json
 
 COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 9))
 INJECTIONS = st.builds(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.steering.fold import RunFold, StepOutcome
-from gateway.steering.fsm import FSMState
-from gateway.steering.policy import Policy
+from gateway.core.fold import RunFold, StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.policy import Policy
 from gateway.steering.transcript.steps import Step
 from tests.steering.ledger.test_ledger import edit, ran
 from tests.steering.robust.planting import step

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.fold import ConversationFold, RunFold
-from gateway.steering.ledger.entries import MAX_ENTRIES, Ending
-from gateway.steering.ledger.ledger import Ledger, LedgerStep
-from gateway.steering.policy import Policy
+from gateway.core.fold import ConversationFold, RunFold
+from gateway.core.ledger.entries import MAX_ENTRIES, Ending
+from gateway.core.ledger.ledger import Ledger, LedgerStep
+from gateway.core.policy import Policy
 from gateway.steering.transcript.steps import Action, Step
 from tests.steering.robust.planting import step
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gateway.steering.fold import ConversationFold
-from gateway.steering.policy import Policy
+from gateway.core.fold import ConversationFold
+from gateway.core.policy import Policy
 
 
 def called(number: int, command: str, result: str) -> list[dict]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.monitors import MONITORS, make_suite
-from gateway.steering.monitors.reference import EDIT_TOOLS, PHRASES, edited_path, failure_signature
+from gateway.core.monitors import MONITORS, make_suite
+from gateway.core.monitors.reference import EDIT_TOOLS, PHRASES, edited_path, failure_signature
 from gateway.steering.transcript.steps import Action, Step, steps_from_records
 from tests.examples import examples
 from tests.steering.builders import acts, evaluate_reference, reference, thinks

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.monitors import (
+from gateway.core.monitors import (
     FAILURE_TYPES,
     MONITORS,
     PROFILES,
@@ -24,8 +24,8 @@ from gateway.steering.monitors import (
     evaluate,
     make_suite,
 )
-from gateway.steering.monitors.reference import ReferenceSuite
-from gateway.steering.monitors.table import TABLE, monitor_classes
+from gateway.core.monitors.reference import ReferenceSuite
+from gateway.core.monitors.table import TABLE, monitor_classes
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})
@@ -202,10 +202,10 @@ def test_a_suite_is_made_afresh_each_time() -> None:
 
 LOADED = """
 import sys
-from gateway.steering.monitors import MonitorSettings, evaluate, steps_from_records
+from gateway.core.monitors import MonitorSettings, evaluate, steps_from_records
 
 evaluate([{"action": "bash"}], MonitorSettings(suite=sys.argv[1]))
-print(*[name for name in sys.modules if name.startswith("gateway.steering.monitors.")])
+print(*[name for name in sys.modules if name.startswith("gateway.core.monitors.")])
 """
 
 
@@ -219,8 +219,8 @@ def test_only_the_suite_in_use_is_imported(suite: str, module: str, other: str) 
         [sys.executable, "-c", LOADED, suite], capture_output=True, text=True, check=True
     )
     loaded = ended.stdout.split()
-    assert f"gateway.steering.monitors.{module}" in loaded
-    assert not [name for name in loaded if name.startswith(f"gateway.steering.monitors.{other}")]
+    assert f"gateway.core.monitors.{module}" in loaded
+    assert not [name for name in loaded if name.startswith(f"gateway.core.monitors.{other}")]
 
 
 @pytest.mark.parametrize("suite", SUITE_NAMES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.monitors import MonitorSettings, make_suite
 from gateway.steering.evidence.commands import read_call
 from gateway.steering.evidence.outcomes import failure_line
-from gateway.steering.monitors import MonitorSettings, make_suite
 from tests.steering.robust.planting import step
 
 

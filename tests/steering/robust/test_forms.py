@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.steering.fold import ConversationFold
-from gateway.steering.fsm import FSMState
-from gateway.steering.policy import Policy
+from gateway.core.fold import ConversationFold
+from gateway.core.fsm import FSMState
+from gateway.core.policy import Policy
 
 Call = tuple[str, object, object]
 NAMES = "anna bert clara dora emil frida gustav hanna ida jonas karla ludwig".split()  # noqa: SIM905 - a list of words reads best as words

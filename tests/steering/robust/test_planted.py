@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.monitors import MonitorSettings, make_suite
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.steering.monitors import MonitorSettings, make_suite
 from gateway.steering.transcript.steps import Step, extract
 from tests.steering.robust.planting import INNOCENTS, LOOPS, edit_test_edit, planted, step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from gateway.steering.fold import ConversationFold
-from gateway.steering.policy import Policy
+from gateway.core.fold import ConversationFold
+from gateway.core.policy import Policy
 from tests.steering.robust.second_forms import INNOCENTS, LOOPS, ROUNDS, Round, page, sh
 
 OPENINGS: tuple[Round, ...] = (

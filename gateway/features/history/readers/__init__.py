@@ -11,9 +11,9 @@ from typing import Final, cast
 
 from msgspec import Struct
 
+from gateway.core.plugins import plugins
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
-from gateway.steering.plugins import plugins
 
 
 class LogFormat(Struct, frozen=True, kw_only=True):

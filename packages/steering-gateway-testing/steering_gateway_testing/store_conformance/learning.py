@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
     Allowance,
     DecisionRow,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.backends import Stores
-from gateway.steering.guidance.pattern import Pattern, Tier, content_id
+from gateway.core.pattern import Pattern, Tier, content_id
 from gateway.stores.patterns import Added, Event, PatternConflict, PatternFilter
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.sample_patterns import (

@@ -7,7 +7,7 @@ import random
 from array import array
 
 from gateway.backends import Stores
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.core.pattern import Pattern, Tier
 from gateway.stores.patterns import Search, Vector
 from gateway.stores.sql.patterns import PatternStore
 

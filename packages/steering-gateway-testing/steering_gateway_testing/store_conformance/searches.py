@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from gateway.backends import Stores
+from gateway.core.pattern import Tier
 from gateway.library.memory import PatternMemory
-from gateway.steering.guidance.pattern import Tier
 from gateway.stores.patterns import Event, PatternFilter, Search, SpaceMismatch
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.sample_patterns import (

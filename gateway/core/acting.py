@@ -1,0 +1,52 @@
+"""Signals that decide about a call, and the state by which its model is chosen."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway.core.fsm import HARD_STATES, FSMState
+from gateway.core.monitors import Readings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActSettings:
+    """Settings of the section `steering` that decide about a call. Raises ValueError: a value out
+    of range."""
+
+    token_budget: int | None = None  # tokens a run is expected to need, at least 1; None = unknown
+    # after the budget: `wrap_up` asks the agent to hand over its work
+    budget_action: Literal["none", "wrap_up"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.token_budget is not None and self.token_budget < 1:
+            raise ValueError(f"token_budget: must be at least 1, got {self.token_budget}")
+        if self.token_budget is None and self.budget_action != "none":
+            raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
+
+
+class ActionSignal(Struct, frozen=True, kw_only=True):
+    """The state and readings that decide about the actions on a call: the run's own, or random ones
+    in the control arm of an experiment."""
+
+    state: FSMState  # after the newest scored step
+    readings: Readings | None = None  # of the newest step; None without monitors
+    at_risk: bool | None = None  # set by the control arm: act or not; None = the readings decide
+    severity: int = 0  # of the alarm, 0 (none) to 3
+    waits: bool = False  # the newest step only waits for something, such as a job
+    # a failure was repeated in spite of advice, and the run has not recovered
+    strikes: bool = False
+
+
+def routing_state(signal: ActionSignal, least_severity: int) -> tuple[FSMState, str]:
+    """The state that selects the model, and a reason where it is not the run's own, else "". An
+    alarm of `least_severity` or more (0 = never) is routed like SLOW at once, and so is a failure
+    that was repeated in spite of advice; a run in FAST that waits for a job like NORMAL, because
+    what the job brings is not known."""
+    persists = 0 < least_severity <= signal.severity
+    if (persists or signal.strikes) and signal.state not in HARD_STATES:
+        why = "a failure is repeated in spite of advice" if signal.strikes else "the alarm persists"
+        return FSMState.SLOW, f"routing: {why}"
+    if signal.waits and signal.state is FSMState.FAST:
+        return FSMState.NORMAL, "routing: a job is waited for"
+    return signal.state, ""

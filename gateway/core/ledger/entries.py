@@ -1,0 +1,181 @@
+"""Entries: objects with the tries that ended in the same way, from the first to the newest."""
+
+from collections.abc import Iterator
+from enum import Enum
+
+from msgspec import Struct
+
+from gateway.core.ledger.labels import label
+from gateway.steering.evidence.arguments import Question
+from gateway.steering.evidence.features import ActionFacts
+from gateway.steering.transcript.steps import Action
+
+MAX_ENTRIES = 128
+"""Entries that a run remembers, the newest ones: a bound on memory."""
+ARGUMENT_CHARS = 2000
+"""Characters of a call's arguments that an entry keeps."""
+PATIENCE = 6
+"""Calls that bring news, after which an entry counts as left: the agent does something else."""
+
+
+class Ending(Enum):
+    """The end of the tries of an entry; the value is the phrase for it."""
+
+    FAILED = "failed in the same way"
+    DENIED = "failed or found nothing, whatever was asked"
+    REFUSED = "was refused"
+    LATER = "was put off"
+    REVERTED = "was changed back"
+    SAME = "gave the same result"
+    NOTHING_NEW = "brought what the run has"
+    IN_TURN = "came in turn with the same other calls"
+    SET_AGAIN = "was set to the same again"
+    SAID_AGAIN = "was said again"
+
+
+FAILURES = frozenset((Ending.FAILED, Ending.DENIED, Ending.REFUSED, Ending.LATER))
+"""The endings of tries that reached nothing."""
+
+
+class Clock(Struct):
+    """The progress of a run."""
+
+    step: int = 0
+    """Number of the newest step, from 1."""
+    calls: int = 0
+    """Calls so far."""
+    changes: int = 0
+    """Calls that changed something, as far as the ledger sees."""
+    news: int = 0
+    """Calls that brought something new."""
+    waited: int = 0
+    """Number of the newest call that let time pass."""
+
+
+class Entry(Struct, kw_only=True):
+    """One object and its tries that ended alike."""
+
+    key: str
+    """Stable through the run."""
+    ending: Ending
+    is_failure: bool = False
+    """True if the tries reached nothing."""
+    named: str = ""
+    """The object, where the calls do not name it."""
+    tool: str = ""
+    """The tool of the newest try."""
+    arguments: str = ""
+    """The beginning of its arguments."""
+    said: str = ""
+    """The line in which the newest try failed; empty without one."""
+    count: int = 0
+    """Tries, at most one a step."""
+    unchanged: int = 0
+    """The newest tries with no change between them that the ledger saw."""
+    first: int = 0
+    """Step of the first try."""
+    newest: int = 0
+    """Step of the newest try."""
+    before: int = 0
+    """Step of the try before the newest; 0 without one."""
+    call: int = 0
+    """Digest of the newest try's call."""
+    question: Question | None = None
+    """What the newest call asks for."""
+    operation: str = ""
+    """The tool of the newest call, or the program that a shell ran."""
+    varied: bool = False
+    """True if the tries were different calls."""
+    changes: int = 0
+    """Changes of the run at the newest try."""
+    news: int = 0
+    """Calls with news of the run at the newest try."""
+
+    @property
+    def name(self) -> str:
+        """The object of the newest try, for people."""
+        return self.named or label(self.tool, self.arguments)
+
+    @property
+    def objects(self) -> frozenset[str]:
+        """Files, hosts and tables that the newest call names."""
+        return frozenset() if self.question is None else self.question.objects
+
+    @property
+    def sentence(self) -> str:
+        """The object, how it ended and how often, the first and the newest step."""
+        said = f": {self.said}" if self.said else ""
+        steps = f"steps {self.first} to {self.newest}"
+        if self.varied:
+            return (
+                f"{self.count} tries, the newest of {self.name}: {self.ending.value}, {steps}{said}"
+            )
+        return f"{self.name} {self.ending.value}, {self.count} tries, {steps}{said}"
+
+
+class Entries:
+    """The open entries of a run, within a bounded memory."""
+
+    __slots__ = ("_clock", "_open")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open: dict[str, Entry] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter([*self._open.values()])
+
+    def get(self, key: str) -> Entry | None:
+        """The open entry with this key."""
+        return self._open.get(key)
+
+    def close(self, key: str) -> None:
+        """Close an entry, if it is open."""
+        self._open.pop(key, None)
+
+    def open(self, key: str, ending: Ending, *, since: int = 0, patience: int = PATIENCE) -> Entry:
+        """The entry with this key, and this step as a try of it; a new one if the agent has left
+        the old one. Several tries of one step count once. `since`: step of the try that this one
+        repeats, which counts as the first."""
+        clock = self._clock
+        entry = self._open.pop(key, None)
+        if entry is None or clock.news - entry.news > patience:
+            entry = Entry(key=key, ending=ending, is_failure=ending in FAILURES)
+            if since:
+                entry.count = 1
+                entry.unchanged = 1
+                entry.first = since
+                entry.newest = since
+                entry.changes = clock.changes
+        self._open[key] = entry
+        if len(self._open) > MAX_ENTRIES:
+            del self._open[next(iter(self._open))]
+        if entry.newest != clock.step:
+            entry.unchanged = entry.unchanged + 1 if entry.changes == clock.changes else 1
+            entry.count += 1
+            entry.before = entry.newest
+            entry.first = entry.first or clock.step
+            entry.newest = clock.step
+        entry.changes = clock.changes
+        entry.news = clock.news
+        return entry
+
+    def add(
+        self,
+        key: str,
+        ending: Ending,
+        made: tuple[Action, ActionFacts],
+        *,
+        since: int = 0,
+        patience: int = PATIENCE,
+    ) -> Entry:
+        """The same, with the call that was made as the newest try."""
+        action, facts = made
+        entry = self.open(key, ending, since=since, patience=patience)
+        entry.varied = entry.varied or entry.call not in (0, facts.call)
+        entry.call = facts.call
+        entry.question = facts.question
+        entry.operation = facts.operation
+        entry.tool = action.name
+        entry.arguments = action.arguments[:ARGUMENT_CHARS]
+        return entry

@@ -1,0 +1,82 @@
+"""Failures of calls: which one it is, whether a call is about it, and what settles it."""
+
+import re
+
+from gateway.core.ledger.entries import Ending, Entry
+from gateway.steering.evidence.features import ActionFacts
+from gateway.steering.evidence.outcomes import is_bare
+from gateway.steering.evidence.results import says_no
+from gateway.steering.transcript.steps import Action
+
+LEAST_WORDS = 2  # words of a failure that says by itself what failed
+SHOWN_CHARS = 600  # end of a result in which the place of a failure is looked for
+_DIGITS = re.compile(r"\d+(?:\.\d+)*")
+_COUNTED = re.compile(
+    r"\d+ x /|\d+ (?:\w+ )?(?:failed|failing|passed|errors?|failures?)\b"
+    r"|(?:failures|errors)(?:=|: )\d+"
+)
+_PROGRAM = re.compile(
+    r"\A(?:\S{1,4} x / )?(?![\w.]*(?:Error|Exception|\.[A-Z]))[\w./+-]{1,40} ?: (?=\S)"
+)
+_TAG = re.compile(r"</?\w{1,40}>")
+_PLACE = re.compile(r"(?<![\w./-])([\w./-]{1,120}\.\w{1,5}):\d")
+_NAMED = re.compile(  # a path, a quoted name, a file, a name with an underscore
+    r"[\w-]/[\w-]|['\"`\u2018][\w./-]{3,}['\"`\u2019]|\w\.\w{1,4}\b|\b[a-z]+_[a-z]"
+)
+
+
+def skeleton(failure: str) -> str:
+    """A failure without its numbers, but for how many failed: one failure less is progress."""
+    counts = "/".join(_COUNTED.findall(failure))
+    return f"{_DIGITS.sub('#', failure)} {counts}".strip()
+
+
+def failure_key(action: Action, facts: ActionFacts) -> str:
+    """The key of a call's failure: its words, its file, and the call itself where these say
+    little."""
+    failure = facts.failure or ""
+    words = _PROGRAM.sub("", skeleton(_TAG.sub("", failure)), 1)
+    if place := _PLACE.search(action.observation[-SHOWN_CHARS:]):
+        words = f"{words} in {place[1]}"
+    if is_bare(failure) or len(words.split()) < LEAST_WORDS:
+        own = facts.program if facts.program is not None else facts.call
+        return f"failed {own} {words}"
+    return f"failed {words}"
+
+
+def is_about(entry: Entry, facts: ActionFacts) -> bool:
+    """True if a failed call is about the object of an entry: it is the same call, it names the
+    same, or the failure names it."""
+    if entry.call == facts.call or entry.objects & facts.question.objects:
+        return True
+    return _NAMED.search(_TAG.sub("", facts.failure or "")) is not None
+
+
+def denies(action: Action, facts: ActionFacts) -> bool:
+    """True for an answer that says no without an error. Of a look-up, no is an answer; a false
+    value in a record is no denial."""
+    answer = facts.answer
+    effect = facts.effect
+    if effect.changes or effect.looks_up or effect.reads or facts.program is not None:
+        return False
+    if facts.operation.startswith("$") or not answer.negative:
+        return False
+    result = action.observation.strip()
+    if result[:1] in ("{", "[") and ('"no"' in result or "false" in answer.words):
+        return says_no(facts.operation, result) is not None
+    return True
+
+
+def settles(entry: Entry, action: Action, facts: ActionFacts, *, denied: bool) -> bool:
+    """True if a call that did not fail ends the failures of an entry. `denied`: it says no."""
+    if entry.ending is Ending.REFUSED:
+        return bool(facts.edits) and entry.key == f"refused {facts.edits[0].path}"
+    if entry.ending in (Ending.DENIED, Ending.LATER):
+        of_tool = entry.key.partition(" ")[2] == action.name
+        return of_tool and not denied and not facts.answer.transient
+    if entry.call == facts.call:
+        return True
+    program = entry.operation.removeprefix("$")
+    if facts.operation != entry.operation and program not in action.arguments:
+        return False
+    return bool(entry.objects) and entry.objects <= facts.question.objects

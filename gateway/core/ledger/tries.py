@@ -1,0 +1,36 @@
+"""One call read against the ledger: what it was tried on, how it ended, which entry it joined."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway.core.ledger.entries import Entry
+from gateway.steering.evidence.features import ActionFacts
+
+Kind = Literal["new", "failed", "same", "reworded", "pending", "cancelled"]
+
+
+class Try(Struct, frozen=True, kw_only=True):
+    """A call against the run before it."""
+
+    kind: Kind  # how it ended against what the run has seen
+    count: int = 1
+    """Times that this call gave this result since something changed."""
+    failures: int = 0
+    """Times that its failure has come in the run; 0 without one."""
+    entry: Entry | None = None
+    """The entry that it joined; None for a try that brings news."""
+
+    @property
+    def waits(self) -> bool:
+        """True if it waits for something that is not there yet."""
+        return self.kind == "pending"
+
+    @property
+    def repeats(self) -> bool:
+        """True if it brings what the run has seen."""
+        return self.kind in ("same", "reworded")
+
+
+Tries = tuple[tuple[ActionFacts, Try], ...]
+"""The calls of a step, each with its try."""

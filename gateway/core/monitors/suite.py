@@ -1,0 +1,201 @@
+"""Suites of monitors, readings from their scores, and the alarm about a high difficulty."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.core.ledger.entries import Entry
+from gateway.core.ledger.ledger import Ledger, LedgerStep
+from gateway.core.ledger.readers import ReadsLedger
+from gateway.core.ledger.session import Returned
+from gateway.core.monitors.settings import MonitorSettings
+from gateway.core.monitors.table import FAILURE_TYPES, MONITORS, monitor_classes
+from gateway.steering.transcript.steps import Step
+
+COMPOSITE_DIGITS = 4
+
+
+class Alarm(Struct, frozen=True, kw_only=True):
+    """Trouble that the run is in, stated with its evidence."""
+
+    monitor: str  # name of the one that found it
+    entry: str  # key of the object that it is about, stable through the run
+    sentence: str  # names the object, the number of tries, the first and the newest step
+    count: int  # tries so far
+    first_step: int  # step of the first try, from 1
+    newest_step: int  # step of the newest try
+
+
+class Readings(Struct, frozen=True, kw_only=True):
+    """Reports of the monitors about a run up to its newest step."""
+
+    scores: dict[str, float]  # one per active monitor, in [0, 1]; 1 is worst
+    composite: float = 0.0  # weighted sum of the scores, rounded to 4 decimals
+    fired: tuple[str, ...] = ()  # the monitors at or above the threshold, in the order of the table
+    # label of the fired monitor with the largest weighted score; None if none fired
+    failure_type: str | None = None
+    evidence: dict[str, str] = {}  # a short reason for each score above 0
+    alarms: tuple[Alarm, ...] = ()  # those of this step
+
+
+Observed = TypeVar("Observed", contravariant=True)
+
+
+class Monitor(Protocol[Observed]):
+    """One way of going wrong, followed over a run at constant cost per observation."""
+
+    def push(self, observed: Observed, /) -> None:
+        """Observe what comes next: a step, or in suite `reference` a call."""
+
+    def reading(self) -> tuple[float, str]:
+        """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""
+
+
+class Suite(ABC, Generic[Observed]):
+    """The active monitors of one suite, each made with `argument`; cost flat in a run's length."""
+
+    __slots__ = ("_alarming", "_fire_threshold", "_weights", "monitors")
+
+    def __init__(self, settings: MonitorSettings, argument: object) -> None:
+        classes = monitor_classes(settings.suite)
+        self.monitors: dict[str, Monitor[Observed]] = {
+            name: classes[name](argument) for name in settings.active
+        }
+        self._weights = settings.resolved_weights()
+        self._fire_threshold = settings.fire_threshold
+        self._alarming = settings.alarming
+
+    @abstractmethod
+    def push(self, step: Step) -> None:
+        """Observe the next step of the run."""
+
+    def readings(self) -> Readings:
+        """The readings over all steps pushed so far."""
+        scores: dict[str, float] = {}
+        evidence: dict[str, str] = {}
+        for name, monitor in self.monitors.items():
+            scores[name], reason = monitor.reading()
+            if reason:
+                evidence[name] = reason
+        return combine(
+            scores,
+            evidence,
+            weights=self._weights,
+            fire_threshold=self._fire_threshold,
+            alarming=self._alarming,
+        )
+
+
+def combine(
+    scores: Mapping[str, float],
+    evidence: dict[str, str],
+    *,
+    weights: Mapping[str, float],
+    fire_threshold: float,
+    alarming: Container[str] = frozenset(MONITORS),
+) -> Readings:
+    """The readings of single scores, which are in the order of MONITORS: among fired monitors of
+    equal weighted score the first names the failure."""
+    weighted = {name: weights[name] * score for name, score in scores.items()}
+    over = [name for name, score in scores.items() if score >= fire_threshold]
+    fired = tuple([name for name in over if name in alarming])
+    return Readings(
+        scores=dict(scores),
+        composite=round(sum(weighted.values(), 0.0), COMPOSITE_DIGITS),
+        fired=fired,
+        failure_type=FAILURE_TYPES[max(fired, key=weighted.__getitem__)] if fired else None,
+        evidence=evidence,
+    )
+
+
+HEEDED_COMPLAINTS = 2  # complaints of a harness about a call that it could not find
+QUIET_STEPS = 3  # steps, from a harness's own reminder on, in which no monitor fires
+SEVERITIES = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
+
+
+def severity_of(alarmed_steps: int) -> int:
+    """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
+    return sum([1 for least in SEVERITIES if alarmed_steps >= least]) if alarmed_steps else 0
+
+
+class RobustSuite(ReadsLedger[None], Suite[LedgerStep]):
+    """The active monitors over the ledger of one run."""
+
+    __slots__ = ("_ledger", "_quiet", "_step", "_uncalled")
+
+    def __init__(self, settings: MonitorSettings) -> None:
+        super().__init__(settings, settings.robust)
+        self._ledger: Ledger | None = None
+        self._quiet = self._uncalled = self._step = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its own ledger, for steps that no run's ledger has read."""
+        if self._ledger is None:
+            self._ledger = Ledger()
+        return self._ledger
+
+    def push_read(self, read: LedgerStep) -> None:
+        """Take a step that the run's ledger has read."""
+        self._step = read.number
+        self._quiet = max(self._quiet - 1, 0)
+        self._uncalled += read.facts.cue == "uncalled"
+        if read.facts.reminded:
+            self._quiet = QUIET_STEPS
+        elif read.facts.cue == "uncalled" and self._uncalled <= HEEDED_COMPLAINTS:
+            self._quiet = max(self._quiet, 1)
+        for monitor in self.monitors.values():
+            monitor.push(read)
+
+    def readings(self) -> Readings:
+        """The readings; no monitor fires while a reminder of its harness is new to the agent."""
+        found = super().readings()
+        if self._quiet:
+            return replace(found, fired=(), failure_type=None)
+        alarms = tuple([self._alarm(name, found.evidence.get(name, "")) for name in found.fired])
+        return replace(found, alarms=alarms) if alarms else found
+
+    def _alarm(self, monitor: str, reason: str) -> Alarm:
+        entry = getattr(self.monitors[monitor], "entry", None)
+        if entry is not None:
+            return alarm_of(monitor, entry)
+        return Alarm(
+            monitor=monitor,
+            entry=monitor,
+            sentence=f"{reason or monitor}, step {self._step}",
+            count=1,
+            first_step=self._step,
+            newest_step=self._step,
+        )
+
+
+SESSION = "session"
+"""The name in an alarm about what returns over the runs of a session."""
+
+
+def session_alarm(returned: Returned) -> Alarm:
+    """The alarm about what has returned in a session."""
+    return Alarm(
+        monitor=SESSION,
+        entry=f"session {returned.first_run}.{returned.first}",
+        sentence=returned.sentence,
+        count=returned.count,
+        first_step=returned.first,
+        newest_step=returned.newest,
+    )
+
+
+def alarm_of(monitor: str, entry: Entry) -> Alarm:
+    """The alarm about an entry of the ledger. Its name for the entry has no word of the run, and is
+    the same at every gateway: it is stored."""
+    return Alarm(
+        monitor=monitor,
+        entry=f"{entry.ending.name.lower()} {entry.first}",
+        sentence=entry.sentence,
+        count=entry.count,
+        first_step=entry.first,
+        newest_step=entry.newest,
+    )

@@ -1,0 +1,300 @@
+"""Placement of guidance: edits of the client's messages, and the replay of earlier ones.
+
+A prompt cache keeps the longest unchanged prefix of a request. So guidance of one request is put
+into every later one of the run, the same bytes at the same place, and new guidance goes to the end
+of the newest message, never into the head of a prompt that was already sent. The directive is valid
+for one call: it is a separate block, so that omitting it moves nothing else.
+
+A system prompt outside the messages is put in front as `{"role": "system", "content": ...}`.
+Text is added only to messages of a kind and form that is known to take it."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice, takewhile
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.core.decide import STANDING, Decided, Item
+from gateway.core.edits import (
+    AppendToResult,
+    Edit,
+    InsertMessage,
+    InsertSystem,
+    Message,
+    MessageRole,
+    SystemAppend,
+)
+from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.guidance_state import KEPT_THERE, GuidanceState, Injection, Place
+from gateway.core.pattern import Tier
+from gateway.core.render import ADVISORY, frame
+from gateway.core.target import GuidanceTarget, system_marker
+from gateway.steering.transcript.content import FRAME_OPEN
+
+Messages = Sequence[Message]
+_SYSTEM_ROLES = ("system", "developer")
+_TEXT_PARTS = ("text", "input_text")
+TEXT_RESULTS = ("function_call_output", "custom_tool_call_output")
+"""Items of the Responses API whose `output` is a text or a list of parts, as a message's content.
+No set: a client's type may be a list or an object, for which there is no hash."""
+# Items that a client sends after a call of a tool. Source: OpenAI's API reference, "Create a model
+# response", `input`.
+_RESULT_ITEMS = frozenset(
+    {"local_shell_call_output", "shell_call_output", "apply_patch_call_output"}
+    | {"computer_call_output", "mcp_approval_response", *TEXT_RESULTS}
+)
+
+
+class Placed(Struct, frozen=True, kw_only=True):
+    """The edits of one request, and the run's bookkeeping after it."""
+
+    edits: tuple[Edit, ...]  # in the order of their positions in the request
+    state: GuidanceState  # the bookkeeping with the new blocks
+    added: tuple[Injection, ...] = ()  # the blocks that are new with this call
+    directive: Injection | None = None  # the block for this call only; None without one
+
+
+def place(
+    messages: Messages,
+    decided: Decided,
+    *,
+    target: GuidanceTarget,
+    settings: InjectionSettings,
+    tools: Messages = (),
+    begun: bool = False,
+) -> Placed:
+    """The edits that place a call's guidance, old and new. Never raises for messages of any shape.
+    `tools` are only looked at to count the client's cache markers. `begun`: the server keeps
+    messages that come before these."""
+    leading = list(takewhile(_is_system, messages))
+    body = _Body(messages, len(leading), target, settings)
+    replayed = decided.state.injections
+    if settings.lifetime == "call":  # only those of this step are sent again, in a retry
+        replayed = tuple(block for block in replayed if block.step >= decided.step)
+    if begun:
+        replayed = tuple([_kept_there(block, decided.step) for block in replayed])
+    tail = body.tail()
+    said = islice(messages, len(leading), None)
+    sent_before = begun or any(_role(message) == "assistant" for message in said)
+    # A head that no server has seen takes guidance, as does a request without any other place.
+    head: Injection | None = Injection(step=decided.step, place="system", offset=0, text="")
+    if "system" in target.closed or (sent_before and settings.placement != "system"):
+        head = None
+    added = _new_injections(decided, replayed, settings, head=head, tail=tail)
+    directive = None
+    if decided.directive and (where := tail or head):
+        preface = not any(ADVISORY in block.text for block in (*replayed, *added))
+        text = frame([decided.directive], preface=preface)
+        directive = replace(where, step=decided.step, text=text)
+    # The directive goes before all of this step's blocks, those of a retried call included.
+    earlier = [block for block in replayed if block.step < decided.step]
+    current = (*replayed[len(earlier) :], *added)
+    present = _present(leading)
+    system: list[str] = []
+    for block in (*earlier, *([directive] if directive else []), *current):
+        if block.place != "system":
+            body.put(block)
+        elif block.text not in present and "system" not in target.closed:
+            system.append(block.text)
+    edits = [*_system_edits(messages, leading, system, target, tools), *body.edits()]
+    state = decided.state
+    if (kept := (*replayed, *added)) != state.injections:
+        state = replace(state, injections=kept)
+    return Placed(edits=tuple(edits), state=state, added=added, directive=directive)
+
+
+def _present(leading: Messages) -> str:
+    """The guidance already in the client's system text: some providers return the instructions they
+    were given, and some clients send those back. Each call would duplicate them."""
+    contents = [message.get("content") for message in leading]
+    parts = [part for c in contents for part in (c if isinstance(c, list) else [{"text": c}])]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str) and FRAME_OPEN in text)
+
+
+def _new_injections(
+    decided: Decided,
+    replayed: Sequence[Injection],
+    settings: InjectionSettings,
+    *,
+    head: Injection | None,
+    tail: Injection | None,
+) -> tuple[Injection, ...]:
+    """The blocks for this call's items, at the places that there are. One block of a run has the
+    preamble."""
+    at_head: list[str] = []
+    at_tail: list[str] = []
+    for item in decided.items:
+        pinned = _is_pinned(item)
+        if pinned and any(item.text in block.text for block in replayed):
+            continue  # the conversation's earlier run has brought it
+        if head is not None and (tail is None or (pinned and settings.placement != "tail")):
+            at_head.append(item.text)
+        else:
+            at_tail.append(item.text)
+    prefaced = any(ADVISORY in block.text for block in replayed)
+    added = []
+    for where, texts in ((head, at_head), (tail, at_tail)):
+        if where is not None and texts:
+            text = frame(texts, preface=not prefaced)
+            prefaced = True
+            added.append(replace(where, step=decided.step, text=text))
+    return tuple(added)
+
+
+def _kept_there(block: Injection, step: int) -> Injection:
+    """The block; one of an earlier step is with the server, which has stored it."""
+    kept = block.place != "system" and block.step < step
+    return replace(block, offset=KEPT_THERE) if kept else block
+
+
+def _is_pinned(item: Item) -> bool:
+    """True for what holds for all of a run, and not for its newest step."""
+    return item.tier is Tier.E3 or item.source == STANDING
+
+
+class _Body:
+    """The messages of a request while blocks are put between and into them. `lead`: the number of
+    its leading system messages."""
+
+    def __init__(
+        self, messages: Messages, lead: int, target: GuidanceTarget, settings: InjectionSettings
+    ) -> None:
+        self._messages = messages
+        self._lead = lead
+        self._target = target
+        self._placement = settings.placement
+        by_choice = settings.placement == "tail" and not target.breakpoints
+        self._late = settings.placement != "system" and (target.late_system or by_choice)
+        developer = lead and messages[0].get("role") == "developer"
+        self._late_role: MessageRole = "developer" if developer else "system"
+        self._texts: dict[tuple[int, MessageRole | None], list[str]] = {}
+
+    def tail(self) -> Injection | None:
+        """An empty block behind the newest message that takes guidance; None for none. Nothing may
+        follow a prefill or calls without answers: the message before those takes it."""
+        if self._placement == "system":
+            return None
+        end = len(self._messages)
+        place: Place = "message"
+        if not self._takes_message(end):
+            place = "result"
+            while end > self._lead and not self._is_heard(end - 1):
+                end -= 1
+        block = Injection(step=0, place=place, offset=end - self._lead, text="")
+        return block if self._form(block) is not None else None
+
+    def put(self, block: Injection) -> None:
+        """Put a block at its place again. One whose place is gone is not sent: the client may have
+        rewritten its history, and in front the block would change all of the prompt."""
+        form = self._form(block)
+        if form is not None:
+            self._texts.setdefault(form, []).append(block.text)
+
+    def edits(self) -> list[Edit]:
+        """The edits for all blocks, in order of position."""
+        edits: list[Edit] = []
+        # The end of a message comes before what follows it, at the same position.
+        for position, role in sorted(self._texts, key=lambda form: (form[0], form[1] is not None)):
+            texts = self._texts[position, role]
+            if role is None:
+                edits.append(AppendToResult(index=position - 1, texts=tuple(texts)))
+                continue
+            # Two turns of a user, or two late messages where there are breakpoints, are refused.
+            if role == "user" or self._target.breakpoints:
+                texts = ["\n\n".join(texts)]
+            edits += [InsertMessage(position=position, role=role, text=text) for text in texts]
+        return edits
+
+    def _form(self, block: Injection) -> tuple[int, MessageRole | None] | None:
+        """The position behind a block's message, and the role of the message that is made for it,
+        None for the end of the client's own; no form where neither is possible. A run may have been
+        routed to a target that takes another form than the one before."""
+        position = self._lead + block.offset
+        if not self._lead < position <= len(self._messages):
+            return None
+        if block.place == "message" and self._takes_message(position):
+            return position, self._late_role
+        if not self._is_heard(position - 1):
+            return None
+        if takes_text(self._messages[position - 1]):
+            return None if "result" in self._target.closed else (position, None)
+        if "message" not in self._target.closed and self._role_at(position) != "tool":
+            return position, "user"
+        return None
+
+    def _takes_message(self, position: int) -> bool:
+        """True if a late system message may stand behind `position` messages."""
+        if not self._late or "message" in self._target.closed or position <= self._lead:
+            return False
+        before = self._messages[position - 1]
+        after = self._role_at(position)
+        if self._target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
+            return False
+        return _role(before) != "assistant" and after != "tool"
+
+    def _is_heard(self, index: int) -> bool:
+        """True for a message of the user, or with the results of tools."""
+        message = self._messages[index]
+        return _role(message) != "assistant" and not _is_system(message)
+
+    def _role_at(self, index: int) -> str | None:
+        return _role(self._messages[index]) if index < len(self._messages) else None
+
+
+def takes_text(message: Message) -> bool:
+    """True if a text can be added to the end of a message or of a tool's result."""
+    kind = message.get("type")
+    if kind in TEXT_RESULTS:
+        held = message.get("output")
+    elif kind in (None, "message"):
+        held = message.get("content")
+    else:
+        return False
+    return held is None or isinstance(held, (str, list))
+
+
+def _system_edits(
+    messages: Messages,
+    leading: Messages,
+    texts: Sequence[str],
+    target: GuidanceTarget,
+    tools: Messages,
+) -> list[Edit]:
+    if not texts:
+        return []
+    # With markers for the prompt's cache, the system prompt is always the first message.
+    own = leading[:1] if target.breakpoints else leading
+    index = next((at for at, each in enumerate(own) if _appendable(each)), None)
+    if index is None:
+        return [InsertSystem(texts=tuple(texts))]
+    marker = system_marker(messages, tools) if target.breakpoints else None
+    return [SystemAppend(index=index, texts=tuple(texts), breakpoint=marker)]
+
+
+def _appendable(message: Message) -> bool:
+    """True for a system message with content that text can be added to."""
+    content = message.get("content")
+    if message.get("type") not in (None, "message"):
+        return False
+    if isinstance(content, list):
+        last = content[-1] if content else {"type": "text"}
+        return isinstance(last, Mapping) and last.get("type") in _TEXT_PARTS
+    # Without content it is a kind of message that has none, or the place of a system prompt.
+    return isinstance(content, str) or (content is None and message.keys() == {"role", "content"})
+
+
+def _is_system(message: Message) -> bool:
+    return message.get("role") in _SYSTEM_ROLES
+
+
+def _role(message: Message) -> str:
+    """`assistant`, `tool` or `user`, also for the typed items of the Responses API; unknown ones
+    count as the assistant's, and nothing is put behind them."""
+    role = message.get("role")
+    kind = message.get("type")
+    if kind not in (None, "message"):
+        return "tool" if isinstance(kind, str) and kind in _RESULT_ITEMS else "assistant"
+    if role in ("tool", "function"):
+        return "tool"
+    return "user" if role in ("user", *_SYSTEM_ROLES) else "assistant"

@@ -1,0 +1,59 @@
+"""Policy: every threshold, window and weight of scoring, states and monitors, as one value."""
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gateway.core.fsm import FSMSettings
+from gateway.core.monitors import MonitorSettings
+from gateway.core.scoring.scorer import DifficultySettings
+from gateway.steering.identity.sources import RUN_BOUNDARIES
+
+RunBoundary = Literal["settled_answer", "final_answer", "never"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The settings that the decisions depend on; an equal policy gives equal decisions in a replay.
+    Raises ValueError: unknown run boundary."""
+
+    fsm: FSMSettings = field(default_factory=FSMSettings)  # thresholds and windows of the states
+    # which scorer scores a step
+    difficulty: DifficultySettings = field(default_factory=DifficultySettings)
+    # suite, weights and thresholds of the alarms
+    monitors: MonitorSettings = field(default_factory=MonitorSettings)
+    # `final_answer` ends a run where an assistant message without a call is followed by a user
+    # message; `settled_answer` does so unless that message asks the user something; `never` keeps a
+    # conversation in one run. Source of the default: docs/evidence.md
+    run_boundary: RunBoundary = "settled_answer"
+
+    def __post_init__(self) -> None:
+        if self.run_boundary not in RUN_BOUNDARIES:
+            known = ", ".join(RUN_BOUNDARIES)
+            raise ValueError(f"run_boundary: {self.run_boundary!r} is not one of {known}")
+
+    def digest(self) -> str:
+        """SHA-256 over all values, 64 hex digits; equal for equal policies in any process."""
+        canonical = json.dumps(_plain(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """`value` in JSON types; sets are sorted, and 1 and 1.0 become the same number."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(str(_plain(item)) for item in value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return value

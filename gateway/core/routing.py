@@ -1,0 +1,129 @@
+"""Routing by difficulty state, among the models that can serve the request."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway.core.fsm import FSMState
+
+ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
+_NORMAL_RANK = 1
+_RANK = {FSMState.FAST: 0, FSMState.SLOW: 2, FSMState.SKIP: 3}
+
+PolicyName = Literal["states", "learned"]
+Serves = Callable[[str], str | None]  # model name -> why it cannot serve the request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """Settings that choose the model, keep a run on it, and give it another one at once."""
+
+    # `states` = the difficulty state; `learned` = the outcomes of the workload's runs
+    # (docs/routing.md)
+    policy: PolicyName = "states"
+    regret: float = 3.0  # points of success, 0 to 100, that the chosen model may be below the best
+    explore: float = 0.05  # share of a workload's runs, in [0, 1], whose model is drawn
+    refresh_s: float = 30.0  # seconds between two counts of outcomes
+    # steps on a model before that of an easier state may replace it, because each switch loses the
+    # provider's prompt cache
+    min_dwell_steps: int = 0
+    # calls of a conversation for which a routed model that refused is not used
+    rest_calls: int = 20
+    # severity, 1 to 3, from which an alarm is routed like SLOW at once; 0 = never
+    escalate_at_severity: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("min_dwell_steps", "rest_calls", "escalate_at_severity"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: must be 0 or more, got {getattr(self, name)}")
+        if self.policy not in ("states", "learned"):
+            raise ValueError(f"policy: must be states or learned, got {self.policy!r}")
+        if not 0.0 <= self.regret <= 100.0:
+            raise ValueError(f"regret: must be 0 to 100 points, got {self.regret}")
+        if not 0.0 <= self.explore <= 1.0:
+            raise ValueError(f"explore: must be a share in [0, 1], got {self.explore}")
+        if not 0.0 < self.refresh_s < float("inf"):
+            raise ValueError("refresh_s: must be above 0, and finite")
+
+
+class Routes(Struct, frozen=True, kw_only=True):
+    """The models of the states. A state without an entry keeps the requested model. Raises
+    ValueError: a key is not a routed state, or a model name is empty."""
+
+    # model per state (FAST, NORMAL, SLOW, SKIP), for all requested names
+    by_state: Mapping[str, str] = {}
+    # the same per requested name; replaces `by_state` for that name
+    by_model: Mapping[str, Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        by_model = {f"model_routing_by_model.{name}": r for name, r in self.by_model.items()}
+        for path, routes in {"model_routing": self.by_state, **by_model}.items():
+            for state, model in routes.items():
+                if state not in ROUTED_STATES:
+                    raise ValueError(f"{path}.{state}: not one of {', '.join(ROUTED_STATES)}")
+                if not model:
+                    raise ValueError(f"{path}.{state}: may not be empty")
+
+    def models(self, requested: str) -> Mapping[str, str]:
+        """The map that applies to one requested name."""
+        return self.by_model.get(requested, self.by_state)
+
+
+class ModelPin(Struct, frozen=True, kw_only=True, array_like=True):
+    """The model a run is on."""
+
+    model: str  # as it is asked upstream
+    state: FSMState  # the state that selected it
+    since_step: int  # scored steps of the run when it was selected
+
+
+class RoutedModel(Struct, frozen=True, kw_only=True):
+    """The model to request."""
+
+    model: str  # as it is asked upstream
+    pin: ModelPin | None  # the run's pin afterwards; None while it has the requested model
+    reasons: tuple[str, ...] = ()  # why it is not the model of the state; empty when it is
+
+
+def choose(
+    state: FSMState,
+    requested: str,
+    step: int,
+    *,
+    routes: Routes,
+    settings: RoutingSettings,
+    pinned: ModelPin | None = None,
+    serves: Serves | None = None,
+) -> RoutedModel:
+    """The model for a call made in `state` at the run's step `step`."""
+
+    def problem_of(model: str) -> str | None:
+        return serves(model) if serves is not None and model != requested else None
+
+    rank = _RANK.get(state, _NORMAL_RANK)
+    if pinned is not None and rank < _RANK.get(pinned.state, _NORMAL_RANK):
+        left = settings.min_dwell_steps - (step - pinned.since_step)
+        if left > 0 and problem_of(pinned.model) is None:
+            reason = f"routing: {pinned.model} held for {left} more steps"
+            return RoutedModel(model=pinned.model, pin=pinned, reasons=(reason,))
+    models = routes.models(requested)
+    chosen = requested
+    reasons = []
+    # SKIP falls back to SLOW's model: the reference's documentation says so, although its code
+    # looks up the exact key.
+    for name in ("SKIP", "SLOW") if state is FSMState.SKIP else (state.value,):
+        if (model := models.get(name)) is None:
+            continue
+        if (problem := problem_of(model)) is None:
+            chosen = model
+            break
+        reasons.append(f"routing: {model} not used: {problem}")
+    return RoutedModel(model=chosen, pin=pin(chosen, state, step, pinned), reasons=tuple(reasons))
+
+
+def pin(model: str, state: FSMState, step: int, before: ModelPin | None) -> ModelPin:
+    """The pin of a run at a step, given the pin before it."""
+    since = before.since_step if before is not None and before.model == model else step
+    return ModelPin(model=model, state=state, since_step=since)

@@ -1,0 +1,204 @@
+"""Difficulty of a step: the first row of one table that fits, with its value and its reason.
+
+The values suit the windows of the states: six steps that bring news are below 0.2, a failure that
+comes again is above 0.6, and above 0.85 only while the same thing fails on and on."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from gateway.core.ledger.entries import Ending, Entry
+from gateway.core.ledger.labels import ordinal
+from gateway.core.ledger.ledger import Ledger, LedgerStep
+from gateway.core.ledger.readers import ReadsLedger
+from gateway.core.scoring.scorer import DifficultySettings
+
+
+class Difficulty(Struct, frozen=True, kw_only=True):
+    """The difficulty of a step."""
+
+    value: float
+    """In [0, 1]; 1 is hardest."""
+    reason: str
+    """The situation, in words."""
+
+
+NEWS = 0.15
+MESSAGE = 0.3
+EMPTY = 0.35
+WAITING = 0.3
+FIRST_FAILURE = 0.45
+FAILURES = (FIRST_FAILURE, 0.65, 0.75, 0.82, 0.88, 0.9, 0.92, 0.94)
+"""Difficulty of the first, second, ... failure of one object."""
+UNCHANGED = 0.05
+"""Added from the third failure on, if nothing has changed since the one before."""
+REPETITIONS = (NEWS, 0.55, 0.65, 0.8, 0.88, 0.9, 0.92, 0.94)
+"""Difficulty of the first, second, ... time that a call brings what the run has."""
+WORKS_ON = 0.5
+WORKS_ON_LONG = 0.62
+"""Difficulty of other work while a failure is open, after two and after more of it."""
+RECOVERED = 0.55
+RECOVERED_TWICE = 0.4
+"""Difficulty of the first and the second success after a repeated failure."""
+LONG = 3
+
+
+def _at(values: tuple[float, ...], count: int) -> float:
+    return values[min(count, len(values)) - 1]
+
+
+def _fails(step: LedgerStep) -> Difficulty | None:
+    entry = _worst([e for e in step.entries if e.is_failure or e.ending is Ending.REVERTED])
+    if entry is None:
+        return None
+    if entry.ending is Ending.REVERTED:
+        return Difficulty(
+            value=_at(FAILURES, entry.count + 1),
+            reason=f"{entry.name} is changed back for the {ordinal(entry.count)} time "
+            f"since step {entry.first}",
+        )
+    return Difficulty(value=_failure_value(entry), reason=failure_reason(entry))
+
+
+def _failure_value(entry: Entry) -> float:
+    unchanged = entry.count >= LONG and entry.unchanged >= 2
+    return min(_at(FAILURES, entry.count) + UNCHANGED * unchanged, FAILURES[-1])
+
+
+def failure_reason(entry: Entry) -> str:
+    """One failure as words: which one it is, of what, and what changed in between."""
+    if entry.count < 2:
+        return f"{entry.name} fails" if entry.ending is Ending.FAILED else _refusal(entry)
+    times = ordinal(entry.count)
+    if entry.ending is not Ending.FAILED:
+        what = _refusal(entry, f" for the {times} time since step {entry.first}")
+    elif entry.varied:
+        what = f'{times} failure with "{entry.said}" since step {entry.first}, now of {entry.name}'
+    else:
+        what = f"{times} failure of {entry.name} in the same way since step {entry.first}"
+    if entry.unchanged >= 2:
+        return f"{what}, no file change seen since step {entry.before}"
+    return f"{what}, the one before at step {entry.before}"
+
+
+def _refusal(entry: Entry, when: str = "") -> str:
+    if entry.ending is Ending.REFUSED:
+        return f"an edit is refused{when}: {entry.name}"
+    if entry.ending is Ending.LATER:
+        return f"a call of {entry.tool} is put off{when}: {entry.name}"
+    return f"a call of {entry.tool} fails or is denied{when}: {entry.name}"
+
+
+def _repeats(step: LedgerStep) -> Difficulty | None:
+    entry = _worst(step.entries)
+    if entry is None:
+        return None
+    times = f"{ordinal(entry.count)} time since step {entry.first}"
+    if entry.ending is Ending.NOTHING_NEW:
+        return Difficulty(
+            value=_at(REPETITIONS, entry.count),
+            reason=f"{ordinal(entry.count)} step since step {entry.first} that brings what the run "
+            "has, with nothing new in between",
+        )
+    if entry.varied:
+        return Difficulty(
+            value=_at(REPETITIONS, entry.count),
+            reason=f"a result that is known comes for the {times}, now from {entry.name}",
+        )
+    reasons = {
+        Ending.SAME: f"{entry.name} gives the same result for the {times}",
+        Ending.IN_TURN: f"{entry.name} comes in turn with the same others for the {times}",
+        Ending.SET_AGAIN: f"{entry.name} is set to the same for the {times}",
+        Ending.SAID_AGAIN: f"the same message for the {times}: {entry.name}",
+    }
+    return Difficulty(value=_at(REPETITIONS, entry.count), reason=reasons[entry.ending])
+
+
+def _recovers(step: LedgerStep) -> Difficulty | None:
+    entry = step.closed
+    if entry is None:
+        return None
+    return Difficulty(value=RECOVERED, reason=f"a success after {_failures(entry)}")
+
+
+def _works_on(step: LedgerStep) -> Difficulty | None:
+    entry = step.open_failure
+    if entry is None or not step.actions:
+        return None
+    value = WORKS_ON_LONG if entry.count >= LONG else WORKS_ON
+    return Difficulty(
+        value=value, reason=f"after {_failures(entry)}, the last one at step {entry.newest}"
+    )
+
+
+def _failures(entry: Entry) -> str:
+    which = "one kind, the newest of " if entry.varied else ""
+    return f"{entry.count} failures of {which}{entry.name}"
+
+
+def _waits(step: LedgerStep) -> Difficulty | None:
+    if step.waits:
+        return Difficulty(value=WAITING, reason="waits for something that is not there yet")
+    return None
+
+
+def _speaks(step: LedgerStep) -> Difficulty | None:
+    if step.actions:
+        return None
+    return Difficulty(value=MESSAGE, reason="a message without a call")
+
+
+def _finds_nothing(step: LedgerStep) -> Difficulty | None:
+    if all(action.answer.empty and not action.effect.changes for action, _ in step.actions):
+        return Difficulty(value=EMPTY, reason="the result is empty")
+    return None
+
+
+def _brings_news(_step: LedgerStep) -> Difficulty:
+    return Difficulty(value=NEWS, reason="neither a failure nor a repetition")
+
+
+TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
+    _fails,
+    _waits,
+    _repeats,
+    _recovers,
+    _works_on,
+    _speaks,
+    _finds_nothing,
+    _brings_news,
+)
+"""The rows, in the order in which they are asked; the first that fits counts."""
+
+
+def _worst(entries: Sequence[Entry]) -> Entry | None:
+    return max(entries, key=lambda entry: entry.count, default=None)
+
+
+class LedgerScorer(ReadsLedger[float]):
+    """Scores the steps of one run by the table; `reason` is that of the newest step."""
+
+    __slots__ = ("_ledger", "_recovered", "reason")
+
+    def __init__(self, _settings: DifficultySettings) -> None:
+        self._ledger: Ledger | None = None
+        self.reason = ""
+        self._recovered: Entry | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its own ledger, for steps that no run's ledger has read."""
+        if self._ledger is None:
+            self._ledger = Ledger()
+        return self._ledger
+
+    def push_read(self, read: LedgerStep) -> float:
+        """Difficulty of a step that the run's ledger has read."""
+        found = next(each for row in TABLE if (each := row(read)) is not None)
+        if self._recovered is not None and found.value < RECOVERED_TWICE and read.actions:
+            entry = self._recovered
+            reason = f"the step after a success that followed {entry.count} failures"
+            found = Difficulty(value=RECOVERED_TWICE, reason=reason)
+        self._recovered = read.closed
+        self.reason = found.reason
+        return found.value

@@ -1,0 +1,414 @@
+"""One decision, as values: this composition serves requests and replays recordings.
+
+    observe     add newly scored steps to the memory of the run
+    propose     when to act (by the readings, or in the control arm by chance), model, plan
+                (the caller then does the plan's look-ups, the only part that has to wait)
+    conclude    select the guidance among the patterns that were found
+    place       add it to the messages, together with earlier guidance
+    repeat      what is placed instead when there is no decision: earlier guidance alone
+
+Nothing here waits, reads a clock or keeps state: equal values give an equal decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gateway.core import placement
+from gateway.core.acting import ActionSignal, ActSettings, routing_state
+from gateway.core.decide import Decided, decide
+from gateway.core.edits import Message
+from gateway.core.fold import RunFold, StepOutcome
+from gateway.core.fsm import FSMState
+from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
+from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
+from gateway.core.monitors import FAILURE_TYPES
+from gateway.core.pattern import PatternMatch, Tier
+from gateway.core.placement import Placed
+from gateway.core.plan import Plan, note, plan
+from gateway.core.policy import Policy
+from gateway.core.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
+from gateway.core.target import GuidanceTarget
+from gateway.core.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
+from gateway.core.trouble import DEFAULT_ACT, Act, ActName, Trouble, act_on
+from gateway.steering.experiments import ActionSignals, RandomArm
+from gateway.steering.guidance.lessons import (
+    LessonMatch,
+    LessonQuery,
+    LessonSettings,
+    lesson_query,
+    with_lessons,
+)
+from gateway.steering.routing_policy import (
+    LearnedRouting,
+    RunChoice,
+    WorkloadRates,
+    candidates,
+)
+from gateway.steering.transcript.steps import Step
+
+NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
+
+
+class SteeringRules(Struct, frozen=True, kw_only=True):
+    """The settings that decide about a call."""
+
+    policy: Policy = field(default_factory=Policy)  # what scores a step and fires a monitor
+    routes: Routes = field(default_factory=Routes)  # models of the states
+    # how a model is chosen among them
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+    acting: ActSettings = field(default_factory=ActSettings)  # token budget of a run
+    # the strongest act on a failure that is repeated in spite of advice
+    on_trouble: ActName = DEFAULT_ACT
+    etraces: EtraceSettings = field(default_factory=EtraceSettings)  # look-ups of patterns
+    # where guidance is placed, and how long it stays
+    injection: InjectionSettings = field(default_factory=InjectionSettings)
+    lessons: LessonSettings = field(default_factory=LessonSettings)  # limits of what was learned
+
+
+class RunMemory(Struct, frozen=True, kw_only=True):
+    """The part of a run's state that cannot be derived from its transcript."""
+
+    guidance: GuidanceState = field(default_factory=GuidanceState)  # what was injected and when
+    # the model that the run is on; None while it has the requested one
+    pinned_model: ModelPin | None = None
+    tokens: int = 0  # input and output of the run's calls so far, as upstreams reported them
+    # of the learned policy, made when the run began; None without that policy
+    choice: RunChoice | None = None
+    trouble: Trouble = Trouble()  # what was said and done about the run's alarms
+
+    def next_run(self) -> RunMemory:
+        """The memory with which the conversation's next run begins."""
+        return RunMemory(guidance=self.guidance.next_run())
+
+    def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
+        """The memory after another gateway has stored `stored` of the same run in the meantime.
+        `further`: the one of both with more steps. `tokens`: of the call that `stored` lacks."""
+        return RunMemory(
+            guidance=self.guidance.merged(stored.guidance),
+            pinned_model=further.pinned_model,
+            tokens=max(self.tokens, stored.tokens + tokens),
+            choice=stored.choice or self.choice,  # the first one decided the run
+            trouble=self.trouble.merged(stored.trouble),
+        )
+
+
+class RunPosition(Struct, frozen=True, kw_only=True):
+    """The state of a run at the time of a decision."""
+
+    run: int  # number of the run in its conversation, from 0
+    step: int  # scored steps so far, 0 on the first call
+    state: FSMState  # after the newest scored step
+    latest: StepOutcome | None = None  # the newest scored step; None when it is not in memory
+    recent: Sequence[Step] = ()  # the newest steps, oldest first
+
+    @classmethod
+    def of(cls, run: RunFold) -> RunPosition:
+        """The position after everything that was folded."""
+        latest = run.outcomes[-1] if run.outcomes else None
+        return cls(run=run.index, step=run.steps, state=run.state, latest=latest, recent=run.recent)
+
+    @property
+    def signal(self) -> ActionSignal:
+        """The signal for actions that depend on the run's own state and readings."""
+        if self.latest is None:
+            return ActionSignal(state=self.state)
+        return ActionSignal(
+            state=self.state,
+            readings=self.latest.readings,
+            severity=self.latest.severity,
+            waits=self.latest.observed.waits,
+        )
+
+
+class Advice(Struct, frozen=True, kw_only=True):
+    """Wishes of the budgets that a call counts on."""
+
+    wrap_up: str = ""  # reason to ask for a hand-over; "" for none
+    cheaper: str = ""  # name of a cheaper model to use; "" for none
+
+
+NO_ADVICE = Advice()
+
+
+class CallFacts(Struct, frozen=True, kw_only=True):
+    """The facts about the call that a decision depends on."""
+
+    requested: str  # the model that the client named
+    serves: Serves | None = None  # why a model cannot serve the request; None = every model can
+    # the model of the same request when it was sent before; a retry uses it again
+    repeats_model: str | None = None
+    gates: Gates = NO_LIBRARY  # least similarity of a match, for the pattern library's embedder
+    arm: RandomArm | None = None  # the control arm that the call belongs to; None outside it
+    # gives the names of the tools that the request offers
+    tools: Callable[[], Sequence[str]] = tuple
+    advice: Advice = NO_ADVICE  # of the budgets that the call counts on
+    rates: WorkloadRates | None = None  # what is known of the run's workload; None = nothing
+
+
+Found = Mapping[Tier, Sequence[PatternMatch]]
+"""Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
+
+
+class Proposal(Struct, frozen=True, kw_only=True):
+    """The model to request, and the look-ups that the decision on guidance needs."""
+
+    signals: ActionSignals  # the run's, or those drawn for the control arm
+    routed: RoutedModel  # the model, and why
+    plan: Plan  # patterns to look up, and the monitor text that is due
+    lessons: LessonQuery | None = None  # what to look up among the lessons; None for nothing
+    act: Act = Act()  # on trouble that goes on in spite of advice
+    trouble: Trouble = Trouble()  # the memory of the trouble after this call
+    choice: RunChoice | None = None  # of the learned policy; None without it
+    reasons: tuple[str, ...] = ()  # what was decided and why, for the record
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """The actions on a call."""
+
+    proposal: Proposal  # the model, and what was looked up
+    decided: Decided  # the guidance
+    memory: RunMemory  # the run's, after this call
+
+    @property
+    def model(self) -> str:
+        """The model to request."""
+        return self.proposal.routed.model
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons of the decision, for the log and the run's page."""
+        return self.proposal.reasons + self.decided.reasons
+
+
+def observe(memory: RunMemory, outcomes: Sequence[StepOutcome], run: int) -> RunMemory:
+    """The run's memory after these steps were scored; steps of other runs are left out."""
+    guidance = memory.guidance
+    for outcome in outcomes:
+        if outcome.run == run:
+            guidance = note(guidance, outcome.index, outcome.readings)
+    return memory if guidance is memory.guidance else replace(memory, guidance=guidance)
+
+
+def propose(
+    rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts, unit: str = ""
+) -> Proposal:
+    """The route of a call, and the plan of its guidance. `unit`: of the draws for the run, equal
+    wherever the run is decided about."""
+    latest = position.latest
+    signal = position.signal
+    if call.arm is None:
+        signals = ActionSignals(routing=signal, guidance=signal)
+    else:
+        weights = rules.policy.monitors.resolved_weights()
+        signals = call.arm.signals(position.step, signal, weights)
+    act, trouble = _on_trouble(rules, memory, position, call)
+    signal = replace(signals.routing, strikes=trouble.routed is not None)
+    routed, choice = _routed(rules, memory, position, signal, call)
+    guidance = signals.guidance
+    planned, reasons = _plan(rules, memory, position, guidance, routed.model, call)
+    planned = _planned_with(act, planned)
+    lessons = None
+    hands_over = bool(planned.hand_over)
+    if rules.lessons.trials and guidance.at_risk is not False and not hands_over:
+        newest = latest.step if latest else None
+        lessons = lesson_query(rules.lessons, memory.guidance, newest, position.step)
+        lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
+    return Proposal(
+        signals=signals,
+        routed=routed,
+        plan=planned,
+        lessons=lessons,
+        act=act,
+        trouble=trouble,
+        choice=choice,
+        reasons=(*act.reasons, *signals.reasons, *routed.reasons, *reasons),
+    )
+
+
+def conclude(
+    rules: SteeringRules,
+    memory: RunMemory,
+    proposal: Proposal,
+    found: Found,
+    lessons: Sequence[LessonMatch] = (),
+) -> Decision:
+    """The decision, given the results of the look-ups."""
+    decided = decide(memory.guidance, proposal.plan, found, rules.injection)
+    if lessons and proposal.lessons is not None:
+        decided = with_lessons(
+            decided,
+            lessons,
+            unit=proposal.lessons.unit,
+            settings=rules.lessons,
+            injection=rules.injection,
+        )
+    after = replace(
+        memory,
+        guidance=decided.state,
+        pinned_model=proposal.routed.pin,
+        choice=proposal.choice,
+        trouble=_after_texts(proposal, decided),
+    )
+    return Decision(proposal=proposal, decided=decided, memory=after)
+
+
+def repeat(memory: RunMemory, step: int) -> Decided:
+    """Guidance of a call without a decision: earlier guidance again. `step`: scored steps of the
+    run."""
+    return Decided(step=step or FIRST_CALL, state=memory.guidance)
+
+
+def place(
+    rules: SteeringRules,
+    decided: Decided,
+    messages: Callable[[], Sequence[Message]],
+    target: Callable[[], GuidanceTarget],
+    tools: Sequence[Message],
+    *,
+    server_keeps_history: bool = False,
+) -> Placed | None:
+    """Placement of the call's guidance, earlier guidance included; None, without a call of
+    `messages` and `target`, when there is none. With `server_keeps_history` earlier blocks between
+    messages are not sent again: the server has stored them with the history."""
+    if not (decided.items or decided.directive or decided.state.injections):
+        return None
+    return placement.place(
+        messages(),
+        decided,
+        target=target(),
+        settings=rules.injection,
+        tools=tools,
+        begun=server_keeps_history,
+    )
+
+
+def thrifty(
+    routed: RoutedModel, advice: Advice, requested: str, serves: Serves | None
+) -> RoutedModel:
+    """The route, or the model that a budget asks for, where that can serve the request."""
+    cheaper = advice.cheaper
+    if not cheaper or cheaper == routed.model:
+        return routed
+    problem = serves(cheaper) if serves is not None and cheaper != requested else None
+    why = f"instead of {routed.model}" if problem is None else f"not used: {problem}"
+    model = cheaper if problem is None else routed.model
+    reasons = routed.reasons
+    return replace(routed, model=model, reasons=(*reasons, f"budget: {cheaper} {why}"))
+
+
+def _on_trouble(
+    rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts
+) -> tuple[Act, Trouble]:
+    """The act on the newest step, and what the run remembers of its trouble then. In the control
+    arm chance decides about single steps, so that nothing follows from two of them."""
+    before = memory.trouble
+    step = position.step
+    latest = position.latest
+    if call.arm is not None:
+        return Act(), before
+    strikes = before.strikes(latest.readings.alarms if latest is not None else (), step)
+    routes = "SLOW" in rules.routes.models(call.requested)
+    given = memory.guidance.injections if strikes else ()
+    asked = any(HAND_OVER_TEXT in each.text for each in given)
+    act = act_on(strikes, rules.on_trouble, routes=routes, hands_over=not asked)
+    return act, before.after(act, step, memory.guidance.fired_step)
+
+
+def _planned_with(act: Act, planned: Plan) -> Plan:
+    """The plan of a call, given the act on it: a hand-over takes the place of all other guidance,
+    and after `tell` the agent hears no more of it."""
+    if act.name == "hand_over":
+        return replace(planned, hand_over=HAND_OVER_TEXT, queries=(), directive="")
+    if act.name == "tell":
+        return replace(planned, monitor=None)
+    return planned
+
+
+def _after_texts(proposal: Proposal, decided: Decided) -> Trouble:
+    """The memory of a run's trouble after the texts of a call: which alarms one was about."""
+    readings = proposal.signals.guidance.readings
+    failures = {item.failure_type for item in decided.items if item.source == "monitor"}
+    alarms = readings.alarms if readings is not None else ()
+    said = [each for each in alarms if FAILURE_TYPES.get(each.monitor) in failures]
+    return proposal.trouble.after_text(said, decided.step) if said else proposal.trouble
+
+
+def _routed(
+    rules: SteeringRules,
+    memory: RunMemory,
+    position: RunPosition,
+    signal: ActionSignal,
+    call: CallFacts,
+) -> tuple[RoutedModel, RunChoice | None]:
+    """The model of a call, and the choice of the learned policy for its run; None without one."""
+    requested = call.requested
+    choice = memory.choice
+    if call.repeats_model is not None:
+        return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), choice
+    state = signal.state
+    reason = ""
+    if models := rules.routes.models(requested):
+        # Without a model for SLOW an alarm keeps the model of the run's state.
+        severity = rules.routing.escalate_at_severity if "SLOW" in models else 0
+        state, reason = routing_state(signal, severity)
+    routed = choose(
+        state,
+        requested,
+        position.step,
+        routes=rules.routes,
+        settings=rules.routing,
+        pinned=memory.pinned_model,
+        serves=call.serves,
+    )
+    if reason:
+        routed = replace(routed, reasons=(reason, *routed.reasons))
+    if rules.routing.policy == "learned" and call.rates is not None:
+        learned = LearnedRouting(
+            rates=call.rates,
+            models=candidates(rules.routes, requested),
+            requested=requested,
+            regret=rules.routing.regret,
+            explore=rules.routing.explore,
+            serves=call.serves,
+        )
+        if len(learned.models) > 1:
+            pinned = memory.pinned_model
+            routed, choice = learned.decide(choice, routed, pinned, position.step, state)
+    return thrifty(routed, call.advice, requested, call.serves), choice
+
+
+def _plan(
+    rules: SteeringRules,
+    memory: RunMemory,
+    position: RunPosition,
+    signal: ActionSignal,
+    model: str,
+    call: CallFacts,
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan of a call's guidance, and reasons."""
+    moment = Moment(
+        step=position.step or None,
+        state=signal.state,
+        readings=signal.readings,
+        recent=position.recent,
+        model=model,
+        at_risk=signal.at_risk,
+        observed=position.latest.observed if position.latest else None,
+        tools=() if memory.guidance.e3_done else call.tools(),
+    )
+    # The suite `reference` fires on more than steps show.
+    every_alarm = rules.policy.monitors.suite == "reference"
+    given = (rules.etraces, rules.injection, call.gates)
+    planned = plan(memory.guidance, moment, *given, every_alarm=every_alarm)
+    most = rules.acting.token_budget if rules.acting.budget_action == "wrap_up" else None
+    spent = most is not None and memory.tokens >= most
+    why = call.advice.wrap_up or ("budget: token_budget used up" if spent else "")
+    if not why:
+        return planned, ()
+    if not planned.directive:
+        text = BUDGET_DIRECTIVE.format(used=why.removeprefix("budget: "))
+        planned = replace(planned, directive=text)
+    return planned, (why,)
