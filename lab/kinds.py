@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from sklearn.feature_extraction import DictVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import precision_recall_curve, roc_auc_score
 
 from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
@@ -104,6 +101,9 @@ def _joined(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def fit_kinds(rows: Sequence[Row], strength: float) -> KindModel:
     """The weights by multinomial logistic regression, rounded as they are kept."""
+    from sklearn.feature_extraction import DictVectorizer
+    from sklearn.linear_model import LogisticRegression
+
     seen: dict[str, set[str]] = defaultdict(set)
     count = Counter(name for row in rows for name in row.features)
     for row in rows:
@@ -192,11 +192,15 @@ def chance_accepted(chances: Floats) -> Floats:
 
 def auroc(rows: Sequence[Row], chances: Floats) -> float:
     """The AUROC of accepted against not."""
+    from sklearn.metrics import roc_auc_score
+
     return float(roc_auc_score(is_accepted(rows), chance_accepted(chances)))
 
 
 def precision_at_half(rows: Sequence[Row], chances: Floats) -> float:
     """The precision at the threshold that finds half of what accepts."""
+    from sklearn.metrics import precision_recall_curve
+
     precision, recall, _ = precision_recall_curve(is_accepted(rows), chance_accepted(chances))
     return float(precision[recall >= 0.5].max())
 

@@ -10,9 +10,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin
 
-from anthropic.types.beta import message_create_params as messages
-from openai.types.chat import completion_create_params as chat
-from openai.types.responses import response_create_params as responses
 from pydantic import BaseModel
 from typing_extensions import ReadOnly, get_type_hints, is_typeddict
 
@@ -32,11 +29,6 @@ a reply. Seen in Codex 0.169, aider 0.86 and mini-swe-agent 2.4."""
 MAX_MARKERS = 4
 """Cache markers that Anthropic's API takes in one request. Source: its prompt caching page."""
 
-_BODIES: Mapping[str, Any] = {
-    "/chat/completions": chat.CompletionCreateParams,
-    "/responses": responses.ResponseCreateParams,
-    "/messages": messages.MessageCreateParams,
-}
 _QUALIFIERS = (Required, NotRequired, ReadOnly, Annotated)
 _OTHER = "is none of"
 _PLAIN = (str, int, float, bool, type(None))
@@ -68,7 +60,7 @@ class StrictProvider:
 
 def faults_of(request: ReceivedRequest, own: frozenset[str] = frozenset()) -> list[str]:
     """What the provider's reference does not allow in a request; none for a route without one."""
-    body = next((t for end, t in _BODIES.items() if request.path.endswith(end)), None)
+    body = next((t for end, t in _bodies().items() if request.path.endswith(end)), None)
     if request.method != "POST" or body is None:
         return []
     allowed = tuple(f".{name}: unknown" for name in own)
@@ -77,6 +69,20 @@ def faults_of(request: ReceivedRequest, own: frozenset[str] = frozenset()) -> li
     if request.path.endswith("/messages") and markers > MAX_MARKERS:
         wrong.append(f"{markers} blocks with cache_control")
     return wrong
+
+
+@functools.cache
+def _bodies() -> Mapping[str, Any]:
+    """The parameters of each route, by the end of its path. Loads both packages."""
+    from anthropic.types.beta import message_create_params as messages
+    from openai.types.chat import completion_create_params as chat
+    from openai.types.responses import response_create_params as responses
+
+    return {
+        "/chat/completions": chat.CompletionCreateParams,
+        "/responses": responses.ResponseCreateParams,
+        "/messages": messages.MessageCreateParams,
+    }
 
 
 def _markers(value: Any) -> Iterator[Any]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anthropic import Anthropic
-from openai import OpenAI
-
 from steering_gateway_testing import AppServer
+from tests.official import anthropic, openai
 
 TASK = "Repair the parser."
 OUTPUT = "FAILED tests/test_parser.py::test_empty - AssertionError"
@@ -41,9 +39,9 @@ class Runaway:
         # Both clients try again by themselves as they do for their users.
         self._client: Any
         if dialect == "messages":
-            self._client = Anthropic(api_key="k", base_url=server.url)
+            self._client = anthropic.Anthropic(api_key="k", base_url=server.url)
         else:
-            self._client = OpenAI(api_key="k", base_url=server.base_url)
+            self._client = openai.OpenAI(api_key="k", base_url=server.base_url)
 
     def __enter__(self) -> Runaway:
         return self

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from gateway.budgets.accounting import OwnCall, OwnCalls
@@ -21,6 +20,7 @@ from tests.control import CONTROL
 from tests.live.client import Agent
 from tests.live.test_judge import asked, judging, results
 from tests.live.test_judge import settings as with_judge
+from tests.official import openai
 from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.budgets.runaway import Runaway
+from tests.official import anthropic, openai
 
 Start = Callable[..., AppServer]
 

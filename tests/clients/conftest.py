@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-import openai
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.text import echo
+from tests.official import openai
 from tests.relay.gateways import a_gateway
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import Anthropic, AsyncAnthropic, BadRequestError, NotFoundError
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, looping_model, states
+from tests.official import anthropic
 
 TOOL: Any = {
     "name": "bash",
@@ -25,8 +25,8 @@ CACHED = {"type": "ephemeral"}
 MODEL = "claude-scripted"
 
 
-def client_of(server: AppServer) -> Anthropic:
-    return Anthropic(api_key="sk-ant-client", base_url=server.url, max_retries=0)
+def client_of(server: AppServer) -> anthropic.Anthropic:
+    return anthropic.Anthropic(api_key="sk-ant-client", base_url=server.url, max_retries=0)
 
 
 def results_of(answer: Any) -> list[Any]:
@@ -37,7 +37,7 @@ def results_of(answer: Any) -> list[Any]:
     ]
 
 
-def tool_loop(client: Anthropic, steps: int, **extra: Any) -> list[Any]:
+def tool_loop(client: anthropic.Anthropic, steps: int, **extra: Any) -> list[Any]:
     """Calls and results until the model answers, as an agent sends them."""
     messages: list[Any] = [{"role": "user", "content": TASK}]
     sent: dict[str, Any] = {"model": MODEL, "max_tokens": 4096, "tools": [TOOL], **extra}
@@ -189,7 +189,7 @@ async def test_streams_are_relayed_and_recorded(
     upstream.script(Reply("Looking.", reasoning="Hm.", tool_calls=(call,), usage=usage))
     server = await asyncio.to_thread(gateway_server, STEERING)
     async with (
-        AsyncAnthropic(api_key="k", base_url=server.url, max_retries=0) as client,
+        anthropic.AsyncAnthropic(api_key="k", base_url=server.url, max_retries=0) as client,
         client.messages.stream(
             model=MODEL, max_tokens=64, tools=[TOOL], messages=[{"role": "user", "content": TASK}]
         ) as stream,
@@ -246,13 +246,13 @@ def test_errors_have_anthropics_form(gateway_server: Start, upstream: ScriptedUp
         {**STEERING, "model_list": [_chat_only("gpt", upstream)], "router": {"num_retries": 0}}
     )
     client = client_of(server)
-    with pytest.raises(BadRequestError) as refused:
+    with pytest.raises(anthropic.BadRequestError) as refused:
         client.messages.create(model="", max_tokens=1, messages=[])
     assert refused.value.body == {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "'model' must be a non-empty string"},
     }
-    with pytest.raises(NotFoundError):
+    with pytest.raises(anthropic.NotFoundError):
         client.messages.count_tokens(model="gpt", messages=[{"role": "user", "content": "Hi"}])
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
 
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.errors import UpstreamFailure
@@ -22,6 +21,7 @@ from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, Scripte
 from tests.api.conftest import until
 from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id
+from tests.official import openai
 
 ASKED: dict[str, Any] = {"model": "gpt-5", "input": TASK, "background": True}
 
@@ -33,8 +33,8 @@ def server(gateway_server: Start, upstream: ScriptedUpstream) -> AppServer:
 
 
 @pytest.fixture
-def client(server: AppServer) -> Iterator[OpenAI]:
-    with OpenAI(api_key="k", base_url=server.base_url, max_retries=0) as made:
+def client(server: AppServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(api_key="k", base_url=server.base_url, max_retries=0) as made:
         yield made
 
 
@@ -64,7 +64,7 @@ def last(upstream: ScriptedUpstream) -> str:
     return upstream.last.body.decode() if upstream.requests else ""
 
 
-def polled(client: OpenAI, name: str) -> Any:
+def polled(client: openai.OpenAI, name: str) -> Any:
     """The finished answer, asked for again and again."""
     answer = client.responses.retrieve(name)
     while answer.status in ("queued", "in_progress"):
@@ -73,11 +73,11 @@ def polled(client: OpenAI, name: str) -> Any:
 
 
 def test_a_run_in_the_background_is_the_same_run(
-    gateway_server: Start, server: AppServer, client: OpenAI
+    gateway_server: Start, server: AppServer, client: openai.OpenAI
 ) -> None:
     """Steps, readings, guidance and tokens of a run whose answers are polled, one by one."""
     steady = gateway_server(STEERING)
-    with OpenAI(api_key="k", base_url=steady.base_url, max_retries=0) as other:
+    with openai.OpenAI(api_key="k", base_url=steady.base_url, max_retries=0) as other:
         run_by_id(other, 5)
     sent: dict[str, Any] = {"model": "gpt-5", "tools": [TOOL], "background": True}
     answer = client.responses.create(input=TASK, **sent)
@@ -96,7 +96,7 @@ def test_a_run_in_the_background_is_the_same_run(
     assert totals(server)["injections"] == totals(steady)["injections"]
 
 
-def test_it_is_recorded_once(server: AppServer, client: OpenAI) -> None:
+def test_it_is_recorded_once(server: AppServer, client: openai.OpenAI) -> None:
     """Its step is there from the start; its tokens come with the first finished answer only."""
     name = client.responses.create(**ASKED).id
     assert (len(states(server)), spent(server)) == (1, (0, 0, 0, 0))
@@ -162,7 +162,7 @@ def test_one_that_failed_is_an_error(
 
 
 def test_a_stream_that_its_client_left(
-    server: AppServer, client: OpenAI, upstream: ScriptedUpstream
+    server: AppServer, client: openai.OpenAI, upstream: ScriptedUpstream
 ) -> None:
     """The answer is made all the same, and recorded when the stream is taken up again."""
     upstream.script(Fault(FaultKind.STALL, reply=Reply("Done.")))
@@ -178,7 +178,7 @@ def test_a_stream_that_its_client_left(
 
 
 def test_a_stream_that_broke_off(
-    server: AppServer, client: OpenAI, upstream: ScriptedUpstream
+    server: AppServer, client: openai.OpenAI, upstream: ScriptedUpstream
 ) -> None:
     """So it is when the upstream's connection was the one that broke."""
     upstream.script(Fault(FaultKind.DROP_MID_BODY, after=2, reply=Reply("Done.", id="resp_1")))
@@ -218,7 +218,10 @@ def test_it_is_asked_for_where_it_is_made(
 
 
 def test_it_is_known_before_it_is_recorded(
-    server: AppServer, client: OpenAI, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+    server: AppServer,
+    client: openai.OpenAI,
+    upstream: ScriptedUpstream,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer may be asked for while the record of its call waits for other calls of its
     conversation."""
@@ -244,7 +247,7 @@ def test_it_is_known_before_it_is_recorded(
 
 @pytest.mark.parametrize("fails", [False, True], ids=["slow", "fails"])
 def test_an_answer_that_comes_before_its_call_is_kept(
-    server: AppServer, client: OpenAI, monkeypatch: pytest.MonkeyPatch, fails: bool
+    server: AppServer, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """A call that the store does not know yet, or never will, has not been taken by another
     gateway: it is recorded here."""
@@ -262,7 +265,7 @@ def test_an_answer_that_comes_before_its_call_is_kept(
     assert spent(server) == (1, 0, 12, 8)
 
 
-def test_a_stream_to_its_end(server: AppServer, client: OpenAI) -> None:
+def test_a_stream_to_its_end(server: AppServer, client: openai.OpenAI) -> None:
     """A background stream that is read to its end is recorded there, and no poll adds to it."""
     with client.responses.create(**ASKED, stream=True) as stream:
         name = list(stream)[-1].response.id
@@ -271,7 +274,9 @@ def test_a_stream_to_its_end(server: AppServer, client: OpenAI) -> None:
     assert spent(server) == (1, 0, 12, 8)
 
 
-def test_what_is_cancelled_or_deleted_has_no_answer(server: AppServer, client: OpenAI) -> None:
+def test_what_is_cancelled_or_deleted_has_no_answer(
+    server: AppServer, client: openai.OpenAI
+) -> None:
     """The call is on record, without tokens, and the conversation goes on from before."""
     name = client.responses.create(**ASKED).id
     assert client.responses.cancel(name).status == "cancelled"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 
@@ -28,6 +27,7 @@ from tests.dialects.clouds import (
 from tests.dialects.gateways import GUIDANCE, Start, looping_model, states
 from tests.dialects.test_agents import CALLS, STEPS, found, model, needs, run
 from tests.dialects.test_anthropic import TASK, TOOL, results_of
+from tests.official import anthropic
 
 ARN = "arn:aws:bedrock:eu-west-1:123456789012:inference-profile/" + CLAUDE
 

@@ -6,15 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
 
 from steering_gateway_testing import ScriptedUpstream
 from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
+from tests.official import openai
 
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")
 
 
-def an_agent(client: AsyncOpenAI) -> Any:
+def an_agent(client: openai.AsyncOpenAI) -> Any:
     """An agent with one tool that always fails."""
     agents.set_tracing_disabled(True)
 
@@ -34,7 +34,7 @@ async def test_its_tool_loop_is_steered(
     """Resending its items or naming the last response: the loop completes and is followed."""
     upstream.default = looping_model(6)
     server = await asyncio.to_thread(gateway_server, STEERING)
-    async with AsyncOpenAI(api_key="sk", base_url=server.base_url, max_retries=0) as client:
+    async with openai.AsyncOpenAI(api_key="sk", base_url=server.base_url, max_retries=0) as client:
         result = await agents.Runner.run(
             an_agent(client), "Repair the parser.", auto_previous_response_id=by_id
         )
@@ -54,7 +54,7 @@ async def test_its_stream_is_steered(gateway_server: Start, upstream: ScriptedUp
     """The streamed loop sees every event it needs."""
     upstream.default = looping_model(3)
     server = await asyncio.to_thread(gateway_server, STEERING)
-    async with AsyncOpenAI(api_key="sk", base_url=server.base_url, max_retries=0) as client:
+    async with openai.AsyncOpenAI(api_key="sk", base_url=server.base_url, max_retries=0) as client:
         result = agents.Runner.run_streamed(an_agent(client), "Repair the parser.")
         kinds = [event.type async for event in result.stream_events()]
     assert result.final_output == "The suite passes now."

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
+from tests.official import openai
 
 TOOL: Any = {
     "type": "function",
@@ -25,7 +25,7 @@ TASK = "Repair the parser."
 OUTPUT = "FAILED tests/test_parser.py::test_empty - AssertionError"
 
 
-_open: list[OpenAI] = []
+_open: list[openai.OpenAI] = []
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +35,12 @@ def _closed() -> Iterator[None]:
         _open.pop().close()
 
 
-def client_of(server: AppServer) -> OpenAI:
-    _open.append(OpenAI(api_key="sk-client", base_url=server.base_url, max_retries=0))
+def client_of(server: AppServer) -> openai.OpenAI:
+    _open.append(openai.OpenAI(api_key="sk-client", base_url=server.base_url, max_retries=0))
     return _open[-1]
 
 
-def run_by_id(client: OpenAI, steps: int, **extra: Any) -> list[Any]:
+def run_by_id(client: openai.OpenAI, steps: int, **extra: Any) -> list[Any]:
     """A tool loop that leaves the history to the server."""
     answers = [client.responses.create(model="gpt-5", input=TASK, tools=[TOOL], **extra)]
     for _ in range(steps):
@@ -61,7 +61,7 @@ def run_by_id(client: OpenAI, steps: int, **extra: Any) -> list[Any]:
     return answers
 
 
-def run_resending(client: OpenAI, steps: int, **extra: Any) -> list[Any]:
+def run_resending(client: openai.OpenAI, steps: int, **extra: Any) -> list[Any]:
     """The same loop of a client that sends everything again."""
     history: list[Any] = [{"role": "user", "content": TASK}]
     answers = []
@@ -186,7 +186,7 @@ def test_guidance_is_not_told_twice_to_a_server_that_keeps_it(
     assert len(told) == len(set(told))
 
 
-def go_on(client: OpenAI, answer: Any, output: str = OUTPUT) -> Any:
+def go_on(client: openai.OpenAI, answer: Any, output: str = OUTPUT) -> Any:
     """The next call of a tool loop that leaves the history to the server."""
     results: Any = [
         {"type": "function_call_output", "call_id": item.call_id, "output": output}
@@ -352,7 +352,7 @@ async def test_streams_are_relayed_and_recorded(
     """Every event arrives, and the step is committed when the last one is there."""
     upstream.default = looping_model(2)
     server = await asyncio.to_thread(gateway_server, STEERING)
-    async with AsyncOpenAI(api_key="k", base_url=server.base_url, max_retries=0) as client:
+    async with openai.AsyncOpenAI(api_key="k", base_url=server.base_url, max_retries=0) as client:
         history: list[Any] = [{"role": "user", "content": TASK}]
         for step in range(3):
             stream = await client.responses.create(

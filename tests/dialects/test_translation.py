@@ -7,14 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import Anthropic
-from openai import OpenAI
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 from tests.dialects.test_anthropic import tool_loop
 from tests.dialects.test_faults import ask, body_of, collect, events
 from tests.dialects.test_openai_responses import run_resending
+from tests.official import anthropic, openai
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,7 +48,7 @@ def test_messages_to_openai(
     """A tool loop of the Anthropic client against OpenAI's wire: complete, followed, guided."""
     upstream.default = looping_model(5)
     server = a_gateway(gateway_server, upstream, kind)
-    client = Anthropic(api_key="theirs", base_url=server.url, max_retries=0)
+    client = anthropic.Anthropic(api_key="theirs", base_url=server.url, max_retries=0)
     answers = tool_loop(client, 5, model="m", system="You repair programs.")
     assert answers[-1].content[-1].text == "The suite passes now."
     assert answers[0].stop_reason == "tool_use"
@@ -70,7 +69,7 @@ def test_responses_to_others(
     """A tool loop of the OpenAI client on Responses against Anthropic and chat-only upstreams."""
     upstream.default = looping_model(5)
     server = a_gateway(gateway_server, upstream, kind)
-    client = OpenAI(api_key="theirs", base_url=server.base_url, max_retries=0)
+    client = openai.OpenAI(api_key="theirs", base_url=server.base_url, max_retries=0)
     original = client.responses.create
 
     def create(**sent: Any) -> Any:

@@ -12,9 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from gateway.cli import main
@@ -24,6 +22,7 @@ from tests.alerts.test_gateway import alerting
 from tests.budgets.runaway import Runaway
 from tests.dashboard.browser import chromium, new_tab, running
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
+from tests.official import anthropic, openai
 from tests.patience import ANSWER_S
 from tests.postgres import empty_database
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from tests.official import openai
 from tests.relay.gateways import HELLO, Heard, hear, raw_exchange
 
 Relay = Callable[..., httpx.Client]

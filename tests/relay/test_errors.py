@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.api.conftest import until
+from tests.official import openai
 from tests.relay.gateways import HELLO, hear, raw_exchange, raw_post
 
 JSON = {"content-type": "application/json"}

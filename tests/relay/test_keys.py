@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from gateway.config import settings_from_dict
 from gateway.server import exposes_provider_keys
 from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
+from tests.official import openai
 from tests.relay.gateways import HELLO, hear
 
 OURS, OTHER, ADMIN = "gw-tenant-a-1111", "gw-tenant-b-2222", "gw-admin-3333"

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
+from tests.official import openai
 from tests.relay.gateways import hear
 
 NAMES: list[dict[str, Any]] = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 from pydantic import BaseModel
 
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
+from tests.official import openai
 
 HELLO: Any = [{"role": "user", "content": "hello there"}]
 TWO_CALLS = (

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
+from tests.official import openai
 
 HELLO: dict[str, Any] = {
     "model": "m",

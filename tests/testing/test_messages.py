@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import anthropic
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
+from tests.official import anthropic
 
 HELLO: dict[str, Any] = {
     "model": "claude-x",

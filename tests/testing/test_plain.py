@@ -6,10 +6,10 @@ import socket
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
+from tests.official import openai
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
+from tests.official import openai
 
 EVERYTHING = Reply(
     "both",

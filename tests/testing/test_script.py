@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from tests.official import openai
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

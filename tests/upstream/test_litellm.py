@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from openai.lib.streaming.chat import ChatCompletionStreamState
-from openai.types.chat import ChatCompletionChunk
 
 from gateway.config import TimeoutSettings
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
@@ -153,6 +151,9 @@ async def test_the_official_client_can_join_every_stream(
     """Thinking, text and parallel calls add up in OpenAI's own accumulator."""
     upstream.script(Reply("Sure.", reasoning="Let me think", signature="c2ln", tool_calls=CALLS))
     body = a_body(tools=[READ], stream=True, stream_options={"include_usage": True})
+    from openai.lib.streaming.chat import ChatCompletionStreamState
+    from openai.types.chat import ChatCompletionChunk
+
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     for chunk in (await read_events(await lane.send(a_target(upstream), body, [])))[:-1]:
         state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
