@@ -31,7 +31,7 @@ from bench.statistics import percentile
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.postgres.schema import DAY_BITS, PARTITIONED
+from gateway.features.postgres.schema import DAY_BITS, PARTITIONED
 from gateway.stores.queries import LiveQuery, PageRequest, RunFilter
 from gateway.stores.usage import UsageQuery
 

@@ -26,9 +26,9 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.core.pattern import Pattern, Tier, embedding_text
 from gateway.embedding.static import StaticEmbedder
+from gateway.features.postgres.database import Database
+from gateway.features.postgres.engine import PostgresEngine
 from gateway.stores.patterns import Search
-from gateway.stores.postgres.database import Database
-from gateway.stores.postgres.engine import PostgresEngine
 from gateway.stores.sql.patterns import PatternStore
 
 SHARES = {"60 %": 0.6, "10 %": 0.1, "1 %": 0.01, "0.1 %": 0.001}

@@ -6,8 +6,9 @@ package adds one with an entry point of the group `steering_gateway.stores`."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.config.storage import STORES, StorageSettings
 from gateway.core.plugins import load_class
@@ -26,6 +27,12 @@ from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import on_disk
+
+if TYPE_CHECKING:
+    from gateway.stores.sqlite.database import Database as SQLiteDatabase
+
+Progress = Callable[[int, int], None]
+"""Called with the rows that are copied, and how many there are in all."""
 
 _LOOK_S = 5.0  # longest search for damage before a start
 
@@ -54,6 +61,9 @@ class Stores:
     answers: AnswerStore | None = None
     changes: ChangeStore | None = None
     identity: str = ""
+    copy_from: Callable[["SQLiteDatabase", Progress], Awaitable[dict[str, int]]] | None = None
+    """Copies all rows of a SQLite file into this store, if it is empty, and returns their number
+    by table; None: it cannot. Raises: StoreError."""
 
 
 async def open_stores(
@@ -78,20 +88,6 @@ async def keep_damaged(settings: StorageSettings) -> str:
     return await on_disk(set_aside, settings.path, QUICK, _LOOK_S)
 
 
-async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
-    """The stores in the PostgreSQL database at `settings.url`, which has to exist."""
-    try:
-        from gateway.stores.postgres.database import Database, PostgresSignals
-        from gateway.stores.postgres.engine import PostgresEngine, PostgresStateStore
-    except ModuleNotFoundError as error:
-        raise _no_driver(error) from error
-
-    database = await Database.open(settings, vectors=vectors)
-    engine = PostgresEngine(database)
-    stores = _over(engine, PostgresStateStore(engine))
-    return replace(stores, signals=PostgresSignals(database), identity=database.identity)
-
-
 async def open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     """The stores in the SQLite file at `settings.path`, or in memory."""
     # Imported here: SQLite's library is loaded only when it is used.
@@ -103,10 +99,10 @@ async def open_sqlite(settings: StorageSettings, *, vectors: bool, existing: boo
         _require_file(settings)
     hooks = (load_vector_extension,) if vectors else ()
     engine = SQLiteEngine(await Database.open(settings, hooks=hooks))
-    return _over(engine, SQLStateStore(engine))
+    return stores_over(engine, SQLStateStore(engine))
 
 
-def _over(engine: Engine, states: StateStore) -> Stores:
+def stores_over(engine: Engine, states: StateStore) -> Stores:
     """The stores of a database with SQL."""
     return Stores(
         states=states,
@@ -126,31 +122,27 @@ def _over(engine: Engine, states: StateStore) -> Stores:
     )
 
 
-async def copy_to_postgres(
+async def copy_to_server(
     source: StorageSettings,
     target: StorageSettings,
-    progress: Callable[[int, int], None],
+    progress: Progress,
     *,
     vectors: bool = True,
 ) -> dict[str, int]:
     """Copy the SQLite file of `source` to the empty database of `target`: rows by table. `progress`
-    gets the rows done and their total. `vectors` need the extension pgvector. Raises:
+    gets the rows done and their total. `vectors`: patterns will be searched there. Raises:
     StoreError."""
-    from gateway.stores.sqlite.database import Database as SQLiteDatabase
-
-    try:
-        from gateway.stores.postgres.copying import copy_all
-        from gateway.stores.postgres.database import Database as PostgresDatabase
-    except ModuleNotFoundError as error:
-        raise _no_driver(error) from error
+    from gateway.stores.sqlite.database import Database
 
     _require_file(source)
     async with AsyncExitStack() as stack:
-        file = await SQLiteDatabase.open(source)
+        file = await Database.open(source)
         stack.push_async_callback(file.close)
-        database = await PostgresDatabase.open(target, vectors=vectors)
-        stack.push_async_callback(database.close)
-        return await copy_all(file, database, progress, vectors=vectors)
+        stores = await open_stores(target, vectors=vectors)
+        stack.push_async_callback(stores.close)
+        if stores.copy_from is None:
+            raise StoreUnavailable(f"no file can be copied to {target.place}")
+        return await stores.copy_from(file, progress)
 
 
 def file_has_run(path: str, name: str) -> bool:
@@ -158,12 +150,6 @@ def file_has_run(path: str, name: str) -> bool:
     from gateway.stores.sqlite.connection import has_run
 
     return has_run(path, name)
-
-
-def _no_driver(error: ModuleNotFoundError) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"PostgreSQL needs the package {error.name}: install steering-gateway[postgres]"
-    )
 
 
 def _require_file(settings: StorageSettings) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.auth.keyring import NewKey, create_key, key_budgets, key_view, read_terms, rotate_key
-from gateway.backends import Stores, copy_to_postgres
+from gateway.backends import Stores, copy_to_server
 from gateway.budgets.texts import account_view, amount
 from gateway.commands.store import (
     add_common,
@@ -392,7 +392,7 @@ async def _copy_database(settings: Settings, args: argparse.Namespace) -> int:
     with progress_bar(sys.stderr) as bar:
         task = bar.add_task("rows", total=None)
         try:
-            copied = await copy_to_postgres(
+            copied = await copy_to_server(
                 source,
                 target,
                 lambda done, total: bar.update(task, completed=done, total=total),

@@ -12,8 +12,8 @@ SPOOL = "-spool"  # suffix of the folder in which records wait for a file
 SYNCHRONOUS = ("normal", "full")
 STORES: dict[str, str] = {
     "": ".backends:open_sqlite",  # the file at `storage.path`
-    "postgresql": ".backends:open_postgres",
-    "postgres": ".backends:open_postgres",
+    "postgresql": ".features.postgres.stores:open_postgres",
+    "postgres": ".features.postgres.stores:open_postgres",
 }
 """By the scheme of `storage.url`: what opens the stores, imported when they are opened."""
 STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", STORES)}

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "gateway"
 EXAMPLE = Path(__file__).parent / "journal_store.py"
 OWNERS = (
     "gateway/backends.py",
-    "gateway/stores/postgres/copying.py",
+    "gateway/features/postgres/",
     "gateway/stores/sqlite/engine.py",
     "gateway/stores/sqlite/",
     "gateway/stores/guard/spool_file.py",

@@ -13,8 +13,8 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.features.postgres import schema
 from gateway.lifecycle import StartWait
-from gateway.stores.postgres import schema
 from gateway.stores.protocols import StoreError, StoreUnreachable
 from steering_gateway_testing import ScriptedUpstream
 from tests.postgres import new_database, new_folder, shared_server

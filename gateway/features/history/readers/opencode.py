@@ -88,7 +88,7 @@ def _rows(
     database: sqlite3.Connection, table: str, session: str, log: LogFile
 ) -> Iterator[dict[str, Any]]:
     """The objects in the rows of a session, with the columns beside them; ids grow with time."""
-    query = f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id"  # noqa: S608 - both names are ours
+    query = f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id"
     for row in database.execute(query, (session,)):
         log.seen += 1
         columns = dict(row)

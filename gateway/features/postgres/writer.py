@@ -12,12 +12,12 @@ import asyncpg
 import orjson
 
 from gateway.config.storage import StorageSettings
+from gateway.features.postgres import statement
+from gateway.features.postgres.connection import Slot
+from gateway.features.postgres.errors import is_about_one_record
+from gateway.features.postgres.statement import stored_text
 from gateway.stores import codec, protocols
 from gateway.stores.commit_plan import new_injections, plan_steps
-from gateway.stores.postgres import statement
-from gateway.stores.postgres.connection import Slot
-from gateway.stores.postgres.errors import is_about_one_record
-from gateway.stores.postgres.statement import stored_text
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
 from gateway.stores.redact import encodable
 from gateway.stores.sql.states import stored_step

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from gateway.features.postgres.schema import DAY_BITS, TODAY
 from gateway.stores import codec, usage
 from gateway.stores.commit_plan import StepPlan
-from gateway.stores.postgres.schema import DAY_BITS, TODAY
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate
 from gateway.stores.redact import encodable
 from gateway.stores.sql.engine import columns

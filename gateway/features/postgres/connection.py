@@ -9,8 +9,8 @@ from typing import TypeVar
 import asyncpg
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.postgres.errors import breaks_connection, refused, translate
-from gateway.stores.postgres.schema import VECTORS, add_partitions, migrate, take_turn
+from gateway.features.postgres.errors import breaks_connection, refused, translate
+from gateway.features.postgres.schema import VECTORS, add_partitions, migrate, take_turn
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.reads import TimeLimits
 

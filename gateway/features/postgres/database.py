@@ -14,8 +14,8 @@ import orjson
 import structlog
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.postgres.connection import STATEMENT_S, Slot, connect, prepare
-from gateway.stores.postgres.writer import Writer
+from gateway.features.postgres.connection import STATEMENT_S, Slot, connect, prepare
+from gateway.features.postgres.writer import Writer
 from gateway.stores.protocols import (
     RESYNC,
     OnSignal,

@@ -37,7 +37,7 @@ _TYPES = {
     "often_changed": " WITH (fillfactor = 70)",
 }
 
-MIGRATIONS = migrations("gateway.stores.postgres", _TYPES)
+MIGRATIONS = migrations("gateway.features.postgres", _TYPES)
 """Every change a database needs, in order."""
 
 # What searches need besides: only a gateway that searches needs the extension pgvector.

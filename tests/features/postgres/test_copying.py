@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends import Stores, copy_to_postgres, open_stores
+from gateway.backends import Stores, copy_to_server, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
@@ -98,7 +98,7 @@ async def test_a_copy_answers_as_the_file_does(tmp_path: Path) -> None:
     expected = await everything(file)
     await file.close()
     seen: list[tuple[int, int]] = []
-    copied = await copy_to_postgres(source, target, lambda done, total: seen.append((done, total)))
+    copied = await copy_to_server(source, target, lambda done, total: seen.append((done, total)))
     assert copied["runs"] == 26
     assert seen[-1] == (sum(copied.values()),) * 2
     stores = await open_stores(target, vectors=True)
@@ -109,7 +109,7 @@ async def test_a_copy_answers_as_the_file_does(tmp_path: Path) -> None:
     await stores.keys.add_key(a_key("k2"))
     await stores.close()
     with pytest.raises(Exception, match="is not empty; copy to a new database"):
-        await copy_to_postgres(source, target, lambda done, total: None)
+        await copy_to_server(source, target, lambda done, total: None)
 
 
 async def test_a_copy_to_a_server_without_pgvector(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_a_copy_to_a_server_without_pgvector(tmp_path: Path) -> None:
     file = await open_stores(source, vectors=True)
     await fill(file)
     await file.close()
-    copied = await copy_to_postgres(source, target, lambda done, total: None, vectors=False)
+    copied = await copy_to_server(source, target, lambda done, total: None, vectors=False)
     assert copied["patterns"] == 5
     server.execute(f"ALTER DATABASE {name} RESET extension_control_path")
     stores = await open_stores(target, vectors=True)
@@ -137,7 +137,7 @@ def test_the_command_says_which_package_it_needs(
     """The driver is an extra of the package."""
     monkeypatch.chdir(tmp_path)
     assert main(["keys", "create", "acme", "--json"]) == 0
-    for module in [each for each in sys.modules if each.startswith("gateway.stores.postgres")]:
+    for module in [each for each in sys.modules if each.startswith("gateway.features.postgres")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     assert main(["migrate", "--to", "postgresql://127.0.0.1:9/x"]) == 2

@@ -12,17 +12,17 @@ from typing import Any, Generic, TypeVar
 
 import asyncpg
 
-from gateway.stores import codec
-from gateway.stores.guard.spool import size_of
-from gateway.stores.postgres.connection import STATEMENT_S
-from gateway.stores.postgres.database import PATIENT_S, Database
-from gateway.stores.postgres.schema import (
+from gateway.features.postgres.connection import STATEMENT_S
+from gateway.features.postgres.database import PATIENT_S, Database
+from gateway.features.postgres.schema import (
     DAY_BITS,
     add_partitions,
     days_with_partitions,
     drop_partitions,
 )
-from gateway.stores.postgres.statement import read_json, read_text, stored_text
+from gateway.features.postgres.statement import read_json, read_text, stored_text
+from gateway.stores import codec
+from gateway.stores.guard.spool import size_of
 from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.redact import redaction

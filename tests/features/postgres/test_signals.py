@@ -14,9 +14,9 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.core.pattern import Status
+from gateway.features.postgres import database as signals
 from gateway.stores.budgets import Control
 from gateway.stores.learning import EvidenceRow, Posterior
-from gateway.stores.postgres import database as signals
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RESYNC, StoreUnavailable
 from steering_gateway_testing.store_conformance.keys import a_key
 from steering_gateway_testing.store_conformance.records import START, TENANT

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.features.postgres import connection
+from gateway.features.postgres.engine import PostgresEngine
+from gateway.features.postgres.schema import DAY_BITS
 from gateway.stores.guard.guarded import GuardedStateStore
-from gateway.stores.postgres import connection
-from gateway.stores.postgres.engine import PostgresEngine
-from gateway.stores.postgres.schema import DAY_BITS
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord

@@ -6,13 +6,13 @@ from typing import Any
 
 import asyncpg
 
-from gateway.stores.postgres.database import Database as PostgresDatabase
-from gateway.stores.postgres.schema import DAY_BITS
-from gateway.stores.postgres.statement import stored_json, stored_text
+from gateway.backends import Progress
+from gateway.features.postgres.database import Database as PostgresDatabase
+from gateway.features.postgres.schema import DAY_BITS
+from gateway.features.postgres.statement import stored_json, stored_text
 from gateway.stores.protocols import StoreError
 from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
-Progress = Callable[[int, int], None]  # called with the rows done, and how many there are in all
 _BATCH = 1000
 _TABLES = (
     "conversations",
