@@ -9,53 +9,50 @@ from gateway.stores.totals import Severity
 
 
 class AlertRecord(Struct, frozen=True, kw_only=True):
-    """One alert. `key`: a rule and its subject; a key that is seen again is the same alert.
-    `tenant` None: it concerns the gateway as a whole. `facts`: names and numbers, no texts of a
-    conversation; `path`: the page about it, `/dashboard/...` or empty."""
+    """One alert."""
 
-    id: str
-    key: str
-    rule: str
-    severity: Severity
-    title: str
-    raised_at: float
-    tenant: str | None = None
-    facts: Mapping[str, Any] = {}
-    path: str = ""
+    id: str  # unique; orders alerts by age
+    key: str  # rule and subject; a key that is seen again is the same alert
+    rule: str  # name of the condition
+    severity: Severity  # decides which receivers get it
+    title: str  # one line for people
+    raised_at: float  # epoch seconds at which its condition was first seen
+    tenant: str | None = None  # None: it concerns the gateway as a whole
+    facts: Mapping[str, Any] = {}  # names and numbers; never texts of a conversation
+    path: str = ""  # page about it, `/dashboard/...`; "" without one
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """One alert that is to be sent to one sink; `attempts` have failed so far."""
+    """One alert that is to be sent to one receiver."""
 
-    alert: AlertRecord
-    sink: str
-    attempts: int = 0
+    alert: AlertRecord  # as it is sent
+    sink: str  # name of the receiver in the config
+    attempts: int = 0  # those that have failed so far
 
 
 class DeliveryState(Struct, frozen=True, kw_only=True):
-    """Progress of the delivery to one sink. `done_at`: when it was sent or given up. `error`: of
-    the latest attempt. `next_at`: the next attempt."""
+    """Progress of the delivery to one receiver."""
 
-    sink: str
-    attempts: int
-    next_at: float
-    done_at: float | None
-    error: str
+    sink: str  # name of the receiver in the config
+    attempts: int  # made so far, failed ones too
+    next_at: float  # epoch seconds of the next attempt
+    done_at: float | None  # epoch seconds when it was sent or given up; None until then
+    error: str  # of the latest attempt; "" when that succeeded
 
 
 class StoredAlert(Struct, frozen=True, kw_only=True):
-    """An alert, when its condition was last seen, and its deliveries by name of the sink."""
+    """An alert with its deliveries."""
 
-    alert: AlertRecord
-    seen_at: float
-    deliveries: tuple[DeliveryState, ...]
+    alert: AlertRecord  # as it was raised
+    seen_at: float  # epoch seconds at which its condition was last seen
+    deliveries: tuple[DeliveryState, ...]  # one for each receiver, by name
 
 
 class Settled(Struct, frozen=True, kw_only=True):
-    """The result of one attempt: sent or given up (`done`), or to be tried again at `next_at`."""
+    """The result of one attempt."""
 
-    alert_id: str
-    sink: str
-    done: bool
-    next_at: float
-    error: str = ""
+    alert_id: str  # the alert that was to be sent
+    sink: str  # name of the receiver in the config
+    done: bool  # sent or given up; else it is tried again
+    next_at: float  # epoch seconds of the next attempt, where it is tried again
+    error: str = ""  # why it failed; "" when it did not

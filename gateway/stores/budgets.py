@@ -24,12 +24,12 @@ _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a milli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Amounts that calls used, or are expected to use; `usd` in US dollars."""
+    """Amounts that calls used, or are expected to use."""
 
-    usd: float = 0.0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    calls: int = 0
+    usd: float = 0.0  # US dollars
+    input_tokens: int = 0  # with cached ones
+    output_tokens: int = 0  # with those of reasoning
+    calls: int = 0  # sent upstream
 
     def __add__(self, other: Amounts) -> Amounts:
         return self._plus(other, 1)
@@ -65,32 +65,29 @@ NOTHING = Amounts()
 class AccountKey(Struct, frozen=True, kw_only=True):
     """One subject of one budget: the run `c-1.0` of the budget `per-run`."""
 
-    budget: str
-    subject: str
+    budget: str  # name of the budget in the config
+    subject: str  # what it counts: a run, key, day, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Amounts that one subject has used, those reserved for its calls on their way, and those
-    `leased`: taken by gateways for calls to come. `limits`: set by an operator, by metric;
-    `lifted`: none holds. `unpriced`: calls of unknown price. `estimated`: the part of `spent` that
-    rests on estimated usage or prices. `started_at`: its first call. `mac`: of what an operator
-    set, under the admin key; `forged`: it is not valid, so that what was set does not hold."""
+    """The use of one subject of a budget."""
 
-    budget: str
-    subject: str
-    tenant: str = ""
-    spent: Amounts = NOTHING
-    reserved: Amounts = NOTHING
-    leased: Amounts = NOTHING
-    unpriced: int = 0
-    estimated: Amounts = NOTHING
-    started_at: float = 0.0
-    updated_at: float = 0.0
+    budget: str  # name of the budget in the config
+    subject: str  # what it counts: a run, key, day, ...
+    tenant: str = ""  # owner of the subject; "" for a budget over all
+    spent: Amounts = NOTHING  # by calls that have ended
+    reserved: Amounts = NOTHING  # for calls on their way, by their estimates
+    leased: Amounts = NOTHING  # taken by gateways for calls to come
+    unpriced: int = 0  # calls of unknown price; their cost is in no sum
+    estimated: Amounts = NOTHING  # the part of `spent` that rests on estimated usage or prices
+    started_at: float = 0.0  # epoch seconds of its first call
+    updated_at: float = 0.0  # epoch seconds of its last change
+    # set by an operator in place of the config's, by metric
     limits: Mapping[str, float] = field(default_factory=dict)
-    lifted: bool = False
-    mac: str = ""
-    forged: bool = False
+    lifted: bool = False  # no limit holds
+    mac: str = ""  # of what an operator set, under the admin key, so that a changed row is noticed
+    forged: bool = False  # `mac` is not valid, so that what was set does not hold
 
     @property
     def key(self) -> AccountKey:
@@ -119,29 +116,27 @@ class Account:
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """One account that a call counts on. `stop_at`: the share from which calls are refused, None =
-    never. `ends`: the account ends by itself, so that it may be removed when it is old. `hard`: no
-    call is counted in memory alone."""
+    """One account that a call counts on."""
 
-    key: AccountKey
-    tenant: str
-    limits: Mapping[str, float]
-    stop_at: float | None
-    ends: bool = False
-    hard: bool = False
+    key: AccountKey  # budget and subject
+    tenant: str  # owner of the subject; "" for a budget over all
+    limits: Mapping[str, float]  # the most per metric, by the config
+    stop_at: float | None  # share of a limit from which calls are refused; None = never
+    ends: bool = False  # the account ends by itself, so that it may be removed when it is old
+    hard: bool = False  # no call is counted in memory alone, though the store be away
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A call that asks for its estimate on all its accounts. `guessed`: no call like it has ended
-    yet; such an estimate alone refuses nothing on an unused account. `binding`: an account may
-    refuse. `lease`: the gateway from whose leases it was reserved."""
+    """A call that asks for its estimate on all its accounts."""
 
-    id: str
-    at: float
-    estimate: Amounts
-    accounts: tuple[Wanted, ...]
+    id: str  # unique; the settlement names it
+    at: float  # epoch seconds of the call
+    estimate: Amounts  # expected use, from earlier calls like it
+    accounts: tuple[Wanted, ...]  # every account that it counts on
+    # no call like it has ended yet; such an estimate alone refuses nothing on an unused account
     guessed: bool = False
-    binding: bool = True
+    binding: bool = True  # an account may refuse; False in modes that only count
+    # the gateway from whose leases it was reserved; "" = from the accounts themselves
     lease: str = ""
 
 
@@ -149,28 +144,27 @@ STORE_AWAY = "store"  # what refuses a call on a hard budget while the store fai
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """The account that refuses a claim, and the metric by which it does, or STORE_AWAY."""
+    """The account that refuses a claim."""
 
-    key: AccountKey
-    metric: str
+    key: AccountKey  # budget and subject
+    metric: str  # the limit that it would exceed, or STORE_AWAY
 
 
 class Reserved(Struct, frozen=True, kw_only=True):
-    """The accounts before the claim, in its order, and what refused it. A binding claim that was
-    refused has reserved nothing."""
+    """The answer to a claim. A binding claim that was refused has reserved nothing."""
 
-    accounts: tuple[Account, ...]
-    refusals: tuple[Refusal, ...] = ()
+    accounts: tuple[Account, ...]  # as they were before the claim, in its order
+    refusals: tuple[Refusal, ...] = ()  # empty for a claim that was admitted
 
 
 class Settlement(Struct, frozen=True, kw_only=True):
-    """The end of a claim. `estimated`: `actual` is, for want of a report."""
+    """The end of a claim."""
 
-    claim: Claim
-    actual: Amounts
-    at: float
-    unpriced: bool = False
-    estimated: bool = False
+    claim: Claim  # the reservation that it gives back
+    actual: Amounts  # what the call used
+    at: float  # epoch seconds of its end
+    unpriced: bool = False  # the cost is unknown and counts as 0
+    estimated: bool = False  # `actual` is an estimate, because the provider reported no usage
 
     @property
     def guessed(self) -> Amounts:
@@ -181,13 +175,12 @@ class Settlement(Struct, frozen=True, kw_only=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """Amounts of an account that one gateway holds: `open`, reserved for its calls, and `free`, for
-    calls to come. `number`: of its last renewal. After `until` they count as spent."""
+    """Amounts of an account that one gateway holds."""
 
-    until: float
-    number: int
-    open: Amounts = NOTHING
-    free: Amounts = NOTHING
+    until: float  # epoch seconds; after that they count as spent
+    number: int  # of its last renewal; an older one is not applied again
+    open: Amounts = NOTHING  # reserved for the gateway's calls on their way
+    free: Amounts = NOTHING  # for calls to come
 
     @property
     def held(self) -> Amounts:
@@ -196,12 +189,12 @@ class Lease(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Use of one account that the store does not know yet. `moved`: what calls of other gateways,
-    which ended, had reserved there."""
+    """Use of one account that the store does not know yet."""
 
-    spent: Amounts = NOTHING
-    estimated: Amounts = NOTHING
-    unpriced: int = 0
+    spent: Amounts = NOTHING  # by calls that have ended since the last report
+    estimated: Amounts = NOTHING  # the part of `spent` that is estimated
+    unpriced: int = 0  # calls of unknown price
+    # estimates of ended calls that other gateways had reserved, by the gateway
     moved: Mapping[str, Amounts] = {}
 
     def plus(self, other: Report, sign: int = 1) -> Report:
@@ -218,34 +211,33 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Wish(Struct, frozen=True, kw_only=True):
-    """Calls for which a gateway would like to have more: `calls` that cost `each`; so many are
-    `waiting`."""
+    """Calls for which a gateway would like to have more."""
 
-    each: Amounts = NOTHING
-    calls: int = 0
-    waiting: int = 0
-    guessed: bool = False
+    each: Amounts = NOTHING  # expected use of one call
+    calls: int = 0  # how many it would like to be able to admit
+    waiting: int = 0  # how many of them are waiting for an answer
+    guessed: bool = False  # `each` is no estimate from calls like them
 
 
 class Renewal(Struct, frozen=True, kw_only=True):
     """Report and wish of one gateway about one account. Sent again with the same number it changes
-    nothing. `had`: held until now. `holds`: its lease if the wish is not granted."""
+    nothing."""
 
-    wanted: Wanted
-    lease: str
-    holds: Lease
-    had: Amounts = NOTHING
-    report: Report = Report()
-    wish: Wish = Wish()
+    wanted: Wanted  # the account and its limits
+    lease: str  # id of the gateway
+    holds: Lease  # its lease, if the wish is not granted
+    had: Amounts = NOTHING  # amounts held until now
+    report: Report = Report()  # use since the last renewal
+    wish: Wish = Wish()  # what it would like to hold from now on
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """An account as it is stored: `reserved` and `leased` are in its leases."""
+    """An account as it is stored."""
 
-    account: Account
-    leases: Mapping[str, Lease] = {}
-    ends: bool = False
-    version: int = 0
+    account: Account  # with nothing in `reserved` and `leased`, which are in its leases
+    leases: Mapping[str, Lease] = {}  # by the id of the gateway
+    ends: bool = False  # the account ends by itself, so that it may be removed when it is old
+    version: int = 0  # counts the writes; a write names the one that it replaces
 
     def seen(self, by: str = "") -> Account:
         """The account with what gateways hold; without what `by` itself does."""
@@ -436,28 +428,25 @@ def alarm_subject(tenant: str, project: str, monitor: str) -> str:
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A question to a person about a run: open until `until`; `secret` signs its links. A yes to a
-    budget raises the limits of the account to `limits`; `budget` is empty for a run in trouble."""
+    """A question to a person about a run."""
 
-    secret: str
-    until: float
-    budget: str = ""
-    account: str = ""
-    limits: Mapping[str, float] = {}
+    secret: str  # signs the links by which it is answered
+    until: float  # epoch seconds; after that no answer counts
+    budget: str = ""  # name of the budget that is nearly used; "" for a run in trouble
+    account: str = ""  # subject of that budget
+    limits: Mapping[str, float] = {}  # a yes raises the account's limits to these, by metric
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """A hold on a run (`subject` is its id), on a conversation and all below it, on STEERING, which
-    is then `off`, or on a kind of alarm (`alarm_subject`), which is then muted. `author`: who
-    ordered it, where known. `about`: the question of an `ask`, which a stop after it keeps."""
+    """A hold on a run, a conversation with all below it, the steering, or a kind of alarm."""
 
-    subject: str
-    tenant: str
-    action: Action
-    reason: str = ""
-    at: float = 0.0
-    author: str = ""
-    about: str = ""
+    subject: str  # run id, conversation id, STEERING, or `alarm_subject` of a kind of alarm
+    tenant: str  # owner of the subject
+    action: Action  # stop, pause and ask hold runs; off holds the steering; mute an alarm
+    reason: str = ""  # for people; shown to the client that is held
+    at: float = 0.0  # epoch seconds of the order
+    author: str = ""  # who ordered it; "" when unknown
+    about: str = ""  # the question of an `ask` as JSON, which a stop after it keeps
 
     @property
     def question(self) -> Question | None:

@@ -14,36 +14,33 @@ from gateway.stores.totals import DERIVED, RunTotals, plus
 
 
 class StoredStep(Struct, frozen=True, kw_only=True):
-    """Stored row of a step, as far as a commit reads it; `scored`: it has a composite."""
+    """The stored row of a step, as far as a commit reads it."""
 
-    state: str
-    scored: bool
-    call: CallRow | None = None
-    content: StepContent | None = None
+    state: str  # name of the difficulty state
+    scored: bool  # the row has a composite
+    call: CallRow | None = None  # None when no call was recorded for the step
+    content: StepContent | None = None  # the texts; None when they were not read or not stored
 
 
 class LateScore(Struct, frozen=True, kw_only=True):
-    """Scores for a stored step that has none, from the next request's transcript. `state`: of the
-    stored row; `content`: the texts of both."""
+    """Scores for a stored step that has none, from the next request's transcript."""
 
-    step: StepRow
-    state: str
-    content: StepContent | None
+    step: StepRow  # with the scores
+    state: str  # of the stored row
+    content: StepContent | None  # the texts of both; None = leave them as they are
 
 
 class StepPlan(Struct):
-    """Rows to write for the steps of one run, and what is counted of them. `fresh`: steps to
-    insert. `late`: scores that stored steps get. `calls`: by step, the call that replaces the
-    stored one, and the texts that do unless None; written after the scores. `called`: steps whose
-    calls are counted, of which `retries` repeat a call that was counted before. `human`: kinds of
-    new acts at stored steps."""
+    """Rows to write for the steps of one run, and what is counted of them."""
 
-    fresh: list[StepRow] = []
-    late: list[LateScore] = []
+    fresh: list[StepRow] = []  # steps to insert
+    late: list[LateScore] = []  # scores that stored steps get
+    # by step, the call that replaces the stored one, and its texts (None = leave them); written
+    # after the scores
     calls: dict[int, tuple[CallRow, StepContent | None]] = {}
-    called: list[StepRow] = []
-    retries: int = 0
-    human: list[str] = []
+    called: list[StepRow] = []  # steps whose calls are counted
+    retries: int = 0  # of `called`, those that repeat a call counted before
+    human: list[str] = []  # kinds of new acts of a person at stored steps
 
     @property
     def scored(self) -> list[StepRow]:

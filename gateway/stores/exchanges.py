@@ -54,16 +54,15 @@ CUT = b"\n[cut here: longer than storage.raw_max_kb]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCall:
-    """The newest call at one step of a run: the body that went upstream, with the guidance in it,
-    and the body that came back, decompressed. Headers, which hold keys, are not kept."""
+    """The newest call at one step of a run, as bytes. Headers, which hold keys, are not kept."""
 
-    tenant: str
-    run_id: str
-    step_index: int
-    at: float
-    dialect: str
-    request: bytes
-    response: bytes
+    tenant: str  # owner of the run
+    run_id: str  # with `step_index` the place of the call
+    step_index: int  # step at which it was made, 0 for a run's first call
+    at: float  # epoch seconds of the call
+    dialect: str  # API that the client speaks, by name
+    request: bytes  # body that went upstream, with the guidance in it, decompressed
+    response: bytes  # body that came back, decompressed; as far as it arrived
 
 
 class RawStore:
@@ -148,16 +147,17 @@ def open_keeper(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRecord:
-    """One answer of a provider that stores its answers. `place`: the deployment that stores it,
-    empty for the default upstream. `echo`: how the client's own instructions follow from those that
-    were sent (`gateway/wire/echo.py`), as JSON without texts. `call`: the call it answers, as JSON,
-    while the answer is made in the background and is not on record."""
+    """One answer of a provider that stores its answers."""
 
-    tenant: str
-    id: str
-    at: float
-    place: str = ""
+    tenant: str  # who asked for it; nobody else is sent there
+    id: str  # the provider's
+    at: float  # epoch seconds of the answer
+    place: str = ""  # digest of the deployment that stores it; "" for the default upstream
+    # as JSON without texts, how the client's own instructions follow from those that were sent
+    # (`gateway/wire/echo.py`)
     echo: str = ""
+    # as JSON, the call it answers, while the answer is made in the background and is not on record;
+    # "" else
     call: str = ""
 
 

@@ -15,31 +15,30 @@ from gateway.core.pattern import Pattern, Status, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRow:
-    """One verdict on a run. `source`: told_header, told_api, told_cli, interruption, correction,
-    result, moved_on or abandoned. `verdict`: success, failure, other, or "" for a score without
-    one. `weight`: the confidence in it, in [0, 1]. `evidence`: where it was read, such as `step
-    12`. Rows of the source `reader` hold what a model read, in `comment`: a title, or the kind of
-    the message at a step."""
+    """One verdict on a run. Rows of the source `reader` hold what a model read: a title, or the
+    kind of the message at a step."""
 
-    run_id: str
-    tenant: str
+    run_id: str  # the run that is judged
+    tenant: str  # owner of the run
+    # told_header, told_api, told_cli, interruption, correction, result, moved_on, abandoned or
+    # reader
     source: str
-    metric: str = "task"
-    verdict: str = ""
-    score: float | None = None
-    comment: str = ""
-    weight: float = 1.0
-    at: float
-    evidence: str = ""
+    metric: str = "task"  # what is judged; `task` = whether the run did what was asked
+    verdict: str = ""  # success, failure, other, or "" for a score without one
+    score: float | None = None  # as reported, any scale; None without one
+    comment: str = ""  # of the person; from `reader` the title or kind that it read
+    weight: float = 1.0  # confidence in the verdict, in [0, 1]
+    at: float  # epoch seconds of the verdict
+    evidence: str = ""  # where it was read, such as `step 12`; "" for the run as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfLesson:
     """A lesson, and a step of a run."""
 
-    run_id: str
-    step_index: int
-    pattern_id: str
+    run_id: str  # with `step_index` the place in the run log
+    step_index: int  # step of the run, 0 for its first call
+    pattern_id: str  # id of the lesson
 
 
 READER = "reader"  # source of the answers of `gateway/reader`, which are no verdicts
@@ -49,200 +48,193 @@ NO_SUPPORT = ("unsure", "failed_again")  # kinds of evidence, of earlier version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRow(OfLesson):
-    """One run's support of a lesson. `kind`: said or, of earlier versions, distilled, fix, fact,
-    unsure, practice, repair, dead_end and failed_again. `task`: digest of the run's task.
-    `conversation`: root of its tree."""
+    """One run's support of a lesson."""
 
-    tenant: str
+    tenant: str  # owner of the run
+    # `said`; of earlier versions distilled, fix, fact, unsure, practice, repair, dead_end and
+    # failed_again
     kind: str
-    conversation: str
-    task: str
-    at: float
-    key_name: str = ""
+    conversation: str  # root of the run's tree; support counts different ones
+    task: str  # digest of the run's task; support counts different ones
+    at: float  # epoch seconds of the step
+    key_name: str = ""  # gateway key of the run; "" without one
 
 
 class DecisionRow(Struct, frozen=True, kw_only=True):
-    """One occasion on which a lesson could be given. `share`: probability with which it was to be
-    given. `similarity` is 1 for an exact key."""
+    """One occasion on which a lesson could be given."""
 
-    run_id: str
-    step_index: int
-    pattern_id: str
-    owner: str
-    version: int
-    share: float
-    given: bool
-    similarity: float
-    key: str
-    state: str
-    failure_type: str = ""
+    run_id: str  # with `step_index` the place of the call
+    step_index: int  # step at which the call was made
+    pattern_id: str  # id of the lesson
+    owner: str  # tenant that owns the lesson; "" for a shared one
+    version: int  # of the lesson at that time
+    share: float  # probability with which it was to be given, in (0, 1]
+    given: bool  # the result of the draw
+    similarity: float  # of its key to the failure's; 1 for the same key
+    key: str  # of the failure that it fitted
+    state: str  # difficulty state at that time, by name
+    failure_type: str = ""  # label that the monitors reported; "" for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearOutcome(OfLesson):
-    """Outcome that followed a decision: whether the failure came again within the window, and the
-    calls until the same kind of call worked, None = not within the window."""
+    """The outcome that followed a decision about a lesson."""
 
-    recurred: bool
+    recurred: bool  # the failure came again within the window
+    # calls until the same kind of call worked; None = not within the window
     calls_to_success: int | None
-    steps_left: int
+    steps_left: int  # steps of the run after the decision
 
 
 class SettledDecision(Struct, frozen=True, kw_only=True):
-    """A decision with its near outcome; `at` of the call, `tenant` of the run."""
+    """A decision with its near outcome."""
 
-    decision: DecisionRow
-    tenant: str
-    at: float
-    recurred: bool | None
+    decision: DecisionRow  # the occasion and the draw
+    tenant: str  # owner of the run
+    at: float  # epoch seconds of the call
+    recurred: bool | None  # the failure came again within the window; None = not known
+    # calls until the same kind of call worked; None = not within the window
     calls_to_success: int | None
-    steps_left: int | None
+    steps_left: int | None  # steps of the run after the decision; None = not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Result of the settled decisions about one version of a lesson. `rate_given`, `rate_held`:
-    recurrence in each arm, weighted by inverse propensity; `success_given`, `success_held`:
-    success. `effect`: held minus given, with its 95 % interval. `helps`, `harms`: probability that
-    the effect is at least what counts, or below 0; `harms_success`: that success is rarer. `proof`,
-    `safe`: e-values of help, and of no less success. `share`: the probability with which the
-    lesson is given next."""
+    """Result of the settled decisions about one version of a lesson."""
 
-    decisions: int = 0
-    given: int = 0
+    decisions: int = 0  # settled ones, given or not
+    given: int = 0  # of them, those on which the lesson was given
+    # share of recurrences where it was given, weighted by inverse propensity; None = unknown
     rate_given: float | None = None
-    rate_held: float | None = None
-    effect: float | None = None
-    low: float | None = None
-    high: float | None = None
-    helps: float | None = None
-    harms: float | None = None
+    rate_held: float | None = None  # the same where it was held back
+    effect: float | None = None  # `rate_held` minus `rate_given`; above 0 the lesson helps
+    low: float | None = None  # lower end of the effect's 95 % interval
+    high: float | None = None  # upper end of it
+    helps: float | None = None  # probability that the effect is at least what counts
+    harms: float | None = None  # probability that the effect is below 0
+    # share of successful runs where it was given; None = unknown
     success_given: float | None = None
-    success_held: float | None = None
-    harms_success: float | None = None
-    proof: float = 1.0
-    safe: float = 1.0
-    share: float = 0.5
+    success_held: float | None = None  # the same where it was held back
+    harms_success: float | None = None  # probability that success is rarer where it is given
+    proof: float = 1.0  # e-value of help; large = proven
+    safe: float = 1.0  # e-value of no less success; large = proven
+    share: float = 0.5  # probability with which the lesson is given next
 
 
 class Support(Struct, frozen=True, kw_only=True):
-    """Numbers of different conversations, tasks and keys that support a lesson. `span_s`: seconds
-    from the first to the last."""
+    """Numbers of different things that support a lesson."""
 
-    conversations: int
-    tasks: int
-    keys: int = 1
-    span_s: float = 0.0
+    conversations: int  # different trees of conversations
+    tasks: int  # different tasks
+    keys: int = 1  # different gateway keys
+    span_s: float = 0.0  # seconds from the first support to the last
 
 
 class StoredLesson(Struct, frozen=True, kw_only=True):
-    """A lesson, its support and its trial. `reason`: of its last change."""
+    """A lesson with its support and its trial."""
 
-    pattern: Pattern
-    created_at: float = 0.0
-    updated_at: float = 0.0
-    support: Support = Support(conversations=0, tasks=0)
-    reason: str = ""
-    posterior: Posterior = Posterior()
+    pattern: Pattern  # the lesson
+    created_at: float = 0.0  # epoch seconds
+    updated_at: float = 0.0  # epoch seconds of its last change
+    support: Support = Support(conversations=0, tasks=0)  # numbers of what speaks for it
+    reason: str = ""  # of its last change, for people
+    posterior: Posterior = Posterior()  # result of its trial so far
 
 
 class LessonFilter(Struct, frozen=True, kw_only=True):
-    """Filter of lessons; None does not filter. `tenant`: its own and the shared ones."""
+    """Filter of lessons; a field of None or an empty one does not filter."""
 
-    tenant: str | None = None
-    statuses: Sequence[Status] = ()
-    tier: Tier | None = None
-    key_prefix: str | None = None
-    since: float | None = None
+    tenant: str | None = None  # its own lessons and the shared ones
+    statuses: Sequence[Status] = ()  # any of these
+    tier: Tier | None = None  # of the pattern
+    key_prefix: str | None = None  # beginning of the failure's key
+    since: float | None = None  # epoch seconds: changed at or after
 
 
 class Learned(Struct, frozen=True, kw_only=True):
-    """Number of new lessons and of new evidence."""
+    """Additions by one reading of runs."""
 
-    lessons: int = 0
-    evidence: int = 0
+    lessons: int = 0  # new ones
+    evidence: int = 0  # new rows of support, for new and known lessons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One piece of work; `key` is unique within its kind. `state`: waiting, done or failed.
-    `tokens`, `cost_usd`: used, or reserved for attempts whose use is unknown. `payload`: ids, and
-    of an answer its text."""
+    """One piece of work."""
 
-    kind: str
-    key: str
-    tenant: str
-    payload: Mapping[str, object] = field(default_factory=dict)
-    state: str = "waiting"
-    attempts: int = 0
-    lease_until: float = 0.0
-    created_at: float = 0.0
-    done_at: float | None = None
-    tokens: int = 0
-    cost_usd: float = 0.0
-    error: str = ""
+    kind: str  # which worker does it
+    key: str  # unique within the kind; a second job of it is not added
+    tenant: str  # whose allowance it uses
+    payload: Mapping[str, object] = field(default_factory=dict)  # ids; of an answer its text
+    state: str = "waiting"  # waiting, done or failed
+    attempts: int = 0  # begun so far
+    lease_until: float = 0.0  # epoch seconds until which one gateway works on it; 0 = nobody does
+    created_at: float = 0.0  # epoch seconds
+    done_at: float | None = None  # epoch seconds of its end; None until then
+    tokens: int = 0  # used, or reserved for attempts whose use is unknown
+    cost_usd: float = 0.0  # US dollars, used or reserved likewise
+    error: str = ""  # of the last attempt; "" when that succeeded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """Limits of a tenant's jobs, over those claimed after `since`. `reserve_tokens`, `reserve_usd`:
-    counted with each claim until the job is finished or given back."""
+    """Limits of a tenant's jobs."""
 
-    since: float
-    tokens: float
-    cost_usd: float
-    reserve_tokens: int = 0
-    reserve_usd: float = 0.0
+    since: float  # epoch seconds; jobs claimed after it count
+    tokens: float  # the most they may use together
+    cost_usd: float  # US dollars that they may cost together
+    reserve_tokens: int = 0  # counted with each claim until the job is finished or given back
+    reserve_usd: float = 0.0  # US dollars, counted likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRun:
-    """One run, when it began. `workload`: the key of the client, its tools and the requested model;
-    `model`: of its first call; `choice`: the decision of the learned policy, if it decided."""
+    """One run when it began."""
 
-    run_id: str
-    tenant: str
-    workload: str
-    client: str
-    requested: str
-    model: str
-    at: float
+    run_id: str  # the run
+    tenant: str  # owner of the run
+    workload: str  # key of the client, its tools and the requested model
+    client: str  # the agent's program; "" when unknown
+    requested: str  # model that the client named
+    model: str  # model of the run's first call
+    at: float  # epoch seconds of that call
+    # decision of the learned policy as JSON values; None when it did not decide
     choice: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRate:
-    """The outcomes of a workload's runs that began on one model; `recent_` ones have faded: an
-    outcome counts half after 200 runs of the workload."""
+    """The outcomes of a workload's runs that began on one model."""
 
-    tenant: str
-    workload: str
-    client: str
-    requested: str
-    model: str
-    solved: float
-    failed: float
+    tenant: str  # owner of the runs
+    workload: str  # key of the client, its tools and the requested model
+    client: str  # the agent's program; "" when unknown
+    requested: str  # model that the client named
+    model: str  # model that the runs began on
+    solved: float  # runs with outcome success
+    failed: float  # runs with outcome failure
+    # the same, faded: an outcome counts half after 200 runs of the workload
     recent_solved: float = 0.0
-    recent_failed: float = 0.0
+    recent_failed: float = 0.0  # faded likewise
 
 
 class DecidedRun(Struct, frozen=True, kw_only=True):
-    """A run that the learned policy decided. `outcome`: `success`, `failure` or None."""
+    """A run that the learned policy decided."""
 
-    run: WorkloadRun
-    outcome: str | None
-    cost_usd: float | None
+    run: WorkloadRun  # with the policy's choice
+    outcome: str | None  # `success`, `failure` or None
+    cost_usd: float | None  # US dollars; None when the price of a call is unknown
 
 
 class PolicyRoute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model on which the runs of a workload begin. `counts`: by model, its solved and failed
-    runs as routing reads them, which fade."""
+    """The model on which the runs of a workload begin."""
 
-    tenant: str
-    client: str = ""
-    requested: str = ""
-    workload: str
-    model: str = ""
+    tenant: str  # owner of the runs
+    client: str = ""  # the agent's program; for people
+    requested: str = ""  # model that the client named; for people
+    workload: str  # key of the client, its tools and the requested model
+    model: str = ""  # to begin on; "" = as the states choose
+    # by model, its solved and failed runs as routing reads them; they fade
     counts: Mapping[str, tuple[float, float]]
 
 
@@ -250,21 +242,20 @@ Applies = TypeVar("Applies")
 
 
 class PolicyEntry(Struct, Generic[Applies], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of a policy. `digest` of `name` and `applies`; `evidence` is for people."""
+    """One entry of a policy."""
 
-    name: str
-    applies: Applies
-    evidence: Mapping[str, Any] = {}
-    digest: str = ""
+    name: str  # for people; unique within its kind
+    applies: Applies  # what takes effect
+    evidence: Mapping[str, Any] = {}  # numbers for people; without effect
+    digest: str = ""  # of `name` and `applies`
 
 
 class LearnedPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The policy that was learned. `form` of its file; `digest` of all entries.
-    `thresholds`: of a policy that an earlier version compiled; they have no effect."""
+    """The policy that was learned."""
 
-    form: Literal[1] = 1
-    routes: tuple[PolicyEntry[PolicyRoute], ...] = ()
-    thresholds: tuple[Any, ...] = ()
-    lessons: tuple[PolicyEntry[Pattern], ...] = ()
-    rules: tuple[PolicyEntry[Pattern], ...] = ()
-    digest: str = ""
+    form: Literal[1] = 1  # version of the file's form
+    routes: tuple[PolicyEntry[PolicyRoute], ...] = ()  # models on which runs of a workload begin
+    thresholds: tuple[Any, ...] = ()  # of a policy that an earlier version compiled; without effect
+    lessons: tuple[PolicyEntry[Pattern], ...] = ()  # those that are given
+    rules: tuple[PolicyEntry[Pattern], ...] = ()  # people's rules
+    digest: str = ""  # of all entries

@@ -50,50 +50,46 @@ class Event(enum.StrEnum):
 
 
 class StoredPattern(Struct, frozen=True, kw_only=True):
-    """A pattern, its dates and counts. `indexed`: has a vector of the open space, or needs none."""
+    """A pattern, its dates and counts."""
 
-    pattern: Pattern
-    created_at: float
-    updated_at: float
-    counts: Mapping[str, int] = {}
-    indexed: bool = True
+    pattern: Pattern  # as it is given to runs
+    created_at: float  # epoch seconds
+    updated_at: float  # epoch seconds of its last change
+    counts: Mapping[str, int] = {}  # by event, such as how often it was injected
+    indexed: bool = True  # it has a vector of the embedder in use, or needs none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternFilter:
-    """Filter of patterns; a field of None does not filter. `tenant`: its own patterns and the
-    shared ones, None every tenant's. `text`: occurs in the fields, case ignored. `learned`: whether
-    it was learned from runs. `status`: of a lesson."""
+    """Filter of patterns; a field of None does not filter."""
 
-    tenant: str | None = None
-    tier: Tier | None = None
-    failure_type: str | None = None
-    model_family: str | None = None
-    text: str | None = None
-    learned: bool | None = None
-    status: str | None = None
+    tenant: str | None = None  # its own patterns and the shared ones; None = every tenant's
+    tier: Tier | None = None  # e1, e2 or e3
+    failure_type: str | None = None  # label; patterns for any failure do not match
+    model_family: str | None = None  # such as `claude`; patterns for any family do not match
+    text: str | None = None  # occurs in the fields, case ignored
+    learned: bool | None = None  # learned from runs or not
+    status: str | None = None  # of a lesson
 
 
 class PatternPage(Struct, frozen=True, kw_only=True):
-    """One page of a list of patterns, newest first; `next_cursor` is None on the last page."""
+    """One page of a list of patterns."""
 
-    patterns: tuple[StoredPattern, ...]
-    next_cursor: str | None
+    patterns: tuple[StoredPattern, ...]  # newest first
+    next_cursor: str | None  # None on the last page
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """A look-up of tier e1 or e2 by vector. `tenant` owns the e1 patterns that are searched; e2 is
-    shared. Patterns of another failure type or model family are left out, patterns without one are
-    included; None and "" do not filter. At most `limit` patterns of similarity `floor` or more,
-    best first."""
+    """A look-up of tier e1 or e2 by vector. Patterns of another failure type or model family are
+    left out; those without one are not."""
 
-    tier: Tier
-    vector: Vector[float]
-    tenant: str = ""
-    limit: int = 1
-    failure_type: str | None = None
-    model: str = ""
-    floor: float = 0.0
+    tier: Tier  # e1 or e2
+    vector: Vector[float]  # of the query's text, by the embedder in use
+    tenant: str = ""  # owner of the e1 patterns that are searched; e2 is shared
+    limit: int = 1  # most patterns, best first
+    failure_type: str | None = None  # label; None does not filter
+    model: str = ""  # the routed model's name; "" does not filter
+    floor: float = 0.0  # least cosine similarity
 
     @property
     def scope(self) -> str:
@@ -110,12 +106,12 @@ class Mark(Struct, frozen=True, kw_only=True):
     """A fingerprint of the patterns that are not learned, and of their vectors in the open space:
     it changes when they do."""
 
-    patterns: int
+    patterns: int  # number of them
     changed_ms: int
     """Sum of the times of their last changes, in milliseconds of the epoch."""
-    newest: float
-    vectors: int
-    dimensions: int
+    newest: float  # epoch seconds of the newest change
+    vectors: int  # number of them
+    dimensions: int  # of one vector; 0 without any
 
     @property
     def vector_bytes(self) -> int:
@@ -124,16 +120,15 @@ class Mark(Struct, frozen=True, kw_only=True):
 
 
 class CopiedPattern(NamedTuple):
-    """A pattern with its vector, as it is copied into memory. `number`: of its row; `row`: what
-    `pattern_of` reads, as JSON; `vector`: float32."""
+    """A pattern with its vector, as it is copied into memory."""
 
-    number: int
-    tenant: str
-    tier: str
-    failure_type: str
-    model_family: str
-    vector: bytes
-    row: bytes
+    number: int  # of its row; orders the copy
+    tenant: str  # owner; "" for shared patterns
+    tier: str  # e1 or e2
+    failure_type: str  # label; "" = any
+    model_family: str  # "" = any
+    vector: bytes  # float32 values
+    row: bytes  # what `pattern_of` reads, as JSON
 
 
 def decode_cursor(cursor: str | None) -> int | None:

@@ -50,7 +50,7 @@ _DAY_S = 86400.0
 PERIODS = {"hour": 3600.0, "today": _DAY_S, "day": _DAY_S, "week": 7 * _DAY_S, "month": 30 * _DAY_S}
 FILTERS: Mapping[str, tuple[str, Sequence[str]]] = {
     "search": (
-        "In whose task, words of the user and errors all these words are; a word may be the"
+        "Whose task, user messages or errors contain all of these words; a word may be the"
         ' beginning of a longer one, and `"several words"` stand together.',
         (),
     ),
@@ -98,30 +98,30 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
-    """Filter of runs; a field of None does not filter. The fields are those of FILTERS, `key_name`
-    is its `key`, `tags` are (name, value) pairs, all of which the run has; value None = any.
-    `since` <= started_at < `until`. `search`: see `phrases`."""
+    """Filter of runs; a field of None does not filter. The fields are those of FILTERS."""
 
-    tenant: str | None = None
-    conversation_id: str | None = None
-    agent: str | None = None
-    model: str | None = None
-    state: str | None = None
-    failure_type: str | None = None
-    monitor: str | None = None
-    intervention: str | None = None
-    experiment: str | None = None
-    arm: str | None = None
+    tenant: str | None = None  # owner of the runs
+    conversation_id: str | None = None  # exactly this one, without its forks
+    agent: str | None = None  # the client's program, as its user agent names it
+    model: str | None = None  # requested last, or asked in any call
+    state: str | None = None  # now or at any step, by name
+    failure_type: str | None = None  # label that any step reported
+    monitor: str | None = None  # one that fired at any step
+    intervention: str | None = None  # kind of an act of a person
+    experiment: str | None = None  # id of the experiment
+    arm: str | None = None  # of the experiment
+    # on, shadow, off, `imported` from a session log, or `live`: all but those
     mode: str | None = None
-    outcome: str | None = None
-    since: float | None = None
-    until: float | None = None
-    task: str | None = None
-    key_name: str | None = None
+    outcome: str | None = None  # success, failure, other; see OUTCOMES
+    since: float | None = None  # epoch seconds: started at or after
+    until: float | None = None  # epoch seconds: started before
+    task: str | None = None  # text that the task contains
+    key_name: str | None = None  # name of the gateway key; the filter `key`
+    # (name, value) pairs, all of which the run has; value None = any
     tags: tuple[tuple[str, str | None], ...] = ()
-    stopped: str | None = None
-    severity: str | None = None
-    search: str | None = None
+    stopped: str | None = None  # who or what holds it, see STOPPED_BY
+    severity: str | None = None  # the worst that it came to: low, warn or danger
+    search: str | None = None  # words in its texts, see `phrases`
 
     @property
     def summed(self) -> "RunFilter":
@@ -178,12 +178,12 @@ def phrases(search: str) -> list[tuple[list[str], bool]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """One page of an ordered list: `limit` rows (1 to 1000) after `cursor`. Raises: ValueError."""
+    """One page of an ordered list. Raises: ValueError."""
 
-    limit: int = 50
-    sort: str = "started_at"
-    descending: bool = True
-    cursor: str | None = None
+    limit: int = 50  # rows, 1 to 1000
+    sort: str = "started_at"  # column that orders the list
+    descending: bool = True  # the largest value first
+    cursor: str | None = None  # from the page before; None = the first page
 
     def __post_init__(self) -> None:
         if self.sort not in SORT_KEYS:
@@ -216,12 +216,11 @@ def decode_cursor(cursor: str) -> tuple[float, str]:
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """The median (`p50`) and the 95th percentile (`p95`) of runs; None where none has a value.
-    `runs`: those that were read, at most the newest HEALTH_RUNS."""
+    """The spread of runs; a value of None where no run has one."""
 
-    runs: int
-    p50: Mapping[str, float | None]
-    p95: Mapping[str, float | None]
+    runs: int  # those that were read, at most the newest HEALTH_RUNS
+    p50: Mapping[str, float | None]  # median by quantity, see SPREAD
+    p95: Mapping[str, float | None]  # 95th percentile by quantity
 
 
 SPREAD = ("duration_s", "cost_usd", "calls")
@@ -242,108 +241,102 @@ def spread(rows: Sequence[Sequence[Any]]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """One page of a list of runs; `next_cursor` is None on the last page."""
+    """One page of a list of runs."""
 
-    runs: tuple[RunRecord, ...]
-    next_cursor: str | None
+    runs: tuple[RunRecord, ...]  # in the order that was asked for
+    next_cursor: str | None  # None on the last page
 
 
 class RunTrace(Struct, frozen=True, kw_only=True):
-    """One run with its steps and guidance, in step order."""
+    """One run with its steps and guidance."""
 
-    run: RunRecord
-    steps: tuple[StepRow, ...]
-    injections: tuple[InjectionRow, ...]
+    run: RunRecord  # description and totals
+    steps: tuple[StepRow, ...]  # in their order, from step 0
+    injections: tuple[InjectionRow, ...]  # in the order of steps, then of their place in the call
 
 
 class ConversationSummary(ConversationAbout, frozen=True, kw_only=True):
-    """One conversation without its state; `runs` is how many of its runs are stored."""
+    """One conversation without its state."""
 
-    version: int
-    runs: int
+    version: int  # counts its commits
+    runs: int  # number of its runs that are stored
 
 
 class ConversationPage(Struct, frozen=True, kw_only=True):
-    """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
+    """One page of a list of conversations."""
 
-    conversations: tuple[ConversationSummary, ...]
-    next_cursor: str | None
+    conversations: tuple[ConversationSummary, ...]  # newest first
+    next_cursor: str | None  # None on the last page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facets:
     """The distinct values in the run log, sorted, for the choices of a filter."""
 
-    agents: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    failure_types: tuple[str, ...] = ()
-    experiments: tuple[str, ...] = ()
-    arms: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()  # names of clients' programs
+    models: tuple[str, ...] = ()  # asked of upstreams
+    failure_types: tuple[str, ...] = ()  # labels that monitors reported
+    experiments: tuple[str, ...] = ()  # their ids
+    arms: tuple[str, ...] = ()  # of all experiments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
-    """One agent's runs: the mean of their mean composites, and their highest peak."""
+    """One agent's runs."""
 
-    agent: str
-    runs: int
-    mean_composite: float
-    peak_composite: float
+    agent: str  # the client's program, as its user agent names it
+    runs: int  # number of them
+    mean_composite: float  # mean of the runs' means, in [0, 1]
+    peak_composite: float  # highest peak of a run, in [0, 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentRun:
     """One run as a point of a sparkline."""
 
-    run_id: str
-    started_at: float
-    steps: int
-    mean_composite: float
-    peak_composite: float
-    severity: str = "low"
+    run_id: str  # for the link to its page
+    started_at: float  # epoch seconds
+    steps: int  # scored ones
+    mean_composite: float  # of its scored steps, in [0, 1]
+    peak_composite: float  # of its scored steps, in [0, 1]
+    severity: str = "low"  # the worst that it came to
 
 
 class RunCounts(CountedSteps, frozen=True, kw_only=True):
-    """Numbers of runs; `clean_runs` never reached a composite of 0.35."""
+    """Numbers of runs."""
 
-    total_runs: int = 0
-    total_steps: int = 0
-    success_runs: int = 0
-    failure_runs: int = 0
-    runs_with_fires: int = 0
-    clean_runs: int = 0
-    clean_run_rate: float = 0.0
+    total_runs: int = 0  # those that the filter selects
+    total_steps: int = 0  # their scored steps
+    success_runs: int = 0  # with outcome success
+    failure_runs: int = 0  # with outcome failure
+    runs_with_fires: int = 0  # a monitor fired at one step or more
+    clean_runs: int = 0  # never reached a composite of 0.35
+    clean_run_rate: float = 0.0  # clean of all runs, in [0, 1]
 
 
 class HealthSummary(RunCounts, frozen=True, kw_only=True):
-    """The health of the runs that a filter selects.
+    """The health of the runs that a filter selects. `fires`, `severity` and `states` count scored
+    steps. Ratios and composites are in [0, 1], rounded to 4 decimals. `saved_usd` covers the
+    calls whose price is known with and without steering."""
 
-    Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a composite
-    of 0.35. `fires`, `severity` and `states` count scored steps by monitor, by low / warn / danger,
-    and by state. `saved_usd` covers the calls whose price is known with and without steering.
-    `unsteered` counts calls without a decision by reason; `estimated`: the estimated part of the
-    sums. `guidance` counts pieces by source, `severity_runs` runs by the worst they came to.
-    `recent`: the last 30 runs, oldest first. `limited`: more runs match, and only the newest are in
-    it."""
-
-    mean_composite: float = 0.0
-    peak_composite: float = 0.0
-    cached_share: float = 0.0
-    fires: Mapping[str, int] = {}
-    severity_runs: Mapping[str, int] = {}
-    by_agent: tuple[AgentHealth, ...] = ()
-    recent: tuple[RecentRun, ...] = ()
-    limited: bool = False
+    mean_composite: float = 0.0  # over all scored steps
+    peak_composite: float = 0.0  # the highest of a step
+    cached_share: float = 0.0  # cached of all input tokens
+    fires: Mapping[str, int] = {}  # scored steps at which a monitor fired, by monitor
+    severity_runs: Mapping[str, int] = {}  # runs by the worst severity they came to
+    by_agent: tuple[AgentHealth, ...] = ()  # the agents with the most runs
+    recent: tuple[RecentRun, ...] = ()  # the last 30 runs, oldest first
+    limited: bool = False  # more runs match, and only the newest are in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport:
-    """The numbers one retention pass removed, and the bytes in use before and after."""
+    """The effect of one retention pass."""
 
-    conversations: int
-    runs: int
-    bytes_before: int
-    bytes_after: int
+    conversations: int  # number removed
+    runs: int  # number removed
+    bytes_before: int  # in use before the pass
+    bytes_after: int  # in use after it
 
 
 # Greatest age of the newest call of a run under way, in seconds: a tool may run for minutes.
@@ -354,14 +347,13 @@ LONGEST_S = 7 * 86_400.0
 
 
 class LiveQuery(Struct, frozen=True, kw_only=True):
-    """Query of runs under way with a call at or after `since`, begun at or after `begun`; their
-    costs are summed from `spent_since` on, in seconds of the epoch."""
+    """Query of the runs under way."""
 
-    since: float
-    begun: float
-    spent_since: float
-    tenant: str | None = None
-    limit: int = LIVE_RUNS
+    since: float  # epoch seconds: a call at or after
+    begun: float  # epoch seconds: begun at or after
+    spent_since: float  # epoch seconds from which their costs are summed
+    tenant: str | None = None  # owner of the runs; None = all
+    limit: int = LIVE_RUNS  # most runs, the newest first
 
     @classmethod
     def at(cls, now: float, *, tenant: str | None = None, spent_s: float = 600.0) -> "LiveQuery":
@@ -373,16 +365,15 @@ class LiveQuery(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """One run under way. `newest`: its newest scored step, without texts. `stuck_steps`: see
-    `streaks`. `guidance`: the newest piece, universal rules left out. `spent_usd` (None: no known
-    price) and `recent_calls`: since `spent_since`."""
+    """One run under way."""
 
-    run: RunRecord
-    newest: StepRow | None = None
-    stuck_steps: int = 0
+    run: RunRecord  # description and totals
+    newest: StepRow | None = None  # its newest scored step, without texts; None before there is one
+    stuck_steps: int = 0  # steps in a row with an alarm, see `streaks`
+    # the newest piece, universal rules left out; None without any
     guidance: InjectionRow | None = None
-    spent_usd: float | None = None
-    recent_calls: int = 0
+    spent_usd: float | None = None  # US dollars since `spent_since`; None: no known price
+    recent_calls: int = 0  # calls since `spent_since`
 
     @property
     def severity(self) -> Severity:
@@ -407,10 +398,10 @@ SUMMED = tuple([name for name in CallTotals.__struct_fields__ if name not in COS
 
 
 class Counted(Struct, frozen=True):
-    """The counters of runs, added up, and the number of runs that came to each severity."""
+    """The counters of runs, added up."""
 
-    counters: Mapping[str, Mapping[str, Any]]
-    severity_runs: Mapping[str, int]
+    counters: Mapping[str, Mapping[str, Any]]  # by name of the counter, then by what it counts
+    severity_runs: Mapping[str, int]  # runs by the worst severity they came to
 
 
 def add_up(runs: Iterable[Sequence[Any]]) -> Counted:

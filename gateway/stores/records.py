@@ -29,91 +29,87 @@ _UNCHARGED = (None, errors.UpstreamUnreachable.label, *_UNSENT)
 
 
 class ConversationAbout(Struct, frozen=True, kw_only=True):
-    """A conversation and its last request, which had `message_count` messages."""
+    """A conversation, described."""
 
-    id: str
-    tenant: str
-    source: str
-    parent_id: str | None = None
-    external_key: str | None = None
-    created_at: float
-    updated_at: float
-    message_count: int = 0
+    id: str  # made by the gateway, or from tenant and the client's id
+    tenant: str  # owner; requests of another never reach it
+    source: str  # where its id came from, as in `x-gateway-identity`
+    parent_id: str | None = None  # the conversation it was forked or started from; None for a root
+    external_key: str | None = None  # the client's own id; None without one
+    created_at: float  # epoch seconds of its first request
+    updated_at: float  # epoch seconds of its latest call
+    message_count: int = 0  # messages of its last request
 
 
 class ConversationRecord(ConversationAbout, frozen=True, kw_only=True):
-    """One conversation: everything needed to continue from its last request. `version`: the stored
-    version this value was made from, 0 when not stored yet. `state` is opaque to the store.
-    `served_head`: the chained digest of the last served request. `root_id`: the first conversation
-    of its tree, None for that one itself; it never changes."""
+    """Everything needed to continue a conversation from its last request."""
 
-    version: int = 0
-    served_head: bytes = b""
-    signature: bytes = b""
-    has_tools: bool = False
-    state: bytes = b""
+    version: int = 0  # the stored version that this value was made from; 0 = not stored yet
+    served_head: bytes = b""  # chained digest of the last served request
+    signature: bytes = b""  # digest of the agent's tools and role
+    has_tools: bool = False  # its requests offer tools
+    state: bytes = b""  # encoded run and branch; opaque to the store
+    # first conversation of its tree; None for that one itself; never changes
     root_id: str | None = None
 
 
 class PrefixHashRecord(Struct, frozen=True, kw_only=True):
-    """A digest by which a later request finds its conversation. `root`: digest of the history's
-    first message; SQLite stores the hashes of one root together, which keeps a commit cheap.
-    `position` counts the messages of the prefix, `step` the run's steps at its end. `kind`:
-    `served`, `reply`, or the caller's name for another digest, such as that of a response id."""
+    """A digest by which a later request finds its conversation."""
 
-    tenant: str
+    tenant: str  # part of every digest: the same history of another tenant has another one
+    # digest of the history's first message; SQLite stores the hashes of one root together, which
+    # keeps a commit cheap
     root: bytes
-    digest: bytes
-    conversation_id: str
-    position: int
+    digest: bytes  # chained over the messages of the prefix
+    conversation_id: str  # the one that a request with this prefix continues
+    position: int  # messages that the prefix has
+    # `served`, `reply`, or the caller's name for another digest, such as that of a response id
     kind: str = "served"
-    step: int = 0
+    step: int = 0  # the run's steps at the end of the prefix
 
 
 class ItemRecord(Struct, frozen=True, kw_only=True):
-    """One output item as JSON, which a later request may refer to by its id alone."""
+    """One output item, which a later request may refer to by its id alone."""
 
-    id: str
-    content: bytes
+    id: str  # the provider's
+    content: bytes  # the item as JSON
 
 
 class CallRow(Struct, frozen=True, kw_only=True):
-    """The model call made at one step: its request, its result, its cost.
+    """The model call made at one step. The tokens, cost and attempts of repetitions add up; all
+    other fields are of the newest call."""
 
-    `model_requested` by the client, `model_asked` of the upstream, `model_served` as reported by
-    it. `input_tokens` include cached and cache-write tokens. `cost_unsteered_usd`: at the requested
-    model's prices. `retries`: repetitions of the request; their tokens, cost and attempts add up,
-    all other fields are of the newest call. `unsteered`: why no decision was made.
-    `usage_estimated`: tokens and cost are estimated, because the provider reported none."""
-
-    request_id: str
-    model_requested: str
-    model_asked: str
-    model_served: str | None = None
-    deployment: str = ""
-    lane: str = ""
-    status: int = 200
-    error: str | None = None
-    finish_reason: str | None = None
-    input_tokens: int | None = None
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cost_usd: float | None = None
+    request_id: str  # the client's `x-request-id`, or the gateway's own
+    model_requested: str  # by the client
+    model_asked: str  # of the upstream
+    model_served: str | None = None  # as the upstream reported it; None when it did not
+    deployment: str = ""  # `model_name` of the one that answered, or `default`
+    lane: str = ""  # native, litellm, or "" when nothing was sent
+    status: int = 200  # of HTTP, as the client saw it
+    error: str | None = None  # label of the error; None without one
+    finish_reason: str | None = None  # as in chat completions; None when unknown
+    input_tokens: int | None = None  # with cached and cache-write tokens; None = not reported
+    cached_tokens: int | None = None  # of the input, those read from the provider's cache
+    cache_write_tokens: int | None = None  # of the input, those written into the provider's cache
+    output_tokens: int | None = None  # with those of reasoning
+    reasoning_tokens: int | None = None  # of the output, those that the client does not see
+    cost_usd: float | None = None  # US dollars; None when the model has no price
+    # US dollars for the same tokens at the requested model's prices
     cost_unsteered_usd: float | None = None
-    latency_s: float = 0.0
+    latency_s: float = 0.0  # seconds from the request's arrival to the end of the answer
+    # seconds from the arrival to the upstream's first byte; None without one
     first_byte_s: float | None = None
-    overhead_ms: float = 0.0
-    timings_ms: Mapping[str, float] = {}
-    attempts: int = 1
-    retries: int = 0
-    streamed: bool = False
-    unsteered: str = ""
+    overhead_ms: float = 0.0  # the gateway's own milliseconds before the answer began
+    timings_ms: Mapping[str, float] = {}  # milliseconds by stage
+    attempts: int = 1  # sendings to any upstream
+    retries: int = 0  # repetitions of the request by the client
+    streamed: bool = False  # the client asked for a stream
+    unsteered: str = ""  # why no decision was made; "" when one was
+    # tokens and cost are estimated, because the provider reported none
     usage_estimated: bool = False
     price_estimated: bool = False
     """Whether the cost is at the prices of a relative, because no list has the model."""
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # of the decision, in words
 
     @property
     def failed(self) -> bool:
@@ -136,124 +132,120 @@ class CallRow(Struct, frozen=True, kw_only=True):
 
 
 class PromptMessage(Struct, frozen=True, kw_only=True):
-    """One message that the agent did not write: its role as on the wire, and its text."""
+    """One message that the agent did not write."""
 
-    role: str
-    text: str
+    role: str  # as on the wire
+    text: str  # its text parts, joined
 
 
 class StepContent(Struct, frozen=True, kw_only=True):
-    """The texts of one step, and the reply to the call made at it. `messages`: messages new in this
-    call that belong to no step; at step 0 the opening of the run. `reply_actions`: the tool calls
-    of the reply. `prompted`: as in `Step`. `human`: acts of a person on the step or the reply, each
-    once; a later commit may add some."""
+    """The texts of one step, and the reply to the call made at it."""
 
+    # new in this call and of no step; at step 0 the opening of the run
     messages: tuple[PromptMessage, ...] = ()
-    thought: str = ""
-    reasoning: str = ""
-    actions: tuple[Action, ...] = ()
-    prompted: bool = False
-    reply_text: str = ""
-    reply_actions: tuple[Action, ...] = ()
+    thought: str = ""  # text next to the calls
+    reasoning: str = ""  # text of the model's reasoning; "" where the client does not send it
+    actions: tuple[Action, ...] = ()  # tool calls with their results
+    prompted: bool = False  # a user message came before the step
+    reply_text: str = ""  # of the call made at this step; the thought of the next one
+    reply_actions: tuple[Action, ...] = ()  # tool calls of the reply, without results
+    # acts of a person on the step or the reply, each once; a later commit may add some
     human: tuple[Intervention, ...] = ()
 
 
 class StepReadings(Struct, frozen=True, kw_only=True):
-    """The readings of a step, which share one column. `loop_count`: times that a call of the step
-    gave the same result before. `reason`: why the difficulty is what it is; `alarms`: their
-    sentences. `e1_match`: the most similar e1 pattern that cleared its gate. `candidates`: all e1
-    and e2 patterns above the recall threshold, and the universal rules for the agent, the most
-    similar first. `acts`: kinds of what was decided to be done, in every mode alike; OWN_MODE alone
-    where the client chose the mode."""
+    """The readings of a step, which share one column."""
 
-    scores: Mapping[str, float] = {}
-    fired: tuple[str, ...] = ()
-    evidence: Mapping[str, str] = {}
-    loop_count: int = 0
-    reason: str = ""
-    alarms: tuple[str, ...] = ()
+    scores: Mapping[str, float] = {}  # by monitor, in [0, 1]; 1 is worst
+    fired: tuple[str, ...] = ()  # monitors at or above their threshold
+    evidence: Mapping[str, str] = {}  # a short reason for each score above 0
+    loop_count: int = 0  # times that a call of the step gave the same result before
+    reason: str = ""  # why the difficulty is what it is
+    alarms: tuple[str, ...] = ()  # their sentences
+    # id of the most similar e1 pattern that cleared its gate; None for none
     e1_match: str | None = None
+    # e1 and e2 patterns above the recall threshold and the universal rules for the agent, the most
+    # similar first
     candidates: tuple[ETrace, ...] = ()
+    # kinds of what was decided to be done, in every mode alike; OWN_MODE alone where the client
+    # chose the mode
     acts: tuple[str, ...] = ()
 
 
 class StepRow(StepReadings, frozen=True, kw_only=True):
     """One step of a run: the assessment of the agent's step, and the call made at it. Step 0 is the
-    run's first call: no step yet, state INIT, nothing scored. `call` is None for a step that is
-    known from a later request only. `state`: after scoring. `content` None: not requested."""
+    run's first call: no step yet, state INIT, nothing scored."""
 
-    run_id: str
-    step_index: int
-    at: float
-    state: str
-    difficulty: float | None = None
+    run_id: str  # the run it belongs to
+    step_index: int  # scored steps of the run so far, from 0
+    at: float  # epoch seconds of the call
+    state: str  # difficulty state after scoring, by name
+    difficulty: float | None = None  # in [0, 1], 1 is hardest; None when not scored
+    # weighted sum of the monitors' scores, in [0, 1]; None when not scored
     composite: float | None = None
-    failure_type: str | None = None
-    call: CallRow | None = None
-    content: StepContent | None = None
+    failure_type: str | None = None  # label of the worst monitor that fired; None if none did
+    call: CallRow | None = None  # None for a step that is known from a later request only
+    content: StepContent | None = None  # the texts; None when not asked for or not stored
 
 
 class InjectionRow(Struct, frozen=True, kw_only=True):
-    """One piece of guidance, recorded once, at the step where it was decided. `source`: monitor,
-    e1, e2, e3, skip or hand_over. `ordinal`: its order among the guidance of one call. `applied`
-    is False in shadow mode. `message_position`: the index of its message."""
+    """One piece of guidance, recorded once, at the step where it was decided."""
 
-    run_id: str
-    step_index: int
-    ordinal: int
-    source: str
-    tier: str | None = None
-    pattern_id: str | None = None
-    similarity: float | None = None
-    failure_type: str | None = None
-    severity: str | None = None
-    text: str = ""
-    placement: str = ""
-    message_position: int | None = None
-    applied: bool = True
+    run_id: str  # the run that was given it
+    step_index: int  # step at which it was decided
+    ordinal: int  # its order among the guidance of one call, from 0
+    source: str  # monitor, e1, e2, e3, skip or hand_over
+    tier: str | None = None  # of the pattern; None without a pattern
+    pattern_id: str | None = None  # None without a pattern
+    similarity: float | None = None  # cosine of the look-up; None without one
+    failure_type: str | None = None  # label of the failure that it answers; None for any
+    severity: str | None = None  # of a monitor's text; None for others
+    text: str = ""  # as it was sent
+    placement: str = ""  # kind of place in the request: system, message or result
+    message_position: int | None = None  # index of the message in the request; None when not placed
+    applied: bool = True  # False in shadow mode, where nothing is sent
 
 
 class RunUpdate(Struct, frozen=True, kw_only=True):
     """The state of a run after one call. The first update of an id creates the run; later ones
     change only `updated_at`, `ended_at`, `state`, `outcome`, `mode`, `policy_digest` and
-    `model_requested`, and add tags of new names. `outcome` None keeps the stored outcome; a
-    `derived` outcome never replaces a reported one. With `updated_at` 0 only its steps are added
-    to, and a run that is not stored is not created."""
+    `model_requested`, and add tags of new names."""
 
-    id: str
-    sequence: int = 0
-    started_at: float
+    id: str  # conversation id and number of the run, such as `c-1.0`
+    sequence: int = 0  # number of the run in its conversation, from 0
+    started_at: float  # epoch seconds of its first call
+    # epoch seconds of its newest call; 0 = only steps are added to a stored run, and none is
+    # created
     updated_at: float
-    ended_at: float | None = None
-    state: str = "INIT"
-    outcome: str | None = None
-    outcome_source: str = ""
-    agent: str = ""
-    task_preview: str = ""
-    profile: str = ""
-    mode: str = "on"
-    experiment: str | None = None
-    arm: str | None = None
-    unit: str | None = None
-    policy_digest: str = ""
-    identity_source: str = ""
-    model_requested: str = ""
-    key_name: str = ""
-    tags: Mapping[str, str] = {}
+    ended_at: float | None = None  # epoch seconds of its final answer; None while it goes on
+    state: str = "INIT"  # difficulty state after the newest step, by name
+    outcome: str | None = None  # success, failure or other; None keeps the stored one
+    outcome_source: str = ""  # who said so; a `derived` outcome never replaces a reported one
+    agent: str = ""  # the client's program, as its user agent names it
+    task_preview: str = ""  # beginning of the user's request
+    profile: str = ""  # weights of the monitors, by kind of task
+    mode: str = "on"  # on, shadow or off, of the newest call
+    experiment: str | None = None  # id; None outside of one
+    arm: str | None = None  # of the experiment; None outside of one
+    unit: str | None = None  # what is drawn into an arm together; None = the conversation
+    policy_digest: str = ""  # of the settings that decide; equal for equal policies
+    identity_source: str = ""  # where the conversation's id came from
+    model_requested: str = ""  # by the newest call
+    key_name: str = ""  # name of the gateway key; "" without one
+    tags: Mapping[str, str] = {}  # labels of the request and of the key, by name
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
-    """Everything one request commits, all or nothing. Prefix hashes (`heads`) and runs belong to
-    the conversation; every step and injection names a run in `runs`. `items`: the output items of
-    the answer. `decisions`: about learned patterns."""
+    """Everything one request commits, all or nothing. Prefix hashes and runs belong to the
+    conversation; every step and injection names a run in `runs`."""
 
-    conversation: ConversationRecord
-    heads: tuple[PrefixHashRecord, ...] = ()
-    runs: tuple[RunUpdate, ...] = ()
-    steps: tuple[StepRow, ...] = ()
-    injections: tuple[InjectionRow, ...] = ()
-    items: tuple[ItemRecord, ...] = ()
-    decisions: tuple[DecisionRow, ...] = ()
+    conversation: ConversationRecord  # its state after the call
+    heads: tuple[PrefixHashRecord, ...] = ()  # prefix hashes that find it from now on
+    runs: tuple[RunUpdate, ...] = ()  # the newest one, and earlier ones that changed
+    steps: tuple[StepRow, ...] = ()  # scored by this request, and the call at the newest one
+    injections: tuple[InjectionRow, ...] = ()  # guidance that is new with this call
+    items: tuple[ItemRecord, ...] = ()  # output items of the answer
+    decisions: tuple[DecisionRow, ...] = ()  # about lessons that fitted the call
 
     def check(self) -> None:
         """Raises: ValueError when the parts do not belong together."""
@@ -265,44 +257,41 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """One gateway key, without the key itself. `hint`: the key's first characters, by which its
-    owner recognises it. `digest`: SHA-256 of the key. `revoked_at` None: the key is valid."""
+    """One gateway key, without the key itself."""
 
-    id: str
-    tenant: str
-    name: str
-    hint: str
-    digest: bytes = dataclasses.field(repr=False)
-    created_at: float
-    revoked_at: float | None = None
+    id: str  # names it in the API; not secret
+    tenant: str  # whose data it reaches
+    name: str  # for people; unique within the tenant
+    hint: str  # first characters of the key, by which its owner recognises it
+    digest: bytes = dataclasses.field(repr=False)  # SHA-256 of the key
+    created_at: float  # epoch seconds
+    revoked_at: float | None = None  # epoch seconds; None: the key is valid
+    # rights, limits and attributes
     terms: "KeyTerms" = dataclasses.field(default_factory=lambda: KeyTerms())
 
 
 class KeyLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Most dollars that a key may spend in a period, and most calls and tokens in a minute; None:
-    any amount."""
+    """Limits of a key; None: any amount."""
 
-    usd: float | None = None
-    per: Literal["day", "week", "month", "total"] = "day"
-    rpm: int | None = None
-    tpm: int | None = None
+    usd: float | None = None  # most US dollars in a period
+    per: Literal["day", "week", "month", "total"] = "day"  # the period that `usd` is for
+    rpm: int | None = None  # most calls in a minute
+    tpm: int | None = None  # most tokens in a minute
 
 
 _NAME_OF_TAG = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 class KeyTerms(KeyLimits, frozen=True, kw_only=True, omit_defaults=True):
-    """The rights, limits and attributes of a gateway key. `owner`: a person; `models`, `routes`:
-    patterns, as in `auth.rights`; `expires_at`: as if revoked from then on, None: never;
-    `replaces`: the id of the key in whose place it was made. Raises: ValueError."""
+    """The rights, limits and attributes of a gateway key. Raises: ValueError."""
 
-    owner: str = ""
-    team: str = ""
-    tags: Mapping[str, str] = {}
-    models: tuple[str, ...] = ("*",)
-    routes: tuple[str, ...] = ("*",)
-    expires_at: float | None = None
-    replaces: str = ""
+    owner: str = ""  # a person; "" for none
+    team: str = ""  # for budgets and reports; "" for none
+    tags: Mapping[str, str] = {}  # labels that every run of the key gets, by name
+    models: tuple[str, ...] = ("*",)  # patterns of names that it may ask for, as in `auth.rights`
+    routes: tuple[str, ...] = ("*",)  # patterns of routes that it may use, as in `auth.rights`
+    expires_at: float | None = None  # epoch seconds from which it is as if revoked; None: never
+    replaces: str = ""  # id of the key in whose place it was made; "" for none
 
     def __post_init__(self) -> None:
         KeyRights(routes=self.routes)

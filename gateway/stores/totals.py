@@ -31,60 +31,56 @@ HAND_OVER = "hand_over"  # the source of the text that asks a run to stop and re
 
 
 class TokenTotals(Struct, frozen=True, kw_only=True):
-    """Tokens and costs of calls. `cost_usd`: of the calls whose price is known, None without any.
-    `saved_usd`: (unsteered - steered) over the calls where both are known."""
+    """Tokens and costs of calls."""
 
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost_usd: float | None = None
+    input_tokens: int = 0  # with cached and cache-write tokens
+    cached_tokens: int = 0  # of the input, read from the provider's cache
+    cache_write_tokens: int = 0  # of the input, written into the provider's cache
+    output_tokens: int = 0  # with those of reasoning
+    reasoning_tokens: int = 0  # of the output, those that the client does not see
+    cost_usd: float | None = None  # US dollars, of the calls whose price is known; None without any
+    # US dollars for the same tokens at the requested models' prices
     cost_unsteered_usd: float | None = None
+    # US dollars, unsteered minus steered, over the calls where both are known
     saved_usd: float | None = None
 
 
 class CallTotals(TokenTotals, frozen=True, kw_only=True):
-    """Sums over calls. `unpriced_calls`: those of unknown price except refused calls, which cost
-    nothing."""
+    """Sums over calls."""
 
-    calls: int = 0
-    retries: int = 0
-    errors: int = 0
-    injections: int = 0
-    unpriced_calls: int = 0
-    latency_s: float = 0.0
-    overhead_ms: float = 0.0
+    calls: int = 0  # sent upstream, each repetition counted
+    retries: int = 0  # of `calls`, repetitions by the client
+    errors: int = 0  # answers of status 400 and above, and incomplete ones
+    injections: int = 0  # pieces of guidance that reached the model
+    unpriced_calls: int = 0  # of unknown price; refused calls cost nothing and are none
+    latency_s: float = 0.0  # seconds, summed
+    overhead_ms: float = 0.0  # the gateway's own milliseconds, summed
 
 
 class CountedSteps(CallTotals, frozen=True, kw_only=True):
-    """Counters by name: steps per state, calls per model asked, scored steps per severity, calls
-    without a decision per reason. `estimated`: the estimated part of `calls`, `tokens` and
-    `cost_usd`. `guidance`: pieces that reached the model by source, of which `injections` is the
-    sum."""
+    """Counters by name."""
 
-    states: Mapping[str, int] = {}
-    failure_types: Mapping[str, int] = {}
-    models: Mapping[str, int] = {}
-    severity: Mapping[str, int] = {}
-    unsteered: Mapping[str, int] = {}
-    estimated: Mapping[str, float] = {}
+    states: Mapping[str, int] = {}  # steps per difficulty state
+    failure_types: Mapping[str, int] = {}  # steps per label that was reported
+    models: Mapping[str, int] = {}  # calls per model asked
+    severity: Mapping[str, int] = {}  # scored steps per severity
+    unsteered: Mapping[str, int] = {}  # calls without a decision, per reason
+    estimated: Mapping[str, float] = {}  # the estimated part of `calls`, `tokens` and `cost_usd`
+    # pieces that reached the model, per source; `injections` is their sum
     guidance: Mapping[str, int] = {}
 
 
 class RunTotals(CountedSteps, frozen=True, kw_only=True):
-    """Sums over one run's calls and scored steps. `steps`: the highest step index. `fired`: firings
-    per monitor. `human`: acts of a person by kind. `asked`: the step at which the run was asked to
-    hand over, by HAND_OVER. `acts`: the time of the first act of each kind."""
+    """Sums over one run's calls and scored steps."""
 
-    steps: int = 0
-    scored_steps: int = 0
-    composite_peak: float = 0.0
-    composite_sum: float = 0.0
-    fired: Mapping[str, int] = {}
-    human: Mapping[str, int] = {}
-    asked: Mapping[str, int] = {}
-    acts: Mapping[str, float] = {}
+    steps: int = 0  # the highest step index
+    scored_steps: int = 0  # fewer than `steps` where steering failed
+    composite_peak: float = 0.0  # the highest of a step, in [0, 1]
+    composite_sum: float = 0.0  # over the scored steps; the mean follows from it
+    fired: Mapping[str, int] = {}  # firings per monitor
+    human: Mapping[str, int] = {}  # acts of a person, per kind
+    asked: Mapping[str, int] = {}  # step at which the run was asked to hand over, by HAND_OVER
+    acts: Mapping[str, float] = {}  # epoch seconds of the first act of each kind
 
     @property
     def advice(self) -> int:
@@ -226,16 +222,14 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
 
 
 class Stop(Struct, frozen=True, kw_only=True):
-    """A run that is held: `action` is stop, pause or ask; `by`: one of STOPPERS; `name`: of the
-    budget, or of the person, where known; `at`: of the hold, or of the refused call; `go_on`: the
-    command that lets the run go on."""
+    """A run that is held."""
 
-    action: str
-    by: str
-    why: str
-    name: str = ""
-    at: float = 0.0
-    go_on: str = ""
+    action: str  # stop, pause or ask
+    by: str  # one of STOPPERS
+    why: str  # for people
+    name: str = ""  # of the budget, or of the person where known
+    at: float = 0.0  # epoch seconds of the hold, or of the refused call
+    go_on: str = ""  # command that lets the run go on
 
     @property
     def words(self) -> str:
@@ -289,14 +283,13 @@ def stop_of(error: str | None, reasons: Sequence[str], at: float) -> Stop | None
 
 
 class RunRecord(RunUpdate, frozen=True, kw_only=True):
-    """One run: its latest description and its totals; `key_name` and `tags`: its owner and labels.
-    `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
-    those of the first call and never change. `stopped`: why it goes no further now, if so."""
+    """One run: its latest description and its totals. `arm`, `experiment` and `unit` are those of
+    the first call and never change."""
 
-    conversation_id: str
-    tenant: str
-    totals: RunTotals
-    stopped: Stop | None = None
+    conversation_id: str  # the one that it belongs to
+    tenant: str  # owner of the run
+    totals: RunTotals  # sums over its calls and scored steps
+    stopped: Stop | None = None  # why it goes no further now; None when it may
     read_title: str = ""
     """Title that the reader gave it (`reader.model`)."""
 
@@ -381,42 +374,41 @@ AT_ONCE = 5_000  # runs read at once: about 50 ms in the thread that reads; othe
 
 
 class ExperimentRun(Struct, frozen=True):
-    """One run as reports read it; fields are as in RunRecord and RunTotals, except `unit` (the
-    conversation where none was named), `tokens` (input and output) and `cost_usd` (None where the
-    price of a call is unknown). `saved_usd`: by routing, None where a call lacks one of its two
-    prices. `text_chars`: of the texts added, once for each call that read them; -1: not stored."""
+    """One run as reports read it; fields not documented here are as in RunRecord and RunTotals."""
 
-    id: str
-    started_at: float
-    arm: str | None
-    unit: str
-    outcome: str | None
-    profile: str
-    agent: str
-    model_requested: str
-    tenant: str
-    policy_digest: str
-    steps: int
-    scored_steps: int
-    input_tokens: int
-    cached_tokens: int
-    tokens: int
-    cost_usd: float | None
-    composite_peak: float
-    composite_sum: float
-    injections: int
-    updated_at: float
-    models: Mapping[str, int]
-    estimated: Mapping[str, float]
-    human: Mapping[str, int]
-    acts: Mapping[str, float]
-    experiment: str | None = None
-    key_name: str = ""
-    calls: int = 0
+    id: str  # conversation id and number of the run
+    started_at: float  # epoch seconds of its first call
+    arm: str | None  # None outside an experiment
+    unit: str  # what is drawn into an arm together; the conversation where none was named
+    outcome: str | None  # success, failure, other, or None while unknown
+    profile: str  # weights of the monitors, by kind of task
+    agent: str  # the client's program, as its user agent names it
+    model_requested: str  # by the newest call
+    tenant: str  # owner of the run
+    policy_digest: str  # equal for equal policies
+    steps: int  # the highest step index
+    scored_steps: int  # fewer than `steps` where steering failed
+    input_tokens: int  # with cached tokens
+    cached_tokens: int  # of the input, read from the provider's cache
+    tokens: int  # input and output
+    cost_usd: float | None  # US dollars; None where the price of a call is unknown
+    composite_peak: float  # the highest of a step, in [0, 1]
+    composite_sum: float  # over the scored steps
+    injections: int  # pieces of guidance that reached the model
+    updated_at: float  # epoch seconds of its newest call
+    models: Mapping[str, int]  # calls per model asked
+    estimated: Mapping[str, float]  # the estimated part of `calls`, `tokens` and `cost_usd`
+    human: Mapping[str, int]  # acts of a person, per kind
+    acts: Mapping[str, float]  # epoch seconds of the first act of each kind
+    experiment: str | None = None  # id; None outside of one
+    key_name: str = ""  # name of the gateway key; "" without one
+    calls: int = 0  # sent upstream
+    # US dollars saved by routing; None where a call lacks one of its two prices
     saved_usd: float | None = None
+    # characters of the texts added, once for each call that read them; -1: not stored
     text_chars: int = 0
-    stopped: Stop | None = None
-    counts: Mapping[str, Mapping[str, Any]] = {}
+    stopped: Stop | None = None  # why it goes no further; None when it may
+    counts: Mapping[str, Mapping[str, Any]] = {}  # counters by name
 
     @property
     def duration_s(self) -> float:

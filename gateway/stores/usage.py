@@ -15,23 +15,22 @@ TAG = "tag:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Sums over runs; `cost_usd` None while no call has a known price. `estimated_...`: the part of
-    calls, tokens and cost that is estimated, because the provider reported no usage."""
+    """Sums over runs."""
 
-    runs: int = 0
-    calls: int = 0
-    errors: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    unpriced_calls: int = 0
-    cost_usd: float | None = None
-    saved_usd: float | None = None
-    estimated_calls: int = 0
-    estimated_tokens: int = 0
-    estimated_usd: float = 0.0
+    runs: int = 0  # number of them
+    calls: int = 0  # sent upstream
+    errors: int = 0  # answers of status 400 and above, and incomplete ones
+    input_tokens: int = 0  # with cached and cache-write tokens
+    cached_tokens: int = 0  # of the input, read from the provider's cache
+    cache_write_tokens: int = 0  # of the input, written into the provider's cache
+    output_tokens: int = 0  # with those of reasoning
+    reasoning_tokens: int = 0  # of the output, those that the client does not see
+    unpriced_calls: int = 0  # of unknown price; their cost is in no sum
+    cost_usd: float | None = None  # US dollars; None while no call has a known price
+    saved_usd: float | None = None  # US dollars, unsteered minus steered; None when unknown
+    estimated_calls: int = 0  # of `calls`, those whose usage the provider did not report
+    estimated_tokens: int = 0  # the part of the tokens that is estimated
+    estimated_usd: float = 0.0  # the part of the cost that is estimated, in US dollars
 
     @property
     def cached_share(self) -> float:
@@ -63,29 +62,29 @@ def added(parts: Sequence[Sums]) -> Sums:
 
 
 class TreeNode(Struct, frozen=True, kw_only=True):
-    """One conversation of a tree with the sums over its own runs; `parent_id` None: the root."""
+    """One conversation of a tree."""
 
-    id: str
-    parent_id: str | None
-    external_key: str | None
-    created_at: float
-    updated_at: float
-    sums: Sums
+    id: str  # of the conversation
+    parent_id: str | None  # None: the root
+    external_key: str | None  # the client's own id; None without one
+    created_at: float  # epoch seconds of its first request
+    updated_at: float  # epoch seconds of its latest call
+    sums: Sums  # over its own runs, without those below it
 
 
 class Tree(Struct, frozen=True, kw_only=True):
-    """A conversation with its forks and sub-agents: oldest first, and all of it together."""
+    """A conversation with its forks and sub-agents."""
 
-    root_id: str
-    nodes: tuple[TreeNode, ...]
-    total: Sums
+    root_id: str  # the first conversation
+    nodes: tuple[TreeNode, ...]  # all of them, oldest first
+    total: Sums  # of all of it together
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """The runs with one value of what they are grouped by; "" for those without one."""
+    """The runs with one value of what they are grouped by."""
 
-    value: str
-    sums: Sums
+    value: str  # "" for runs without one
+    sums: Sums  # over these runs
 
 
 # The sums that are counters of a run (`RunTotals.estimated`), and their names there.
@@ -138,45 +137,42 @@ def bucket_sql(hour: str, bucket: Bucket) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Filter of calls at or after `since` and before `until`, best the beginnings of buckets: calls
-    are kept by the hour. `by`: a Dimension, or a tag (`tag:team`); None: all calls together."""
+    """Filter of calls, which are kept by the hour."""
 
-    since: float
-    until: float
-    bucket: Bucket = "day"
-    by: str | None = None
-    tenant: str | None = None
-    model: str | None = None
-    agent: str | None = None
+    since: float  # epoch seconds: at or after; best the beginning of a bucket
+    until: float  # epoch seconds: before; best the beginning of a bucket
+    bucket: Bucket = "day"  # length of the time that one point sums
+    by: str | None = None  # a Dimension, or a tag (`tag:team`); None: all calls together
+    tenant: str | None = None  # None = every tenant's
+    model: str | None = None  # asked; None = any
+    agent: str | None = None  # name of the client's program; None = any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsagePoint:
-    """The calls of one bucket, and of one model, agent or tenant where that was asked for. Calls,
-    tokens, `cost_usd` (None: unknown for all) and `latency_s` (their sum) count where the call was
-    made, and under the model that was asked. `estimated_...`: the part that is estimated. `alarms`:
-    scored steps at which a monitor fired. `runs`, `successes` and `failures` count where the run
-    began, and under the model requested last."""
+    """The calls of one bucket, and of one model, agent or tenant where that was asked for. Calls
+    count where they were made and under the model that was asked; runs count where they began,
+    under the model requested last."""
 
-    start: int
-    name: str = ""
-    calls: int = 0
-    errors: int = 0
-    unsteered: int = 0
-    unpriced_calls: int = 0
-    steps: int = 0
-    alarms: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    estimated_calls: int = 0
-    estimated_tokens: int = 0
-    cost_usd: float | None = None
-    estimated_usd: float = 0.0
-    latency_s: float = 0.0
-    runs: int = 0
-    successes: int = 0
-    failures: int = 0
+    start: int  # epoch seconds of the bucket's beginning
+    name: str = ""  # of the model, agent or tenant; "" for all together
+    calls: int = 0  # sent upstream
+    errors: int = 0  # answers of status 400 and above, and incomplete ones
+    unsteered: int = 0  # calls without a decision
+    unpriced_calls: int = 0  # of unknown price; their cost is in no sum
+    steps: int = 0  # scored ones
+    alarms: int = 0  # scored steps at which a monitor fired
+    input_tokens: int = 0  # with cached tokens
+    cached_tokens: int = 0  # of the input, read from the provider's cache
+    output_tokens: int = 0  # with those of reasoning
+    estimated_calls: int = 0  # of `calls`, those whose usage the provider did not report
+    estimated_tokens: int = 0  # the part of the tokens that is estimated
+    cost_usd: float | None = None  # US dollars; None: unknown for all
+    estimated_usd: float = 0.0  # the part of the cost that is estimated, in US dollars
+    latency_s: float = 0.0  # seconds, summed over the calls
+    runs: int = 0  # begun in the bucket
+    successes: int = 0  # of these runs, with outcome success
+    failures: int = 0  # of these runs, with outcome failure
 
     def plus(self, other: "UsagePoint") -> "UsagePoint":
         """The sums of both, under this one's start and name."""

@@ -116,7 +116,7 @@ class PostgresConnection(Connection):
 class PostgresEngine(Engine):
     """`Engine` over a Database."""
 
-    database: Database
+    database: Database  # with its pool of connections
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -138,13 +138,12 @@ Delta = tuple[StepPlan, Sequence[InjectionRow]]
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """One call as rows of the tables of a group, by their names, without `n`. Runs count within the
-    call, from 0. `certain`: whether all of it is new by its form alone: no step or guidance occurs
-    twice."""
+    """One call as rows of the tables of a group."""
 
-    call: CallRecord
+    call: CallRecord  # what is stored
+    # by table, without the column `n`; runs count within the call, from 0
     rows: Mapping[str, Sequence[Row]]
-    certain: bool
+    certain: bool  # all of it is new by its form alone: no step or guidance occurs twice
 
 
 def everything(call: CallRecord, run: RunUpdate) -> Delta:

@@ -46,9 +46,9 @@ _UPDATE_SCORES = f"UPDATE steps SET content = $3, {_SCORES} WHERE run_pk = $1 AN
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    prepared: statement.Prepared
-    future: asyncio.Future[int]
-    careful: bool = False
+    prepared: statement.Prepared  # the rows of one call
+    future: asyncio.Future[int]  # gets the stored version, or the error
+    careful: bool = False  # to be written alone, because a group with it failed
 
     def done(self) -> None:
         if not self.future.done():

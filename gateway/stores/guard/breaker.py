@@ -14,15 +14,14 @@ _LONGEST_HOLD_S = 60.0
 
 
 class Incident(Struct, kw_only=True):
-    """A time in which the store is unavailable, or slow. `kind`: the label of the first error, or
-    `slow`. `written`, `dropped`: records that waited and were stored, or found no room."""
+    """A time in which the store is unavailable or slow."""
 
-    kind: str
-    reason: str
-    since: float
-    written: int = 0
-    dropped: int = 0
-    reopened: bool = False
+    kind: str  # label of the first error, or `slow`
+    reason: str  # the first error, for people
+    since: float  # epoch seconds of its beginning
+    written: int = 0  # records that waited and were stored meanwhile
+    dropped: int = 0  # records that found no room and are lost
+    reopened: bool = False  # the database was opened again
 
 
 class Breaker:

@@ -30,13 +30,13 @@ _CLOSE_S = 5.0
 
 @dataclass(slots=True)
 class _Trouble:
-    """The state of the disk: nothing is written while it `fails`, answers do not wait while it is
-    `late`, and each time of trouble is `warned` of once."""
+    """The state of the disk."""
 
-    folder: Path
-    fails: bool = False
-    late: bool = False
-    warned: bool = False
+    folder: Path  # where the records wait
+    fails: bool = False  # nothing is written while it does
+    late: bool = False  # answers do not wait for the disk while it is
+    warned: bool = False  # this time of trouble was logged
+    # one entry for each time of trouble
     log: Any = field(default_factory=lambda: structlog.get_logger("gateway.store"))
 
     def warn(self, reason: str) -> None:

@@ -35,17 +35,16 @@ _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 
 class StoreHealth(Struct, frozen=True, kw_only=True):
-    """The state of the store; `incident` is None while it works. `waiting_on_disk`: waiting records
-    that a killed gateway does not lose. `lasts_s`: seconds until there is no room for another
-    record, or would be while the store is away, at today's rate of calls. `damaged`: the names
-    under which damaged databases are kept since the start."""
+    """The state of the store."""
 
-    incident: Incident | None
-    waiting: int
-    waiting_bytes: int
-    waiting_on_disk: int = 0
+    incident: Incident | None  # None while the store works
+    waiting: int  # records in memory that are not stored yet
+    waiting_bytes: int  # their size in memory
+    waiting_on_disk: int = 0  # waiting records that a killed gateway does not lose
+    # seconds until there is no room for another record, or would be while the store is away, at
+    # today's rate of calls; None when nothing is known of the rate
     lasts_s: float | None = None
-    damaged: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()  # names under which damaged databases are kept since the start
 
 
 class _ReadGuard:

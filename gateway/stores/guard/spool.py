@@ -19,14 +19,13 @@ _FIXED_BYTES = 4500
 
 
 class Entry(Struct, eq=False):
-    """A record that is to be in a file. `settled`: when it was tried. `file`: the SpoolFile that it
-    is in, with its `number` there. `gone`: no longer needed there."""
+    """A record that is to be in a file."""
 
-    record: CallRecord
-    settled: asyncio.Event
-    file: object | None = None
-    number: int = 0
-    gone: bool = False
+    record: CallRecord  # the call that is not stored yet
+    settled: asyncio.Event  # set when writing it was tried, successful or not
+    file: object | None = None  # the SpoolFile that it is in; None when in none
+    number: int = 0  # its row in the file
+    gone: bool = False  # no longer needed there, because it is stored
 
     @property
     def safe(self) -> bool:
@@ -35,13 +34,12 @@ class Entry(Struct, eq=False):
 
 
 class Waiting(Struct, eq=False):
-    """One record; `write`: the commit in progress; `entry`: the record on disk, if it is to be
-    there, too."""
+    """One record that waits for the store."""
 
-    record: CallRecord
-    size: int
-    write: asyncio.Task[int] | None = None
-    entry: Entry | None = None
+    record: CallRecord  # the call
+    size: int  # bytes it takes in memory, about
+    write: asyncio.Task[int] | None = None  # the commit in progress; None while there is none
+    entry: Entry | None = None  # the record on disk; None if it is to be in memory alone
 
 
 _DAY_S = 86_400.0

@@ -74,8 +74,8 @@ class Lock(Struct, frozen=True, kw_only=True):
     """An open handle that holds the lock of a file. Closed after the connection: closing any
     handle of a file ends the locks that SQLite holds on it."""
 
-    path: Path
-    handle: int
+    path: Path  # the file whose lock is held
+    handle: int  # the descriptor of the open file
 
     def is_current(self) -> bool:
         """True if the file at the path is the one that is locked."""

@@ -47,19 +47,16 @@ _RESERVED = frozenset({GATEWAY, "steering", "budget", "operator"})
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One act of a person. `kind`: `pilot`, `policy`, `forgotten`, or what else was changed, as
-    `budget`, `run`, `key`, `lesson`, `comment`; `subject`: the id of the changed
-    thing; `tenant`: empty for all; `at`: seconds of the epoch; `author`, `reason`: as they were
-    given; `body`: JSON, whose form the kind decides."""
+    """One act of a person."""
 
-    id: str
-    kind: str
-    subject: str
-    at: float
-    tenant: str = ""
-    author: str = ""
-    reason: str = ""
-    body: str = "{}"
+    id: str  # unique; orders changes by age
+    kind: str  # `pilot`, `policy`, `forgotten`, or what else was changed, such as `budget` or `key`
+    subject: str  # id of the changed thing
+    at: float  # epoch seconds
+    tenant: str = ""  # owner of the thing; "" for all
+    author: str = ""  # as the person gave it; nothing proves it
+    reason: str = ""  # as the person gave it
+    body: str = "{}"  # JSON, whose form the kind decides
 
 
 class ChangeStore:

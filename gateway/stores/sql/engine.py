@@ -71,7 +71,7 @@ class Dialect(JsonDialect, frozen=True, kw_only=True):
 class Connection(ABC):
     """Runs statements: inside one transaction, or each for itself. `raw`: the driver's own."""
 
-    raw: Any
+    raw: Any  # the driver's own connection
 
     @abstractmethod
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
@@ -115,7 +115,7 @@ Work = Callable[[Connection], Coroutine[Any, Any, T]]
 class Upkeep(ABC):
     """The parts of a round of retention that each database does in its own way."""
 
-    runs_at_once: int
+    runs_at_once: int  # rows that one transaction removes: short enough for the commits of requests
     conversations_at_once: int
     """Rows that one transaction removes, which is short enough for the commits of requests."""
 
@@ -146,7 +146,7 @@ class Upkeep(ABC):
 class Database(Protocol):
     """An open database, shared by every store in it. The methods are those of StateStore."""
 
-    settings: StorageSettings
+    settings: StorageSettings  # the section `storage` of the config
 
     async def ping(self) -> None: ...
 
@@ -158,9 +158,9 @@ class Database(Protocol):
 class Engine(ABC):
     """One database. Every method may raise StoreError, and what `work` raises."""
 
-    dialect: Dialect
-    database: Database
-    upkeep: Upkeep
+    dialect: Dialect  # SQL fragments that differ between databases
+    database: Database  # the open one
+    upkeep: Upkeep  # how this database does a round of retention
     # Limits the searches of vectors at a time.
     searching: AbstractAsyncContextManager[Any] = nullcontext()
     # Of the admin key of this process, by which what operators set is signed; empty without one.

@@ -16,11 +16,11 @@ _OPTIONS = re.compile(r"\) (by_key|often_changed);")
 
 
 class Migration(Struct, frozen=True, kw_only=True):
-    """One change. Its `name` is stored: never rename, reorder or edit a shipped one.
-    `breaks_older`: takes something away, so that older versions refuse a shared database."""
+    """One change of the tables."""
 
-    name: str
-    sql: str
+    name: str  # stored with the database: never rename, reorder or edit a shipped one
+    sql: str  # one or more statements
+    # takes something away, so that older versions refuse a shared database
     breaks_older: bool = False
 
 

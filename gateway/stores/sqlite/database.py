@@ -244,16 +244,16 @@ Work = Callable[[apsw.Connection], Any]
 class Job(NamedTuple):
     """A function of the connection, and the future that gets its result."""
 
-    work: Work
-    future: asyncio.Future[Any]
+    work: Work  # runs on the writer's connection; may run twice
+    future: asyncio.Future[Any]  # gets the result, or the error
 
 
 class JobResult(NamedTuple):
-    """A job's `error`, or else its `value`."""
+    """The end of a job."""
 
-    future: asyncio.Future[Any]
-    value: Any
-    error: BaseException | None
+    future: asyncio.Future[Any]  # waits for it
+    value: Any  # what the job returned; None after an error
+    error: BaseException | None  # None when the job succeeded
 
 
 class JobQueue:
@@ -314,10 +314,13 @@ class Writer:
     goes on writing into a file that was deleted, where nobody will ever find it, or over one that
     somebody else writes to. Into such a file no page is moved from the log."""
 
-    connection: apsw.Connection
-    queue: JobQueue
+    connection: apsw.Connection  # used by the writer's thread alone
+    queue: JobQueue  # jobs that wait
+    # notices that the file was deleted or replaced: SQLite goes on writing into a file that nobody
+    # will find. Into such a file no page is moved from the log.
     files: FileIdentity
-    turn: AbstractContextManager[Any]
+    turn: AbstractContextManager[Any]  # held during each transaction
+    # pages in the write-ahead log after the last commit
     _log_pages: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:

@@ -100,7 +100,7 @@ class SQLiteConnection(Connection):
 class SQLiteEngine(Engine):
     """`Engine` over a Database."""
 
-    database: Database
+    database: Database  # with its writer and readers
 
     def __init__(self, database: Database) -> None:
         self.database = database
