@@ -6,7 +6,6 @@ package adds one with an entry point of the group `steering_gateway.stores`."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import on_disk
+from gateway.values import frozen
 
 if TYPE_CHECKING:
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 _LOOK_S = 5.0  # longest search for damage before a start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stores:
     """Everything a gateway stores. `close` ends all of them. `budgets` and `controls` None: the
     store keeps none; then each gateway keeps its own in memory. `attribution` None: it cannot sum

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from gateway.values import Value
 from gateway.wire.refusal import Refusal
 from gateway.wire.usage import TokenUsage, token_usage
 
@@ -16,7 +17,7 @@ Unread = Literal["empty", "encoding", "size", "form"]
 `server.max_buffered_response_mb`; neither the JSON nor the events of its dialect."""
 
 
-class UpstreamReply(Struct, frozen=True, kw_only=True):
+class UpstreamReply(Value):
     """The upstream's complete answer in the form of a chat completion; None for what could not be
     read. `pending_id`: the id of an answer that is made in the background and not complete yet."""
 

@@ -32,6 +32,7 @@ from gateway.upstream.deployments import DeploymentRests, DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.values import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Patterns(NamedTuple):
     tally: PatternTally
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Opened:
     """Everything that the start has opened: the stores, and what reads and writes them. `states`:
     the store of conversations, which never makes an answer wait for long. `patterns`: None when

@@ -2,10 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
-from msgspec import Struct
 from prometheus_client import Counter
 
 from gateway.config.alerts import AlertRuleSettings, RuleName
@@ -15,12 +14,13 @@ from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.queries import LiveRun
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
 from gateway.text.formatting import about, counted, money, percent
+from gateway.values import Value, frozen
 
 _ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())
 _CLIENT_GONE = 499
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CallWindow:
     """Calls and tokens within a time. `failed`: answered with a status of 400 or above."""
 
@@ -103,7 +103,7 @@ _ROUNDING = 1e-9  # of a share: sums of prices are not exact
 _LEAST_USUAL_SHARE = 0.2  # a cached share below this was no cache to speak of; its drop is none
 
 
-class Signals(Struct, frozen=True, kw_only=True):
+class Signals(Value):
     """Input of the rules at one moment. `window`: the calls of this process in the last `window_s`.
     `usual_cached_share`: of the last 24 hours. `rested`: times that each deployment began to rest
     since the last look. `store`: set while it is degraded. `accounts`: lately used ones. `newest`:
@@ -118,7 +118,7 @@ class Signals(Struct, frozen=True, kw_only=True):
     accounts: "Sequence[UsedAccount]" = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UsedAccount:
     """One subject of a budget and its most used limit. `estimated`: the share rests on
     estimates; `unpriced`: calls in it whose price is unknown."""
@@ -137,7 +137,7 @@ class ForgedAccount(UsedAccount):
     """An account whose limits were set without the admin key."""
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Value):
     """A condition that holds now. `subject` tells two conditions of one rule apart; `task`: the
     beginning of a run's task, which messages quote only where that is configured."""
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
@@ -17,6 +17,7 @@ from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
 from gateway.tasks import off_loop
+from gateway.values import frozen
 
 OPERATIONS = Operations()
 
@@ -40,7 +41,7 @@ class ReportParameters(ReportOptions):
     experiment_id: PathText = described("The experiment's id.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExperimentSummary:
     """One experiment: its runs by arm, and whether units are being assigned to it now."""
 

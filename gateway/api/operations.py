@@ -16,6 +16,7 @@ from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.text.sanitize import without_folders
 from gateway.upstream.base import header
+from gateway.values import frozen
 from gateway.wire.coerce import as_json_value
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ P = TypeVar("P", bound=Parameters)
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ApiRequest(Generic[P]):
     """One request for an operation: the caller's access, its parameters, its body."""
 
@@ -107,7 +108,7 @@ def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
 Right = Literal["read", "report", "control"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Operation(Generic[P]):
     """One method of a route. `errors`: possible statuses besides 401, 403 and 503. `needs`: any key
     gives the rights `read` and `report` (of its own runs), the admin key also `control`."""

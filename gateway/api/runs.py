@@ -84,7 +84,7 @@ def _as_dataclass(kind: Any) -> Any:
     return make_dataclass(kind.__name__, found, namespace={"__doc__": kind.__doc__}, kw_only=True)
 
 
-class Run(Described, RunRecord, frozen=True, kw_only=True):
+class Run(Described, RunRecord):
     """A run with values derived from its totals."""
 
     composite_mean: Annotated[float, Field(ge=0, le=1)]
@@ -99,7 +99,7 @@ class Run(Described, RunRecord, frozen=True, kw_only=True):
     ]
 
 
-class Health(Described, queries.HealthSummary, frozen=True, kw_only=True):
+class Health(Described, queries.HealthSummary):
     """The health of the selected runs, and what no run has."""
 
     unrecorded_calls: Annotated[
@@ -111,7 +111,7 @@ class Health(Described, queries.HealthSummary, frozen=True, kw_only=True):
     ]
 
 
-class Spread(Described, queries.Spread, frozen=True, kw_only=True):
+class Spread(Described, queries.Spread):
     """The duration in seconds, the cost and the calls of the newest runs that match."""
 
 
@@ -124,18 +124,18 @@ class RunPage(BaseModel):
     spread: Spread | None = described("With `count`: their median and 95th percentile.", None)
 
 
-class Guidance(Described, InjectionRow, frozen=True, kw_only=True):
+class Guidance(Described, InjectionRow):
     """One piece of guidance, listed under its step."""
 
     run_id: Omitted[str]
     step_index: Omitted[int]
 
 
-class StepLogEntry(Described, trace_state.StepLogEntry, frozen=True, kw_only=True):
+class StepLogEntry(Described, trace_state.StepLogEntry):
     """One step in short; step 0 is the run's first call."""
 
 
-class StepRecord(Described, StepRow, frozen=True, kw_only=True):
+class StepRecord(Described, StepRow):
     """One step of a run with the guidance decided at it."""
 
     run_id: Omitted[str]
@@ -390,7 +390,7 @@ class ConversationParameters(PageParameters, TenantParameter):
     external_key: Text | None = described("With this id given by the client.", None)
 
 
-class Conversations(Described, queries.ConversationPage, frozen=True, kw_only=True):
+class Conversations(Described, queries.ConversationPage):
     """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
 

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
 from typing import Literal
 
@@ -19,13 +19,14 @@ from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.credentials import SESSION_COOKIE
+from gateway.values import frozen
 
 COOKIE = SESSION_COOKIE
 AUTHOR_HEADER = b"x-gateway-author"
 SESSION_S = 12 * 3600  # how long a login lasts: a working day
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Access:
     """Right to see one tenant's data, or all data if `tenant` is None (the operator). `how`: by a
     key in a header, by a browser's session, or because no key is required. `author`: the name that

@@ -8,7 +8,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
 from cachetools import LRUCache
@@ -22,6 +21,7 @@ from gateway.stores.records import KeyTerms
 from gateway.upstream import credentials
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.dispatch import has_passed
+from gateway.values import frozen
 
 _WINDOW_S = 60.0
 _ADDRESSES_KEPT = 4096
@@ -61,7 +61,7 @@ UNGUESSABLE_CHARACTERS = 32
 """A key of so many characters is not found by trying; `gateway keys create` makes longer ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Principal:
     """The tenant a request belongs to, and the headers in which it sent gateway keys."""
 

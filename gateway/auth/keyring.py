@@ -5,7 +5,6 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +17,7 @@ from gateway.config.values import duration
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import KeyStore, StoreError
 from gateway.stores.records import KeyRecord, KeyTerms
+from gateway.values import frozen
 
 DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
 
@@ -32,7 +32,7 @@ def key_digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NewKey:
     """A new key; `text` is shown once and not stored."""
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from gateway.stores.budgets import Amounts
 from gateway.upstream.prices import BYTES_PER_TOKEN, body_tokens
+from gateway.values import Value
 from gateway.wire.coerce import as_int
 
 # Model and usage -> US dollars; None for a model without a price.
@@ -22,7 +23,7 @@ _CHOICES = 128  # of one chat completion. Source: OpenAI API reference, `n`
 _MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 
 
-class Estimate(Struct, frozen=True, kw_only=True):
+class Estimate(Value):
     """Expected use of a call to a model. `whose`: its tree of conversations, or "". `guessed`: no
     call of that tree to the model has ended yet. `raw_input`: tokens by the length of the body."""
 

@@ -36,6 +36,7 @@ from gateway.stores.budgets import (
     opened,
     waits_for_others,
 )
+from gateway.values import Value
 from gateway.wire.usage import token_usage
 
 _log = get_logger("gateway.budgets")
@@ -45,7 +46,7 @@ _LONGEST_WAIT_S = 5.0
 _WAIT_STEP_S = 0.1
 
 
-class CallBody(Struct, frozen=True, kw_only=True):
+class CallBody(Value):
     """Parts of a request that an estimate reads. `answers`: the model writes an answer. `counted`:
     the list of `routes.toml` that its `route` is in, empty for none."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cachetools import FIFOCache
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
@@ -41,6 +41,7 @@ from gateway.stores.budgets import (
 )
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
+from gateway.values import Value
 
 _MOST_ACCOUNTS = 20_000  # the accounts last used; one costs about 1 kB
 _MOST_CALLS = 100  # for which one lease is taken
@@ -90,7 +91,7 @@ def _listed(
     return tuple(sorted(wanted, key=lambda each: -each.updated_at)[:limit])
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class Held(Value):
     """A claim that was decided. `stored`: within leases of the store; else in memory only."""
 
     claim: Claim

@@ -4,20 +4,21 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gateway.config.budgets import CALENDAR, BudgetSettings, LadderStep
 from gateway.config.values import duration
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import Account, AccountKey, Amounts, Wanted
 from gateway.text.formatting import counted, money
+from gateway.values import Value
 
 _ROUNDING = 1e-9
 NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of scope `key`
 NO_MODEL = "(no model)"  # the same of calls that name no model, in budgets of scope `model`
 
 
-class CallSubject(Struct, frozen=True, kw_only=True):
+class CallSubject(Value):
     """Owner of a call. `client`: the first word of the user agent. `run` and `root` are empty for a
     call without conversation, `tenant` for the gateway's own calls: these count on no budget of
     theirs. `labels`: `team` and `owner` of its key, and the tags of its run, as `tag:NAME`."""
@@ -36,14 +37,14 @@ SUBJECTS = {each: each for each in ("run", "key", "tenant", "model", "client")} 
 _BELOW_TENANT = {"run", "tree", "tenant", "day"}  # these do not need its name beside their own
 
 
-class Applied(Struct, frozen=True, kw_only=True):
+class Applied(Value):
     """A budget that applies to a call, and the account that the call counts on."""
 
     budget: BudgetSettings
     wanted: Wanted
 
 
-class BudgetStatus(Struct, frozen=True, kw_only=True):
+class BudgetStatus(Value):
     """Use of an applied budget: its most used metric, and the steps that are reached. `refuses`: it
     has refused a call, so that its stop is reached, and what it asks before. `left`: calls of the
     usual cost that still fit, this one included; None where it never stops or nobody knows. `used`:

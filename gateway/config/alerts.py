@@ -1,11 +1,12 @@
 """Settings of monitoring: alerts and their receivers, labels of metrics, texts in spans."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from gateway.config.values import Secret, above_zero, at_least, http_url
 from gateway.core.plugins import plugins
+from gateway.values import frozen
 
 # Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each.
 RuleName = Literal[
@@ -34,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AlertSink:
     """One receiver; logs, metrics and pages never show its URL, which may hold a secret. `secret`
     signs what a webhook is sent (docs/monitoring.md)."""
@@ -56,7 +57,7 @@ class AlertSink:
             raise ValueError(f"secret: {self.kind} checks no signature; leave it out")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AlertRuleSettings:
     """Thresholds of the rules; null switches a rule off."""
 
@@ -87,7 +88,7 @@ class AlertRuleSettings:
         at_least(self, 1, "min_calls")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AlertSettings:
     """Alerts, their receivers and their pace: none without a sink."""
 
@@ -134,7 +135,7 @@ class AlertSettings:
 _TAG = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ObservabilitySettings:
     """Labels of metrics: tags of runs, and most values of one tag."""
 
@@ -150,7 +151,7 @@ class ObservabilitySettings:
         at_least(self, 1, "metric_tag_values")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OtelSettings:
     """Texts in the spans of model calls, besides numbers and names."""
 

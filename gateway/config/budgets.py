@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Literal
 
 from gateway.config.values import above_zero, at_least, duration
 from gateway.core.trouble import DEFAULT_ACT, ActName
+from gateway.values import frozen
 
 SCOPES = ("run", "tree", "key", "tenant", "day", "team", "owner", "model", "client")
 """What may be counted together, besides `tag:NAME`; `gateway.budgets.rules.SUBJECTS` reads them."""
@@ -24,7 +25,7 @@ _HIGHEST_SHARE = 100.0
 _LONGEST_RATE_S = 3600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetLimits:
     """The most that one subject of a budget may use; None = any amount. `tokens`: input and output
     together; `minutes`: since its first call."""
@@ -48,7 +49,7 @@ class BudgetLimits:
 METRICS = tuple(f.name for f in fields(BudgetLimits))  # the quantities that a budget can limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetMatch:
     """Calls that count: patterns with `*` and `?`; one that is None fits every call. `client`: the
     first word of the user agent (`claude-cli/2.0.1`); `key`: the name of the gateway key."""
@@ -59,7 +60,7 @@ class BudgetMatch:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LadderStep:
     """An action from a share of a budget on: `do`, or the use of the model `cheaper`."""
 
@@ -82,7 +83,7 @@ class LadderStep:
 _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetSpan:
     """Calls that a budget counts together, and for how long. `scope`: one or a list, of which each
     combination is counted. `per`: `day`, `week`, `month` or a time such as `6h`, after which it
@@ -117,7 +118,7 @@ class BudgetSpan:
         return self.window[0].isdigit() and duration("per", self.window) <= _LONGEST_RATE_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetSettings(BudgetSpan):
     """One budget: its limits, and the actions when they are reached. `limits`: at least
     one; the one that is used most decides. `reserve`: `usual` = the output that the model's calls
@@ -148,7 +149,7 @@ class BudgetSettings(BudgetSpan):
         return next((step.at for step in self.ladder if step.do == "stop"), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ControlSettings:
     """Settings of acting on trouble, of stopping and pausing runs, of asking a person about them,
     and of keeping budgets. `ask_wait_s`: for so long a call waits for an answer, less than clients

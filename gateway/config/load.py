@@ -14,7 +14,7 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from gateway.config.settings import (
 )
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Secret, key_path
 from gateway.errors import ConfigError
+from gateway.values import frozen
 from gateway.wire.coerce import as_list, as_mapping
 
 _ROUTER_KEYS = {name: name for name in ("num_retries", "fallbacks", "allowed_fails")}
@@ -200,7 +201,7 @@ def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], se
                 target.setdefault(ours, values[theirs])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigFile:
     """The values of a config file; `lines`: the line of each key path, from 1. `repeated`: faults
     of keys that are set twice, of which YAML would use the last."""

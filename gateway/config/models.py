@@ -1,16 +1,17 @@
 """Settings of the models that the gateway uses itself: embedder, difficulty scorer, reader."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from gateway.config.values import at_least, finite
 from gateway.core.scoring.scorer import DifficultySettings, ScorerName
 from gateway.steering.guidance.lessons import LessonSettings
+from gateway.values import frozen
 
 LITELLM_PREFIX = "litellm/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EmbeddingSettings:
     """The embedder, and the access to a provider's. `embedder`: `static` (built in), `hashing` (no
     model), or `litellm/<model>` for an embedding model of any provider LiteLLM knows. `dimensions`,
@@ -43,7 +44,7 @@ class EmbeddingSettings:
 LEAST_JUDGE_MS = 100  # the shortest useful limit: no model answers faster over a network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JudgeSettings:
     """The model that the scorer `judge` asks, and how long a request waits for it. `model`: a model
     name as a client would request it; its deployment has the key. `deadline_share`: of
@@ -74,7 +75,7 @@ class JudgeSettings:
         return limit_ms / 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScorerSettings:
     """The difficulty scorer, and the model of scorer `judge`."""
 
@@ -89,7 +90,7 @@ class ScorerSettings:
 DAY_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LearningSettings:
     """Limits of lessons, and the switch for giving them to runs."""
 
@@ -118,7 +119,7 @@ class LearningSettings:
         return LessonSettings(trials=self.trials == "on", **same)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReaderSettings:
     """The model that reads language for the gateway, and what it may use."""
 

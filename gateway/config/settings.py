@@ -7,7 +7,7 @@ the environment, wins over the preset's: a file may name every key, as `config.y
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -38,6 +38,7 @@ from gateway.core.steer import SteeringRules
 from gateway.dialects import DIALECTS
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
+from gateway.values import frozen
 
 PresetName = Literal["default", "seeds"]
 
@@ -65,7 +66,7 @@ def fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) ->
 Mode = Literal["on", "shadow", "off"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServerSettings:
     """Address of the gateway and limits of requests; sizes in MiB and KiB, times in seconds.
     `trusted_origins`: a `*` in place of the port or, except for http and https, of the host stands
@@ -119,7 +120,7 @@ else:
 OPENAI_API_BASE = "https://api.openai.com/v1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TimeoutSettings:
     """Time limits of upstream calls, in seconds; 0 = none."""
 
@@ -132,7 +133,7 @@ class TimeoutSettings:
         at_least(self, 0, "connect_s", "first_byte_s", "idle_s", "total_s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UpstreamSettings:
     """The provider that serves every model name without a deployment.
 
@@ -166,7 +167,7 @@ class UpstreamSettings:
         return {name: base for name, base in named.items() if base is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Deployment:
     """One entry of `model_list`: a deployment that serves a requested model name. `dialects`: the
     dialects that the upstream speaks, if not the default (`chat` and `responses` for OpenAI's API,
@@ -203,7 +204,7 @@ _PRICE_KEY = re.compile(r"(input|output|cache)_\w*cost")
 _PRICE = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|None", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RouterSettings:
     """Retries, fallbacks and balancing for failures before the first byte; times in seconds."""
 
@@ -221,7 +222,7 @@ class RouterSettings:
         at_least(self, 0, "max_connections")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoggingSettings:
     """Log lines: level, and JSON for machines or coloured text for a terminal."""
 
@@ -229,7 +230,7 @@ class LoggingSettings:
     format: Literal["auto", "json", "console"] = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KeyRights:
     """Limits of a gateway key, with `*` and `?`: routes below `/v1` (`/chat/*`), and
     models by the names that clients ask for."""
@@ -243,7 +244,7 @@ class KeyRights:
                 raise ValueError(f"routes: {route!r} is not a path below /v1, such as /embeddings")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AuthSettings:
     """Keys that requests must send; without any, none is required on loopback. `rights`: each that
     applies holds. `wrong_keys_per_minute`: beyond it a right key that is short enough to be guessed
@@ -264,7 +265,7 @@ class AuthSettings:
         at_least(self, 0, "stale_s", "wrong_keys_per_minute")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SteeringSettings(ActSettings):
     """Whether requests are steered, how long that may take, and how much memory it may use.
 
@@ -294,7 +295,7 @@ class SteeringSettings(ActSettings):
         at_least(self, 0, "max_transcript_memory_mb", "max_prefix_memory_mb")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Settings:
     """All settings of a gateway."""
 

@@ -1,11 +1,11 @@
 """Settings of the stores; importing this module loads no database library."""
 
 import os
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.config.values import Secret, finite
 from gateway.core.plugins import plugins
+from gateway.values import frozen
 
 IN_MEMORY = ":memory:"
 SPOOL = "-spool"  # suffix of the folder in which records wait for a file
@@ -19,7 +19,7 @@ STORES: dict[str, str] = {
 STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", STORES)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StorageSettings:
     """Database of the runs: its place, durability and retention.
 

@@ -20,12 +20,13 @@ from gateway.core.steer import RunMemory
 from gateway.dialects.base import EarlierHistory
 from gateway.steering.identity import Awaits, Branch, Incoming
 from gateway.steering.transcript.steps import Step
+from gateway.values import Value
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields
 from gateway.wire.prefix_hash import ChainState, PrefixHashes
 
 
-class KeptFold(Struct, frozen=True, kw_only=True):
+class KeptFold(Value):
     """A fold that another gateway has overtaken, and the prefix hash of the messages it has read;
     kept until a request continues them."""
 
@@ -110,7 +111,7 @@ def first_hash(hashes: PrefixHashes) -> bytes:
     return hashes.candidates[-1][1] if hashes.candidates else b""
 
 
-class StoredResponse(Struct, frozen=True, kw_only=True):
+class StoredResponse(Value):
     """One answer, with the history and the run as they were when it was given. `chain`: the hash
     state after the request, `after`: after the reply too. A reply that is not `storable` is empty
     after a restart."""
@@ -185,7 +186,7 @@ class History(Struct, kw_only=True):
         return True
 
 
-class Workload(Struct, frozen=True, kw_only=True):
+class Workload(Value):
     """The kind of work that one client asks of one model with one set of tools, for one tenant."""
 
     tenant: str
@@ -194,7 +195,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     key: str
 
 
-class RoutedCall(Struct, frozen=True, kw_only=True):
+class RoutedCall(Value):
     """The latest call and the model it was routed to; a retry of it goes to the same model."""
 
     prefix_hash: bytes
@@ -202,7 +203,7 @@ class RoutedCall(Struct, frozen=True, kw_only=True):
     model: str
 
 
-class RunStart(Struct, frozen=True, kw_only=True, array_like=True):
+class RunStart(Value, array_like=True):
     """A replacement for the part of the transcript that a compaction removed. `offset`: messages at
     the front of the new history whose steps are in `snapshot` already. `logged_in`: the
     conversation whose run log has those steps; "" at the start of a run."""

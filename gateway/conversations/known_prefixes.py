@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from gateway.conversations.conversation import Conversation
 from gateway.tasks import off_loop
+from gateway.values import Value
 from gateway.wire.body_prefix import BodyPrefix
 
 # Requests of one agent share their first bytes (model, system prompt): their number is limited.
@@ -297,7 +298,7 @@ class GrowingBodies:
         self._owners[owner] = [*self._owners.get(owner, ()), body][-_MOST_BODIES:]
 
 
-class Growth(Struct, frozen=True, kw_only=True):
+class Growth(Value):
     """A body's list of messages: its length, its digest, and the conversation it continues."""
 
     size: int

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.conversations.apply_reply import echoed_items
@@ -48,6 +47,7 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import HAND_OVER
 from gateway.text.secrets import mask_repeated
+from gateway.values import Value
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
@@ -59,7 +59,7 @@ client writes as many. Each takes some 2 us."""
 _ROLES = (*SYSTEM_ROLES, "user")
 
 
-class Cost(Struct, frozen=True, kw_only=True):
+class Cost(Value):
     """US dollars for one call; None where the model has no price or its usage is unknown."""
 
     usd: float | None
@@ -69,7 +69,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     """Whether the price is that of a relative, because no list has the model."""
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class Recorded(Value):
     """The answer to a call, with its cost, and the rules that it is recorded under. `choices`: the
     replies in `completion` (`replies_in`). `answered`: False for a call whose answer is still being
     made. `masks_secrets`: texts are stored without what looks like a secret."""

@@ -11,7 +11,6 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -57,6 +56,7 @@ from gateway.steering.identity.branch import split_ending
 from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.tasks import OwnTime, off_loop
+from gateway.values import frozen
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
 from gateway.wire.refusal import Kind
@@ -107,7 +107,7 @@ class StepHistory(Protocol):
     ) -> Sequence[Step]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelTraits:
     """Properties of the models that may be asked. `target_of`: how guidance may be placed in a
     request to a model. `refusal`: why a model cannot serve a request; None when it can."""

@@ -24,6 +24,7 @@ from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import PromptMessage, StepRow
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
+from gateway.values import Value
 from gateway.wire.refusal import Refusal
 
 _TAG_PREFIX = "x-gateway-tag-"
@@ -36,7 +37,7 @@ _GUIDANCE_HEADER = b"x-gateway-guidance"
 ActOfPerson = tuple[StepPlace, Intervention]
 
 
-class ControlHeaders(Struct, frozen=True, kw_only=True):
+class ControlHeaders(Value):
     """The request headers that control the gateway itself. `experiment` and `arm`: of a
     conversation that takes part in an experiment, with its `unit`."""
 

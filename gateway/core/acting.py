@@ -1,15 +1,13 @@
 """Signals that decide about a call, and the state by which its model is chosen."""
 
-from dataclasses import dataclass
 from typing import Literal
-
-from msgspec import Struct
 
 from gateway.core.fsm import HARD_STATES, FSMState
 from gateway.core.monitors import Readings
+from gateway.values import Value, frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ActSettings:
     """Settings of the section `steering` that decide about a call. Raises ValueError: a value out
     of range."""
@@ -25,7 +23,7 @@ class ActSettings:
             raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
 
 
-class ActionSignal(Struct, frozen=True, kw_only=True):
+class ActionSignal(Value):
     """The state and readings that decide about the actions on a call: the run's own, or random ones
     in the control arm of an experiment."""
 

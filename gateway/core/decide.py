@@ -4,7 +4,6 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.guidance_settings import InjectionSettings
@@ -27,12 +26,13 @@ from gateway.core.render import (
     model_family,
     pattern_text,
 )
+from gateway.values import Value
 
 STANDING = "standing"  # source of a rule that is given at the start of a run
 Found = Mapping[Tier, Sequence[PatternMatch]]  # no entry for a tier whose look-up failed
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class Item(Value):
     """One text of a block of guidance."""
 
     text: str  # as rendered for the routed model's family
@@ -51,7 +51,7 @@ class Item(Struct, frozen=True, kw_only=True):
         return f"{self.tier.value}:{self.match.pattern.pattern_id}"
 
 
-class LessonDecision(Struct, frozen=True, kw_only=True):
+class LessonDecision(Value):
     """One lesson that fitted a call, and whether it was given."""
 
     pattern: Pattern  # the lesson
@@ -61,7 +61,7 @@ class LessonDecision(Struct, frozen=True, kw_only=True):
     key: str  # of the failure that it fitted
 
 
-class Decided(Struct, frozen=True, kw_only=True):
+class Decided(Value):
     """The guidance of one call, and the run's bookkeeping after it."""
 
     step: int  # newest scored step; FIRST_CALL before there is one

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from gateway.values import Value
 
 Message = Mapping[str, Any]
 MessageRole = Literal["system", "developer", "user"]
 
 
-class SystemAppend(Struct, frozen=True, kw_only=True):
+class SystemAppend(Value):
     """Append texts as separate blocks to the content of one message. Text content grows by a blank
     line and the text for each; a list of parts by one text part each; content that is absent,
     null or empty becomes the texts."""
@@ -21,13 +21,13 @@ class SystemAppend(Struct, frozen=True, kw_only=True):
     breakpoint: Mapping[str, str] | None = None
 
 
-class InsertSystem(Struct, frozen=True, kw_only=True):
+class InsertSystem(Value):
     """Put a system message before the client's first message."""
 
     texts: tuple[str, ...]  # in their order, with blank lines between
 
 
-class InsertMessage(Struct, frozen=True, kw_only=True):
+class InsertMessage(Value):
     """Put a new message between the client's."""
 
     position: int  # index of the client's message before which it stands; their count = at the end
@@ -35,7 +35,7 @@ class InsertMessage(Struct, frozen=True, kw_only=True):
     text: str  # the whole content
 
 
-class AppendToResult(Struct, frozen=True, kw_only=True):
+class AppendToResult(Value):
     """Append texts to a message of the user or with results of tools, as `SystemAppend` does."""
 
     index: int  # of the message in the request, from 0

@@ -27,10 +27,11 @@ from gateway.core.scoring.scorer import (
 )
 from gateway.steering.transcript.content import asks_user, read_content
 from gateway.steering.transcript.steps import Change, Draft, Step, StepReader
+from gateway.values import Value
 from gateway.wire.echo import OWN_ANSWER
 
 
-class StepOutcome(Struct, frozen=True, kw_only=True):
+class StepOutcome(Value):
     """The result of scoring one step."""
 
     run: int  # number of the run in its conversation, from 0
@@ -56,7 +57,7 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
 QUIET_STEPS = 3  # steps without an alarm that end it
 
 
-class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
+class RunSnapshot(Value, array_like=True):
     """The part of a run's state that is stored and survives a compacted transcript."""
 
     run: int = 0  # number of the run in its conversation, from 0

@@ -5,8 +5,9 @@ Rules are rows `(from, guard, to)`, tried in order; the state stays when no guar
 import enum
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from gateway.values import frozen
 
 SkipExit = Literal["hold", "demote", "absorb"]
 SKIP_EXITS: tuple[str, ...] = ("hold", "demote", "absorb")
@@ -38,7 +39,7 @@ FSM_THRESHOLDS = (
 HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FSMSettings:
     """Thresholds and windows of the state machine.
 

@@ -1,8 +1,10 @@
 """Settings of guidance: what is looked up, how often anything is injected, and where it goes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from gateway.values import frozen
 
 STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 
@@ -15,7 +17,7 @@ Placement = Literal["auto", "system", "tail"]
 Lifetime = Literal["run", "call"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EtraceSettings:
     """Look-ups per tier of patterns. Source of the defaults: reference section 6.1."""
 
@@ -52,7 +54,7 @@ class EtraceSettings:
         _one_of(self, "e3_when", ("tools", "always"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InjectionSettings:
     """Injections in addition to patterns, the places of all injections, and their lifetime."""
 
@@ -92,7 +94,7 @@ class InjectionSettings:
         return known.get(state, known["NORMAL"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gates:
     """Cosine similarity that a pattern of each searched tier needs for an injection."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from gateway.core.fsm import FSMState
@@ -15,6 +15,7 @@ from gateway.core.monitors import Readings
 from gateway.steering.guidance.situation import Situation, read_situation, restored_edit
 from gateway.steering.transcript.steps import Step
 from gateway.steering.word_lists import word_list
+from gateway.values import Value
 
 SCHEMA_VERSION = 1
 FIRST_CALL = -1  # the step of a run's first call, which comes before any step is scored
@@ -25,7 +26,7 @@ _EARLIER_RUN = FIRST_CALL - 1  # the step of what an earlier run of the conversa
 Place = Literal["system", "message", "result"]
 
 
-class Injection(Struct, frozen=True, kw_only=True, array_like=True):
+class Injection(Value, array_like=True):
     """One block that was put into a request, kept to be sent again."""
 
     step: int  # newest scored step when it was decided; FIRST_CALL before there is one
@@ -36,7 +37,7 @@ class Injection(Struct, frozen=True, kw_only=True, array_like=True):
     text: str  # the bytes that were sent; repeated unchanged for the provider's prompt cache
 
 
-class GuidanceState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GuidanceState(Value, omit_defaults=True):
     """Bookkeeping of one run."""
 
     fired_step: int | None = None  # newest step on which a monitor fired; None = never
@@ -127,7 +128,7 @@ def from_json(record: Mapping[str, Any]) -> GuidanceState:
         raise ValueError(f"guidance state: {error}") from None
 
 
-class Moment(Struct, frozen=True, kw_only=True):
+class Moment(Value):
     """The situation of a run when a call is decided."""
 
     step: int | None  # index of the newest scored step; None on the first call

@@ -19,8 +19,10 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
+
+from gateway.values import Value
 
 
 class Status(enum.StrEnum):
@@ -53,7 +55,7 @@ class Trust(enum.StrEnum):
         return self in (Trust.OPERATOR, Trust.TEMPLATE)
 
 
-class Lesson(Struct, frozen=True, kw_only=True):
+class Lesson(Value):
     """Data that makes a pattern a lesson."""
 
     key: str  # of the failure that it answers, see `evidence.failure_keys`
@@ -85,7 +87,7 @@ class Tier(enum.StrEnum):
     E3 = "e3"
 
 
-class Pattern(Struct, frozen=True, kw_only=True):
+class Pattern(Value):
     """One stored piece of learned guidance. Raises: ValueError, with the field's name in front, for
     anything that cannot be stored."""
 
@@ -119,7 +121,7 @@ class Pattern(Struct, frozen=True, kw_only=True):
             raise ValueError("fields: no text that could be shown to a model")
 
 
-class PatternContent(Struct, frozen=True, kw_only=True):
+class PatternContent(Value):
     """The texts of a payload by their meaning, whatever its shape; "" = absent."""
 
     situation: str = ""  # when the advice applies
@@ -131,7 +133,7 @@ class PatternContent(Struct, frozen=True, kw_only=True):
     example: str = ""  # of a run in which the advice worked
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class Query(Value):
     """One look-up among the patterns of one tier."""
 
     tier: Tier  # patterns of this tier only
@@ -160,14 +162,14 @@ class Query(Struct, frozen=True, kw_only=True):
         return -1.0 if self.cause else self.floor
 
 
-class PatternMatch(Struct, frozen=True, kw_only=True):
+class PatternMatch(Value):
     """A pattern that a look-up found."""
 
     pattern: Pattern  # as it is stored
     similarity: float  # cosine; 1.0 for e3 patterns, which are listed
 
 
-class ETrace(Struct, frozen=True, kw_only=True):
+class ETrace(Value):
     """A pattern that was retrieved for a step, as the run's record holds it."""
 
     tier: str  # e1, e2 or e3

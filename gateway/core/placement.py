@@ -11,7 +11,6 @@ Text is added only to messages of a kind and form that is known to take it."""
 from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.decide import STANDING, Decided, Item
@@ -30,6 +29,7 @@ from gateway.core.pattern import Tier
 from gateway.core.render import ADVISORY, frame
 from gateway.core.target import GuidanceTarget, system_marker
 from gateway.steering.transcript.content import FRAME_OPEN
+from gateway.values import Value
 
 Messages = Sequence[Message]
 _SYSTEM_ROLES = ("system", "developer")
@@ -45,7 +45,7 @@ _RESULT_ITEMS = frozenset(
 )
 
 
-class Placed(Struct, frozen=True, kw_only=True):
+class Placed(Value):
     """The edits of one request, and the run's bookkeeping after it."""
 
     edits: tuple[Edit, ...]  # in the order of their positions in the request

@@ -2,7 +2,6 @@
 
 All pure: the same values give the same guidance, and no step is decided twice."""
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.fsm import FSMState
@@ -12,12 +11,13 @@ from gateway.core.monitors import Readings
 from gateway.core.pattern import Query, Tier
 from gateway.core.texts import MonitorText, brings_news, due_text, skip_directive
 from gateway.steering.transcript.steps import recent_text
+from gateway.values import Value
 
 CHARS_PER_TOKEN = 4  # rough size of a token of English text; most are longer
 RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: FAST's window
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Value):
     """The guidance to find for one call."""
 
     step: int  # newest scored step; FIRST_CALL before there is one

@@ -5,18 +5,19 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from gateway.core.fsm import FSMSettings
 from gateway.core.monitors import MonitorSettings
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.steering.identity.sources import RUN_BOUNDARIES
+from gateway.values import frozen
 
 RunBoundary = Literal["settled_answer", "final_answer", "never"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Policy:
     """The settings that the decisions depend on; an equal policy gives equal decisions in a replay.
     Raises ValueError: unknown run boundary."""

@@ -1,12 +1,10 @@
 """Routing by difficulty state, among the models that can serve the request."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
-from msgspec import Struct
-
 from gateway.core.fsm import FSMState
+from gateway.values import Value, frozen
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 _NORMAL_RANK = 1
@@ -16,7 +14,7 @@ PolicyName = Literal["states", "learned"]
 Serves = Callable[[str], str | None]  # model name -> why it cannot serve the request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoutingSettings:
     """Settings that choose the model, keep a run on it, and give it another one at once."""
 
@@ -48,7 +46,7 @@ class RoutingSettings:
             raise ValueError("refresh_s: must be above 0, and finite")
 
 
-class Routes(Struct, frozen=True, kw_only=True):
+class Routes(Value):
     """The models of the states. A state without an entry keeps the requested model. Raises
     ValueError: a key is not a routed state, or a model name is empty."""
 
@@ -71,7 +69,7 @@ class Routes(Struct, frozen=True, kw_only=True):
         return self.by_model.get(requested, self.by_state)
 
 
-class ModelPin(Struct, frozen=True, kw_only=True, array_like=True):
+class ModelPin(Value, array_like=True):
     """The model a run is on."""
 
     model: str  # as it is asked upstream
@@ -79,7 +77,7 @@ class ModelPin(Struct, frozen=True, kw_only=True, array_like=True):
     since_step: int  # scored steps of the run when it was selected
 
 
-class RoutedModel(Struct, frozen=True, kw_only=True):
+class RoutedModel(Value):
     """The model to request."""
 
     model: str  # as it is asked upstream

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from gateway.core import placement
@@ -48,11 +48,12 @@ from gateway.steering.routing_policy import (
     candidates,
 )
 from gateway.steering.transcript.steps import Step
+from gateway.values import Value
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
 
 
-class SteeringRules(Struct, frozen=True, kw_only=True):
+class SteeringRules(Value):
     """The settings that decide about a call."""
 
     policy: Policy = field(default_factory=Policy)  # what scores a step and fires a monitor
@@ -68,7 +69,7 @@ class SteeringRules(Struct, frozen=True, kw_only=True):
     lessons: LessonSettings = field(default_factory=LessonSettings)  # limits of what was learned
 
 
-class RunMemory(Struct, frozen=True, kw_only=True):
+class RunMemory(Value):
     """The part of a run's state that cannot be derived from its transcript."""
 
     guidance: GuidanceState = field(default_factory=GuidanceState)  # what was injected and when
@@ -95,7 +96,7 @@ class RunMemory(Struct, frozen=True, kw_only=True):
         )
 
 
-class RunPosition(Struct, frozen=True, kw_only=True):
+class RunPosition(Value):
     """The state of a run at the time of a decision."""
 
     run: int  # number of the run in its conversation, from 0
@@ -123,7 +124,7 @@ class RunPosition(Struct, frozen=True, kw_only=True):
         )
 
 
-class Advice(Struct, frozen=True, kw_only=True):
+class Advice(Value):
     """Wishes of the budgets that a call counts on."""
 
     wrap_up: str = ""  # reason to ask for a hand-over; "" for none
@@ -133,7 +134,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 NO_ADVICE = Advice()
 
 
-class CallFacts(Struct, frozen=True, kw_only=True):
+class CallFacts(Value):
     """The facts about the call that a decision depends on."""
 
     requested: str  # the model that the client named
@@ -152,7 +153,7 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 """Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
 
 
-class Proposal(Struct, frozen=True, kw_only=True):
+class Proposal(Value):
     """The model to request, and the look-ups that the decision on guidance needs."""
 
     signals: ActionSignals  # the run's, or those drawn for the control arm
@@ -165,7 +166,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()  # what was decided and why, for the record
 
 
-class Decision(Struct, frozen=True, kw_only=True):
+class Decision(Value):
     """The actions on a call."""
 
     proposal: Proposal  # the model, and what was looked up

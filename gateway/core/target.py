@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from gateway.core.edits import Message
 from gateway.core.guidance_state import Place
+from gateway.values import Value
 
 MAX_BREAKPOINTS = 4  # per request. Source: Anthropic's API reference, prompt caching
 
 
-class GuidanceTarget(Struct, frozen=True, kw_only=True):
+class GuidanceTarget(Value):
     """The model endpoint a request goes to. With late system messages and breakpoints, a late
     system message is placed alone after a user message, and before an assistant message or at
     the end. Source: Anthropic's documentation, "Mid-conversation system messages"."""

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from importlib import resources
 from types import MappingProxyType
 
-from msgspec import Struct
-
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.core.monitors.table import TABLE
 from gateway.core.render import sanitise
 from gateway.steering.guidance.situation import Situation, read_doubt
+from gateway.values import Value
 
 MAX_EVIDENCE_CHARS = 300
 
@@ -74,7 +73,7 @@ _SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "
 KNOWN_STEPS = 3
 
 
-class MonitorText(Struct, frozen=True, kw_only=True):
+class MonitorText(Value):
     """A monitor text that is due."""
 
     text: str  # with the evidence of the reading filled in

@@ -6,11 +6,11 @@ the second strike: then the strongest act follows that `control.on_trouble` allo
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.monitors import Alarm
 from gateway.core.plan import RECOVERED_STEPS
+from gateway.values import Value
 
 ActName = Literal["tell", "advise", "route", "ask", "hand_over", "end"]
 DEFAULT_ACT: ActName = "route"
@@ -18,7 +18,7 @@ HELD: tuple[ActName, ...] = ("ask", "end")
 """Acts after which the call waits or is refused."""
 
 
-class Act(Struct, frozen=True, kw_only=True):
+class Act(Value):
     """The act on the second strikes at one step."""
 
     name: ActName | Literal[""] = ""  # "" when nothing is done
@@ -44,7 +44,7 @@ class Act(Struct, frozen=True, kw_only=True):
         return (f"trouble: {self.name}: {self.summary}",) if self.name else ()
 
 
-class Trouble(Struct, frozen=True, kw_only=True):
+class Trouble(Value):
     """The trouble that a run remembers."""
 
     # step of the first text about an entry of the ledger, by the entry's key

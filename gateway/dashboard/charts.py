@@ -1,7 +1,6 @@
 """Drawings as SVG: a run by step, shares, sparklines, intervals, and charts over time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from markupsafe import Markup
@@ -13,6 +12,7 @@ from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.usage import UsagePoint
 from gateway.text import formatting, svg
 from gateway.text.sanitize import one_line
+from gateway.values import frozen
 
 DIFFICULTY_PX = 190
 COMPOSITE_PX = 60
@@ -23,7 +23,7 @@ _MODEL_COLOURS = 6
 _TICKS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunChart:
     """A run's steps in order, each in a slot of equal width."""
 
@@ -310,7 +310,7 @@ TIME_PX = 96
 _MARGIN = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TimeSeries:
     """Points by name and start; `starts` are all buckets that are shown, in order."""
 

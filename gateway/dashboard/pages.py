@@ -27,6 +27,7 @@ from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.base import header
+from gateway.values import frozen
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -119,7 +120,7 @@ class Visit:
         return f"?{urlencode(left)}" if left else "?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Page:
     """A response: a template and its values, a redirect, or bytes."""
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
-from msgspec import Struct
-
 from gateway.core.edits import Edit, Message
 from gateway.core.target import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.identity.branch import asks_for_summary, split_ending
+from gateway.values import Value
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.echo import EchoFilter
@@ -34,7 +33,7 @@ ANSWER_ID = "gateway.answer"
 """Key in a view: the id under which the upstream stores the answer, for a later request."""
 
 
-class StreamRead(Struct, frozen=True, kw_only=True):
+class StreamRead(Value):
     """Content of a complete event stream."""
 
     completion: ChatView | None = None  # None when there is no complete reply
@@ -52,7 +51,7 @@ class StreamRead(Struct, frozen=True, kw_only=True):
         return self.completion is not None or self.failure is not None
 
 
-class LiteLLMCall(Struct, frozen=True, kw_only=True):
+class LiteLLMCall(Value):
     """LiteLLM's call on behalf of a dialect that the upstream does not speak."""
 
     function: Literal["acompletion", "aresponses", "anthropic_messages", "agenerate_content"]
@@ -63,7 +62,7 @@ class LiteLLMCall(Struct, frozen=True, kw_only=True):
     """Fields that refer to a history which the upstream stores: refused, as LiteLLM has none."""
 
 
-class Addressed(Struct, frozen=True, kw_only=True):
+class Addressed(Value):
     """The model and the kind of answer that a path names, where in other APIs the body does.
     `before`, `named` and `after`: the path up to the model's name, the name and the rest, as the
     client sent them; `elsewhere`: what is before it at a deployment's host, where that differs."""
@@ -411,7 +410,7 @@ _GONE: dict[str, Any] = {"role": "developer"}
 """Replaces a message that is not available: a developer message without text or digest."""
 
 
-class EarlierHistory(Struct, frozen=True, kw_only=True):
+class EarlierHistory(Value):
     """The history before a request: `chain` after the request answered last, and that `reply`."""
 
     chain: ChainState

@@ -4,16 +4,16 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.steering.evidence.failure_keys import CallReading, read_action
 from gateway.steering.transcript.steps import Action, Step
+from gateway.values import frozen
 
 WINDOW_CALLS = 6  # calls after a failure among which its fix is looked for. Source: `learning.md`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadCallOfRun:
     """One call of a run, read; `step` is its step's index."""
 

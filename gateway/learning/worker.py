@@ -27,6 +27,7 @@ from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.sql.learning import LearningStore
 from gateway.tasks import off_loop
+from gateway.values import frozen
 
 MOST_PER_LOOK = 8  # runs read at one look: requests share the interpreter with this
 MOST_WAITING = 10_000  # runs that wait to be read; those without a call for longest are given up
@@ -257,7 +258,7 @@ class Learner:
         return await self.store.lessons(wanted, limit=MOST_REVIEWED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Learning:
     """The lessons that runs may be given, and what reads runs: None where no content is stored, so
     that there is nothing to read."""

@@ -9,7 +9,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -31,6 +31,7 @@ from gateway.offline.recordings import Recording, scored_steps
 from gateway.steering.experiments import RandomArm
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.transcript.steps import count_steps
+from gateway.values import frozen
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import tool_names
 from gateway.wire.usage import token_usage
@@ -48,7 +49,7 @@ _STAND_IN = "replay-"
 _FIRST_CALL = RunPosition(run=0, step=0, state=FSMState.INIT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Price:
     """USD per million tokens."""
 
@@ -56,7 +57,7 @@ class Price:
     output: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LookUps:
     """Answers to a replay's look-ups, and the similarity that an injection needs there. `lessons`:
     those that fit failures; nothing where no lessons are known."""
@@ -66,7 +67,7 @@ class LookUps:
     lessons: Callable[[LessonQuery], Sequence[LessonMatch]] = lambda query: ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplayPolicy:
     """Everything that decides a replay, and prices per model. `arm`: the control arm, for
     recordings to be steered as its units; None = as `on`. `models`: the settings that say what
@@ -406,7 +407,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[s
     return changes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Replayed:
     """One run's replay, as far as it was asked for. `line`: the run as a JSON line; `played`,
     `other`: under the policy and the one compared with, without evidence texts; `changes`: where

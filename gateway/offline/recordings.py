@@ -9,7 +9,7 @@ import json
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -19,13 +19,14 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
+from gateway.values import frozen
 from gateway.wire.coerce import as_bool, as_int, as_list, as_mapping, as_number, as_text
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
 STDIN = Path("-")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunLabel:
     """Origin and outcome of a recorded run; `success` is None when its outcome is unknown. `group`
     names what must stay on one side of a split; `mistake_step` is the step an annotator blamed."""
@@ -48,7 +49,7 @@ class RunLabel:
         return self.source, self.model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recording:
     """One run as it was recorded; exactly one of `messages` and `steps` is not None. `request`:
     what else the agent's requests held, such as `tools`. `compactions`: indices of the messages

@@ -1,7 +1,6 @@
 """`gateway replay`: recorded runs through the same core, offline and in parallel; two policies
 compared."""
 
-import dataclasses
 import multiprocessing
 import os
 import sys
@@ -30,6 +29,7 @@ from gateway.offline.playback import (
 )
 from gateway.steering.experiments import RandomArm
 from gateway.text.formatting import progress_bar
+from gateway.values import frozen
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
@@ -39,7 +39,7 @@ Line = tuple[str, str]  # the place of a recording, and its text
 Answers = Callable[[ReplayPolicy], AbstractContextManager[LookUps]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Work:
     """Work to do with each recording; sent to worker processes. `lines` asks for JSON lines, `runs`
     for the replays themselves. `answers`: opens what answers look-ups under a policy, in place of

@@ -9,11 +9,12 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.values import frozen
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@frozen
 class RunningGateway:
     """One gateway: `url` without `/v1`; `database`: its file, empty when it has none. `key`: the
     one with which it is controlled; empty if the operator has set one, or it is hidden."""

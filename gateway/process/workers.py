@@ -15,13 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from gateway.errors import ConfigError
 from gateway.observability.logging import get_logger
 from gateway.process import collect_less_often
+from gateway.values import frozen
 
 NOT_STARTED = 3  # exit status of a worker that could not start, or lost records; its log says why
 _RESTART_S = 1.0  # before a worker is started again: one that cannot start must not use up a core
@@ -29,7 +29,7 @@ _CLOSE_S = 5.0  # beyond the drain: to write what waits for the store
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Place:
     """One worker among several. `directory`: where each has a socket on which it tells the others
     its metrics. `instance`: the random id of them all, by which a request to the gateway itself is

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from msgspec import Struct
-
 from gateway.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
 from gateway.steering.transcript.steps import Action
 from gateway.text.secrets import mask_secrets
+from gateway.values import Value
 
 MOST_TYPED = 2000  # characters of a message that are shown
 MOST_BEFORE = 600  # of the end of what the agent said and called
@@ -101,7 +100,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.replace("\u2019", "'").split())
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class Question(Value):
     """One question to a model."""
 
     name: str

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
-from msgspec import Struct
-
 from gateway.config.models import DAY_S, ReaderSettings
 from gateway.learning.verdicts import Verdicts, opening_words
 from gateway.observability.logging import get_logger
@@ -35,6 +33,7 @@ from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.sql.learning import LearningStore
+from gateway.values import Value
 
 JOBS = "read"
 ANSWERS = "answer"
@@ -56,7 +55,7 @@ verdict usable: `python -m lab reader --model NAME` measures a model on labelled
 _log = get_logger("gateway.reader")
 
 
-class Thing(Struct, frozen=True, kw_only=True):
+class Thing(Value):
     """One thing to ask about a run, with the data that the model is shown. `step`: the one that it
     is about; what was `typed` at step 0 answers the run before in its conversation."""
 

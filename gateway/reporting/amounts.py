@@ -3,12 +3,12 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.reporting.rates import Z
+from gateway.values import frozen
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.intp]
@@ -29,7 +29,7 @@ _MOST_CELLS = 16_000
 _FEWEST_UNITS = 5  # with fewer units, resampling them does not show their spread
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Amount:
     """Spending of one arm's runs: number of known ones, winsorised mean, median."""
 
@@ -38,7 +38,7 @@ class Amount:
     median: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ratio:
     """One arm's amount over another's, with its 95 % interval; below 1 is less."""
 
@@ -47,7 +47,7 @@ class Ratio:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AmountRatio:
     """The ratios of two arms' winsorised means and medians; None where no ratio can be computed."""
 

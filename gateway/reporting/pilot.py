@@ -3,7 +3,7 @@ both arms are treated alike: only units with an act are compared, each by its fi
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from secrets import token_hex
 from typing import Any
@@ -19,6 +19,7 @@ from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.stores.records import OWN_MODE
 from gateway.stores.totals import ExperimentRun
 from gateway.text import formatting
+from gateway.values import frozen
 
 STEER_FROM = 20.0
 WATCH_FROM = 10.0
@@ -44,7 +45,7 @@ Drawn = Sequence[tuple[bool, bool | None]]
 Range = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verdict:
     """`steer`, `watch`: the highest e-values, after `units`. `words`: with a forecast."""
 
@@ -55,7 +56,7 @@ class Verdict:
     units: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Acted:
     """Units whose first act was `action`, all for an empty one, by arm; `fails`: p, the failures
     among those only watched; `net`: the change of success; `region`: 95 % for r (`recovered`), d
@@ -69,7 +70,7 @@ class Acted:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PilotReport:
     """`runs` in the pilot, `judged` of them with an outcome; `parts`: all units with an act, then
     those by action; `results`: of their runs; `notes`: reasons for doubt."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import NormalDist
 
 from gateway.steering.experiments import ARMS
+from gateway.values import frozen
 
 Z = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval in standard deviations
 
@@ -17,7 +18,7 @@ SUSPICIOUS_P = 0.001
 _MOST_SHARE = 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rate:
     """`successes` of `trials`, as a share in [0, 1] with its 95 % interval (Wilson)."""
 
@@ -28,7 +29,7 @@ class Rate:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Difference:
     """Difference of one rate from another, in [-1, 1], with its 95 % interval. `design_effect`: how
     much runs of one unit resemble each other; 1 = all independent."""
@@ -39,7 +40,7 @@ class Difference:
     design_effect: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SampleRatio:
     """Test that the arms have their shares of the units; `suspicious`: p below 0.001. `chi_square`
     is None when an arm has units but no share."""

@@ -4,19 +4,17 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct
-
 from gateway.reporting.amounts import Amount, AmountRatio, Ratio
 from gateway.reporting.rates import Difference, Rate, SampleRatio
 from gateway.stores.totals import ExperimentRun
+from gateway.values import Value, frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Caveat:
     """A reason for doubt: a code for programs, a sentence for people."""
 
@@ -24,7 +22,7 @@ class Caveat:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Arm:
     """One arm's runs. `unfinished`: runs without an outcome; `success` is over the others.
     `unpriced`: runs with a call of unknown price, which `cost_usd` leaves out. `estimated_...`: the
@@ -52,7 +50,7 @@ class Arm:
     injections: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Comparison:
     """One arm against its baseline. Ratios below 1 are less; None: cannot be computed. `others`: of
     `duration_s` and of `interventions`."""
@@ -67,7 +65,7 @@ class Comparison:
     others: Mapping[str, AmountRatio | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StratumArm:
     """One arm's runs within a stratum; `estimated_usd`: the estimated part of their cost."""
 
@@ -78,7 +76,7 @@ class StratumArm:
     estimated_usd: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stratum:
     """Similar runs; `differences` of success against the baseline by arm."""
 
@@ -87,7 +85,7 @@ class Stratum:
     differences: Mapping[str, Difference]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExperimentReport:
     """The results of an experiment, and the reasons to doubt them. `baseline`: off if there is such
     an arm, else shadow, else random, else None. `comparisons`: every other arm with the baseline,
@@ -239,7 +237,7 @@ _LEAST_CHANGE = 0.25
 _MARGIN = 1.08
 
 
-class Effect(Struct, frozen=True, kw_only=True):
+class Effect(Value):
     """One line: an estimate and its 95 % interval on the scale `bounds`. `kind`: points (a
     difference of shares) or ratio. `none`: the value that means no effect."""
 

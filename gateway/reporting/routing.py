@@ -6,12 +6,13 @@ policies that were not followed, as far as exploration gave them a share."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gateway.backends import Stores
 from gateway.stores.learning import DecidedRun, WorkloadRate
 from gateway.tasks import off_loop
+from gateway.values import frozen
 
 Z = 1.96  # standard errors in a 95 % interval
 FOLLOWED = "learned"
@@ -19,7 +20,7 @@ BY_STATE = "states"
 Weight = Callable[[DecidedRun], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PolicyValue:
     """Expected results of runs under one policy. `runs` of the log that speak for it, and how many
     equally weighted ones that is, `effective`. `success` with its 95 % interval, in [0, 1];
@@ -36,7 +37,7 @@ class PolicyValue:
     over_states: tuple[float, float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoutingReport:
     """Outcomes by workload, those that changed last first, and the value of each policy; `decided`:
     runs that the learned policy decided; `published`: digest of the policy that the gateway follows

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from gateway.core.pattern import ETrace, Tier
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
+from gateway.values import Value
 
 
-class StepLogEntry(Struct, frozen=True, kw_only=True):
+class StepLogEntry(Value):
     """One step in short; step 0 is the run's first call."""
 
     step: int
@@ -20,7 +20,7 @@ class StepLogEntry(Struct, frozen=True, kw_only=True):
     monitors_fired: tuple[str, ...] = ()
 
 
-class StepAssessment(Struct, frozen=True, kw_only=True):
+class StepAssessment(Value):
     """The findings at a step. `e1_match`: the most similar pattern of tier e1 that cleared its
     gate; `e2_matches`: those of e2 and e3 that did, the most similar first."""
 

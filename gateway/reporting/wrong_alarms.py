@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.backends import Stores
@@ -18,6 +17,7 @@ from gateway.stores.budgets import Control, alarm_subject
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql.changes import Change
+from gateway.values import Value
 
 KIND = "alarm"  # of what was said about alarms, in the audit log
 _MOST_SAID = 10_000
@@ -25,7 +25,7 @@ _WRONG = "wrong"
 _RIGHT = "right"
 
 
-class AlarmsOfStep(Struct, frozen=True, kw_only=True):
+class AlarmsOfStep(Value):
     """The alarms of one step of a run. `monitors`: who raised them, never empty."""
 
     run_id: str

@@ -6,16 +6,16 @@ In the control arm `random`, chance decides on which steps to act; the means and
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.acting import ActionSignal
 from gateway.core.fsm import HARD_STATES, FSMState, refuse_outside_unit
 from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.steering.identity.ids import draw
+from gateway.values import Value, frozen
 
 MODES = ("on", "shadow", "off")
 """Treatments of a request: steered; decided about, but sent unchanged; only observed."""
@@ -23,7 +23,7 @@ ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExperimentSettings:
     """The running experiment. Raises ValueError: unknown arm, no share above 0, or a share out of
     range."""
@@ -60,7 +60,7 @@ def assign(settings: ExperimentSettings, unit: str) -> str:
     return pick([(arm, settings.arms.get(arm, 0.0)) for arm in ARMS], draw(settings.id, unit))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModeOfRuns:
     """A mode that an operator gave to some runs. Empty fields match any run."""
 
@@ -81,7 +81,7 @@ class ModeOfRuns:
         return named and self.tenant in ("", tenant) and self.project in ("", project)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pilot:
     """A comparison of `on` and `shadow` by a fair coin per unit, declared in the store."""
 
@@ -127,7 +127,7 @@ def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
     return draw(experiment, f"{unit}#{step}") < share
 
 
-class ActionSignals(Struct, frozen=True, kw_only=True):
+class ActionSignals(Value):
     """The signals that decide about one call."""
 
     routing: ActionSignal  # decides about the model
@@ -135,7 +135,7 @@ class ActionSignals(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()  # what was drawn, for the record; empty outside the control arm
 
 
-class RandomArm(Struct, frozen=True, kw_only=True):
+class RandomArm(Value):
     """The control arm for one unit: random draws in place of the run's signals. The same unit and
     step get the same draw after a restart and on every replica. Routing and guidance use the
     same draw, so that the rarer one acts only on steps on which the other acts too."""

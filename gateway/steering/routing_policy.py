@@ -13,12 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.fsm import HARD_STATES, FSMState
 from gateway.core.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves, pin
 from gateway.steering.identity.ids import draw
+from gateway.values import Value
 
 PRIOR_RUNS = 4.0
 """Weight, in runs, of a model's outcomes in the tenant's other workloads (half solved without any):
@@ -43,7 +43,7 @@ _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
 
 
-class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
+class WorkloadPrior(Value, array_like=True):
     """Finished runs of one workload on one model. Earlier outcomes fade, so that neither number is
     whole."""
 
@@ -54,7 +54,7 @@ class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
 NO_OUTCOMES = WorkloadPrior()
 
 
-class WorkloadRates(Struct, frozen=True, kw_only=True):
+class WorkloadRates(Value):
     """Knowledge of a run's workload when its model is decided."""
 
     key: str  # of the workload: client, tools and requested model; seeds the draws
@@ -101,7 +101,7 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
         return (self.rate(model) - self.rate(other) + regret / 100.0) / error
 
 
-class RunChoice(Struct, frozen=True, kw_only=True):
+class RunChoice(Value):
     """The model a run began on, and how it was chosen."""
 
     model: str  # as it is asked upstream
@@ -230,7 +230,7 @@ def escalate(
     return min(close, key=lambda model: (costs[model], -chances[model]))
 
 
-class LearnedRouting(Struct, frozen=True, kw_only=True):
+class LearnedRouting(Value):
     """The learned policy for one call."""
 
     rates: WorkloadRates  # what is known of the run's workload

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from gateway.stores.totals import Severity
+from gateway.values import Value
 
 
-class AlertRecord(Struct, frozen=True, kw_only=True):
+class AlertRecord(Value):
     """One alert."""
 
     id: str  # unique; orders alerts by age
@@ -22,7 +21,7 @@ class AlertRecord(Struct, frozen=True, kw_only=True):
     path: str = ""  # page about it, `/dashboard/...`; "" without one
 
 
-class Delivery(Struct, frozen=True, kw_only=True):
+class Delivery(Value):
     """One alert that is to be sent to one receiver."""
 
     alert: AlertRecord  # as it is sent
@@ -30,7 +29,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     attempts: int = 0  # those that have failed so far
 
 
-class DeliveryState(Struct, frozen=True, kw_only=True):
+class DeliveryState(Value):
     """Progress of the delivery to one receiver."""
 
     sink: str  # name of the receiver in the config
@@ -40,7 +39,7 @@ class DeliveryState(Struct, frozen=True, kw_only=True):
     error: str  # of the latest attempt; "" when that succeeded
 
 
-class StoredAlert(Struct, frozen=True, kw_only=True):
+class StoredAlert(Value):
     """An alert with its deliveries."""
 
     alert: AlertRecord  # as it was raised
@@ -48,7 +47,7 @@ class StoredAlert(Struct, frozen=True, kw_only=True):
     deliveries: tuple[DeliveryState, ...]  # one for each receiver, by name
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class Settled(Value):
     """The result of one attempt."""
 
     alert_id: str  # the alert that was to be sent

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, fields, replace
 from functools import partial
 from typing import Literal
 from urllib.parse import quote
 
-from msgspec import MsgspecError, Struct, json, structs
+from msgspec import MsgspecError, json, structs
+
+from gateway.values import Value, frozen
 
 _MINUTE_S = 60.0
 _SHARE = 4  # a lease takes so large a part of what is left at most
 _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a millionth of a dollar
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Amounts:
     """Amounts that calls used, or are expected to use."""
 
@@ -42,7 +44,8 @@ class Amounts:
 
     def most(self, other: Amounts) -> Amounts:
         """The higher of each amount."""
-        return Amounts(**{n: max(getattr(self, n), getattr(other, n)) for n in self.__slots__})
+        names = [each.name for each in fields(self)]
+        return Amounts(**{name: max(getattr(self, name), getattr(other, name)) for name in names})
 
     def _plus(self, other: Amounts, sign: int) -> Amounts:
         return Amounts(
@@ -62,14 +65,14 @@ class Amounts:
 NOTHING = Amounts()
 
 
-class AccountKey(Struct, frozen=True, kw_only=True):
+class AccountKey(Value):
     """One subject of one budget: the run `c-1.0` of the budget `per-run`."""
 
     budget: str  # name of the budget in the config
     subject: str  # what it counts: a run, key, day, ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Account:
     """The use of one subject of a budget."""
 
@@ -115,7 +118,7 @@ class Account:
         return max(shares, default=(0.0, ""))
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class Wanted(Value):
     """One account that a call counts on."""
 
     key: AccountKey  # budget and subject
@@ -126,7 +129,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     hard: bool = False  # no call is counted in memory alone, though the store be away
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class Claim(Value):
     """A call that asks for its estimate on all its accounts."""
 
     id: str  # unique; the settlement names it
@@ -143,21 +146,21 @@ class Claim(Struct, frozen=True, kw_only=True):
 STORE_AWAY = "store"  # what refuses a call on a hard budget while the store fails
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
+class Refusal(Value):
     """The account that refuses a claim."""
 
     key: AccountKey  # budget and subject
     metric: str  # the limit that it would exceed, or STORE_AWAY
 
 
-class Reserved(Struct, frozen=True, kw_only=True):
+class Reserved(Value):
     """The answer to a claim. A binding claim that was refused has reserved nothing."""
 
     accounts: tuple[Account, ...]  # as they were before the claim, in its order
     refusals: tuple[Refusal, ...] = ()  # empty for a claim that was admitted
 
 
-class Settlement(Struct, frozen=True, kw_only=True):
+class Settlement(Value):
     """The end of a claim."""
 
     claim: Claim  # the reservation that it gives back
@@ -174,7 +177,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
         return Amounts(usd=self.actual.usd) if self.unpriced else NOTHING
 
 
-class Lease(Struct, frozen=True, kw_only=True):
+class Lease(Value):
     """Amounts of an account that one gateway holds."""
 
     until: float  # epoch seconds; after that they count as spent
@@ -188,7 +191,7 @@ class Lease(Struct, frozen=True, kw_only=True):
         return self.open + self.free
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Value):
     """Use of one account that the store does not know yet."""
 
     spent: Amounts = NOTHING  # by calls that have ended since the last report
@@ -210,7 +213,7 @@ class Report(Struct, frozen=True, kw_only=True):
         )
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class Wish(Value):
     """Calls for which a gateway would like to have more."""
 
     each: Amounts = NOTHING  # expected use of one call
@@ -219,7 +222,7 @@ class Wish(Struct, frozen=True, kw_only=True):
     guessed: bool = False  # `each` is no estimate from calls like them
 
 
-class Renewal(Struct, frozen=True, kw_only=True):
+class Renewal(Value):
     """Report and wish of one gateway about one account. Sent again with the same number it changes
     nothing."""
 
@@ -231,7 +234,7 @@ class Renewal(Struct, frozen=True, kw_only=True):
     wish: Wish = Wish()  # what it would like to hold from now on
 
 
-class Stored(Struct, frozen=True, kw_only=True):
+class Stored(Value):
     """An account as it is stored."""
 
     account: Account  # with nothing in `reserved` and `leased`, which are in its leases
@@ -427,7 +430,7 @@ def alarm_subject(tenant: str, project: str, monitor: str) -> str:
     return "/".join(["alarm", *[quote(part, safe="") for part in (tenant, project, monitor)]])
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class Question(Value):
     """A question to a person about a run."""
 
     secret: str  # signs the links by which it is answered
@@ -437,7 +440,7 @@ class Question(Struct, frozen=True, kw_only=True):
     limits: Mapping[str, float] = {}  # a yes raises the account's limits to these, by metric
 
 
-class Control(Struct, frozen=True, kw_only=True):
+class Control(Value):
     """A hold on a run, a conversation with all below it, the steering, or a kind of alarm."""
 
     subject: str  # run id, conversation id, STEERING, or `alarm_subject` of a kind of alarm

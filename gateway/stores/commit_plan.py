@@ -11,9 +11,10 @@ from msgspec import Struct, structs
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import CallRow, InjectionRow, RunUpdate, StepContent, StepRow
 from gateway.stores.totals import DERIVED, RunTotals, plus
+from gateway.values import Value
 
 
-class StoredStep(Struct, frozen=True, kw_only=True):
+class StoredStep(Value):
     """The stored row of a step, as far as a commit reads it."""
 
     state: str  # name of the difficulty state
@@ -22,7 +23,7 @@ class StoredStep(Struct, frozen=True, kw_only=True):
     content: StepContent | None = None  # the texts; None when they were not read or not stored
 
 
-class LateScore(Struct, frozen=True, kw_only=True):
+class LateScore(Value):
     """Scores for a stored step that has none, from the next request's transcript."""
 
     step: StepRow  # with the scores

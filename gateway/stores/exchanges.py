@@ -2,13 +2,14 @@
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.engine import Connection, Engine, excluded, made, row_of
 from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
+from gateway.values import frozen
 
 _BODY = ("at", "bytes", "dialect", "request", "response")
 _PUT = f"""
@@ -52,7 +53,7 @@ _MOST_WAITING = 32
 CUT = b"\n[cut here: longer than storage.raw_max_kb]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RawCall:
     """The newest call at one step of a run, as bytes. Headers, which hold keys, are not kept."""
 
@@ -145,7 +146,7 @@ def open_keeper(
     return RawKeeper(store, dropped, mask=settings.mask_secrets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AnswerRecord:
     """One answer of a provider that stores its answers."""
 

@@ -5,15 +5,14 @@ No verdict on a run is overwritten. Decisions are written with the call that the
 seconds of the epoch. Every store must pass `steering_gateway_testing.store_conformance`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
-from msgspec import Struct
-
 from gateway.core.pattern import Pattern, Status, Tier
+from gateway.values import Value, frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutcomeRow:
     """One verdict on a run. Rows of the source `reader` hold what a model read: a title, or the
     kind of the message at a step."""
@@ -32,7 +31,7 @@ class OutcomeRow:
     evidence: str = ""  # where it was read, such as `step 12`; "" for the run as a whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OfLesson:
     """A lesson, and a step of a run."""
 
@@ -46,7 +45,7 @@ TITLE = "title"  # metric of the title that it gave a run
 NO_SUPPORT = ("unsure", "failed_again")  # kinds of evidence, of earlier versions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvidenceRow(OfLesson):
     """One run's support of a lesson."""
 
@@ -60,7 +59,7 @@ class EvidenceRow(OfLesson):
     key_name: str = ""  # gateway key of the run; "" without one
 
 
-class DecisionRow(Struct, frozen=True, kw_only=True):
+class DecisionRow(Value):
     """One occasion on which a lesson could be given."""
 
     run_id: str  # with `step_index` the place of the call
@@ -76,7 +75,7 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     failure_type: str = ""  # label that the monitors reported; "" for none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NearOutcome(OfLesson):
     """The outcome that followed a decision about a lesson."""
 
@@ -86,7 +85,7 @@ class NearOutcome(OfLesson):
     steps_left: int  # steps of the run after the decision
 
 
-class SettledDecision(Struct, frozen=True, kw_only=True):
+class SettledDecision(Value):
     """A decision with its near outcome."""
 
     decision: DecisionRow  # the occasion and the draw
@@ -98,7 +97,7 @@ class SettledDecision(Struct, frozen=True, kw_only=True):
     steps_left: int | None  # steps of the run after the decision; None = not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Posterior:
     """Result of the settled decisions about one version of a lesson."""
 
@@ -121,7 +120,7 @@ class Posterior:
     share: float = 0.5  # probability with which the lesson is given next
 
 
-class Support(Struct, frozen=True, kw_only=True):
+class Support(Value):
     """Numbers of different things that support a lesson."""
 
     conversations: int  # different trees of conversations
@@ -130,7 +129,7 @@ class Support(Struct, frozen=True, kw_only=True):
     span_s: float = 0.0  # seconds from the first support to the last
 
 
-class StoredLesson(Struct, frozen=True, kw_only=True):
+class StoredLesson(Value):
     """A lesson with its support and its trial."""
 
     pattern: Pattern  # the lesson
@@ -141,7 +140,7 @@ class StoredLesson(Struct, frozen=True, kw_only=True):
     posterior: Posterior = Posterior()  # result of its trial so far
 
 
-class LessonFilter(Struct, frozen=True, kw_only=True):
+class LessonFilter(Value):
     """Filter of lessons; a field of None or an empty one does not filter."""
 
     tenant: str | None = None  # its own lessons and the shared ones
@@ -151,14 +150,14 @@ class LessonFilter(Struct, frozen=True, kw_only=True):
     since: float | None = None  # epoch seconds: changed at or after
 
 
-class Learned(Struct, frozen=True, kw_only=True):
+class Learned(Value):
     """Additions by one reading of runs."""
 
     lessons: int = 0  # new ones
     evidence: int = 0  # new rows of support, for new and known lessons
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Job:
     """One piece of work."""
 
@@ -176,7 +175,7 @@ class Job:
     error: str = ""  # of the last attempt; "" when that succeeded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Allowance:
     """Limits of a tenant's jobs."""
 
@@ -187,7 +186,7 @@ class Allowance:
     reserve_usd: float = 0.0  # US dollars, counted likewise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkloadRun:
     """One run when it began."""
 
@@ -202,7 +201,7 @@ class WorkloadRun:
     choice: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkloadRate:
     """The outcomes of a workload's runs that began on one model."""
 
@@ -218,7 +217,7 @@ class WorkloadRate:
     recent_failed: float = 0.0  # faded likewise
 
 
-class DecidedRun(Struct, frozen=True, kw_only=True):
+class DecidedRun(Value):
     """A run that the learned policy decided."""
 
     run: WorkloadRun  # with the policy's choice
@@ -226,7 +225,7 @@ class DecidedRun(Struct, frozen=True, kw_only=True):
     cost_usd: float | None  # US dollars; None when the price of a call is unknown
 
 
-class PolicyRoute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicyRoute(Value, forbid_unknown_fields=True):
     """The model on which the runs of a workload begin."""
 
     tenant: str  # owner of the runs
@@ -241,7 +240,7 @@ class PolicyRoute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 Applies = TypeVar("Applies")
 
 
-class PolicyEntry(Struct, Generic[Applies], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicyEntry(Value, Generic[Applies], forbid_unknown_fields=True):
     """One entry of a policy."""
 
     name: str  # for people; unique within its kind
@@ -250,7 +249,7 @@ class PolicyEntry(Struct, Generic[Applies], frozen=True, kw_only=True, forbid_un
     digest: str = ""  # of `name` and `applies`
 
 
-class LearnedPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LearnedPolicy(Value, forbid_unknown_fields=True):
     """The policy that was learned."""
 
     form: Literal[1] = 1  # version of the file's form

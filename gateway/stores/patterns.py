@@ -11,13 +11,11 @@ from __future__ import annotations
 import enum
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
-
-from msgspec import Struct
 
 from gateway.core.pattern import Pattern, Tier
 from gateway.stores.protocols import StoreError
+from gateway.values import Value, frozen
 
 # An embedding: float32, unit length.
 Vector = array
@@ -49,7 +47,7 @@ class Event(enum.StrEnum):
     HURT = "hurt"
 
 
-class StoredPattern(Struct, frozen=True, kw_only=True):
+class StoredPattern(Value):
     """A pattern, its dates and counts."""
 
     pattern: Pattern  # as it is given to runs
@@ -59,7 +57,7 @@ class StoredPattern(Struct, frozen=True, kw_only=True):
     indexed: bool = True  # it has a vector of the embedder in use, or needs none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PatternFilter:
     """Filter of patterns; a field of None does not filter."""
 
@@ -72,14 +70,14 @@ class PatternFilter:
     status: str | None = None  # of a lesson
 
 
-class PatternPage(Struct, frozen=True, kw_only=True):
+class PatternPage(Value):
     """One page of a list of patterns."""
 
     patterns: tuple[StoredPattern, ...]  # newest first
     next_cursor: str | None  # None on the last page
 
 
-class Search(Struct, frozen=True, kw_only=True):
+class Search(Value):
     """A look-up of tier e1 or e2 by vector. Patterns of another failure type or model family are
     left out; those without one are not."""
 
@@ -102,7 +100,7 @@ def scope_of(tier: Tier, tenant: str) -> str:
     return tenant if tier is Tier.E1 else ""
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class Mark(Value):
     """A fingerprint of the patterns that are not learned, and of their vectors in the open space:
     it changes when they do."""
 

@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 from typing import Any
@@ -30,6 +29,7 @@ from gateway.stores.totals import (
     severity_by,
     step_severity,
 )
+from gateway.values import Value, frozen
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
@@ -97,7 +97,7 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
 }
 
 
-class RunFilter(Struct, frozen=True, kw_only=True):
+class RunFilter(Value):
     """Filter of runs; a field of None does not filter. The fields are those of FILTERS."""
 
     tenant: str | None = None  # owner of the runs
@@ -176,7 +176,7 @@ def phrases(search: str) -> list[tuple[list[str], bool]]:
     return found[:MAX_WORDS]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PageRequest:
     """One page of an ordered list. Raises: ValueError."""
 
@@ -215,7 +215,7 @@ def decode_cursor(cursor: str) -> tuple[float, str]:
         raise ValueError("cursor: not one of this server's") from error
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class Spread(Value):
     """The spread of runs; a value of None where no run has one."""
 
     runs: int  # those that were read, at most the newest HEALTH_RUNS
@@ -239,7 +239,7 @@ def spread(rows: Sequence[Sequence[Any]]) -> Spread:
     return Spread(runs=len(rows), p50={**none, **parts[50]}, p95={**none, **parts[95]})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunPage:
     """One page of a list of runs."""
 
@@ -247,7 +247,7 @@ class RunPage:
     next_cursor: str | None  # None on the last page
 
 
-class RunTrace(Struct, frozen=True, kw_only=True):
+class RunTrace(Value):
     """One run with its steps and guidance."""
 
     run: RunRecord  # description and totals
@@ -255,21 +255,21 @@ class RunTrace(Struct, frozen=True, kw_only=True):
     injections: tuple[InjectionRow, ...]  # in the order of steps, then of their place in the call
 
 
-class ConversationSummary(ConversationAbout, frozen=True, kw_only=True):
+class ConversationSummary(ConversationAbout):
     """One conversation without its state."""
 
     version: int  # counts its commits
     runs: int  # number of its runs that are stored
 
 
-class ConversationPage(Struct, frozen=True, kw_only=True):
+class ConversationPage(Value):
     """One page of a list of conversations."""
 
     conversations: tuple[ConversationSummary, ...]  # newest first
     next_cursor: str | None  # None on the last page
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Facets:
     """The distinct values in the run log, sorted, for the choices of a filter."""
 
@@ -280,7 +280,7 @@ class Facets:
     arms: tuple[str, ...] = ()  # of all experiments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AgentHealth:
     """One agent's runs."""
 
@@ -290,7 +290,7 @@ class AgentHealth:
     peak_composite: float  # highest peak of a run, in [0, 1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecentRun:
     """One run as a point of a sparkline."""
 
@@ -302,7 +302,7 @@ class RecentRun:
     severity: str = "low"  # the worst that it came to
 
 
-class RunCounts(CountedSteps, frozen=True, kw_only=True):
+class RunCounts(CountedSteps):
     """Numbers of runs."""
 
     total_runs: int = 0  # those that the filter selects
@@ -314,7 +314,7 @@ class RunCounts(CountedSteps, frozen=True, kw_only=True):
     clean_run_rate: float = 0.0  # clean of all runs, in [0, 1]
 
 
-class HealthSummary(RunCounts, frozen=True, kw_only=True):
+class HealthSummary(RunCounts):
     """The health of the runs that a filter selects. `fires`, `severity` and `states` count scored
     steps. Ratios and composites are in [0, 1], rounded to 4 decimals. `saved_usd` covers the
     calls whose price is known with and without steering."""
@@ -329,7 +329,7 @@ class HealthSummary(RunCounts, frozen=True, kw_only=True):
     limited: bool = False  # more runs match, and only the newest are in it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PruneReport:
     """The effect of one retention pass."""
 
@@ -346,7 +346,7 @@ LIVE_RUNS = 200  # most runs that are listed as under way
 LONGEST_S = 7 * 86_400.0
 
 
-class LiveQuery(Struct, frozen=True, kw_only=True):
+class LiveQuery(Value):
     """Query of the runs under way."""
 
     since: float  # epoch seconds: a call at or after
@@ -363,7 +363,7 @@ class LiveQuery(Struct, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LiveRun:
     """One run under way."""
 

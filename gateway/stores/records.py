@@ -8,14 +8,13 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
-
 from gateway import errors
 from gateway.config import KeyRights
 from gateway.core.pattern import ETrace
 from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
+from gateway.values import Value, frozen
 
 IMPORTED = "imported"
 """The `mode` of a run that was imported from a log of its agent. It is listed with the others and
@@ -28,7 +27,7 @@ _UNSENT = tuple(error.label for error in _REFUSED)
 _UNCHARGED = (None, errors.UpstreamUnreachable.label, *_UNSENT)
 
 
-class ConversationAbout(Struct, frozen=True, kw_only=True):
+class ConversationAbout(Value):
     """A conversation, described."""
 
     id: str  # made by the gateway, or from tenant and the client's id
@@ -41,7 +40,7 @@ class ConversationAbout(Struct, frozen=True, kw_only=True):
     message_count: int = 0  # messages of its last request
 
 
-class ConversationRecord(ConversationAbout, frozen=True, kw_only=True):
+class ConversationRecord(ConversationAbout):
     """Everything needed to continue a conversation from its last request."""
 
     version: int = 0  # the stored version that this value was made from; 0 = not stored yet
@@ -53,7 +52,7 @@ class ConversationRecord(ConversationAbout, frozen=True, kw_only=True):
     root_id: str | None = None
 
 
-class PrefixHashRecord(Struct, frozen=True, kw_only=True):
+class PrefixHashRecord(Value):
     """A digest by which a later request finds its conversation."""
 
     tenant: str  # part of every digest: the same history of another tenant has another one
@@ -68,14 +67,14 @@ class PrefixHashRecord(Struct, frozen=True, kw_only=True):
     step: int = 0  # the run's steps at the end of the prefix
 
 
-class ItemRecord(Struct, frozen=True, kw_only=True):
+class ItemRecord(Value):
     """One output item, which a later request may refer to by its id alone."""
 
     id: str  # the provider's
     content: bytes  # the item as JSON
 
 
-class CallRow(Struct, frozen=True, kw_only=True):
+class CallRow(Value):
     """The model call made at one step. The tokens, cost and attempts of repetitions add up; all
     other fields are of the newest call."""
 
@@ -131,14 +130,14 @@ class CallRow(Struct, frozen=True, kw_only=True):
         return self.cost_usd is None and not refused and self.error not in _UNSENT
 
 
-class PromptMessage(Struct, frozen=True, kw_only=True):
+class PromptMessage(Value):
     """One message that the agent did not write."""
 
     role: str  # as on the wire
     text: str  # its text parts, joined
 
 
-class StepContent(Struct, frozen=True, kw_only=True):
+class StepContent(Value):
     """The texts of one step, and the reply to the call made at it."""
 
     # new in this call and of no step; at step 0 the opening of the run
@@ -153,7 +152,7 @@ class StepContent(Struct, frozen=True, kw_only=True):
     human: tuple[Intervention, ...] = ()
 
 
-class StepReadings(Struct, frozen=True, kw_only=True):
+class StepReadings(Value):
     """The readings of a step, which share one column."""
 
     scores: Mapping[str, float] = {}  # by monitor, in [0, 1]; 1 is worst
@@ -172,7 +171,7 @@ class StepReadings(Struct, frozen=True, kw_only=True):
     acts: tuple[str, ...] = ()
 
 
-class StepRow(StepReadings, frozen=True, kw_only=True):
+class StepRow(StepReadings):
     """One step of a run: the assessment of the agent's step, and the call made at it. Step 0 is the
     run's first call: no step yet, state INIT, nothing scored."""
 
@@ -188,7 +187,7 @@ class StepRow(StepReadings, frozen=True, kw_only=True):
     content: StepContent | None = None  # the texts; None when not asked for or not stored
 
 
-class InjectionRow(Struct, frozen=True, kw_only=True):
+class InjectionRow(Value):
     """One piece of guidance, recorded once, at the step where it was decided."""
 
     run_id: str  # the run that was given it
@@ -206,7 +205,7 @@ class InjectionRow(Struct, frozen=True, kw_only=True):
     applied: bool = True  # False in shadow mode, where nothing is sent
 
 
-class RunUpdate(Struct, frozen=True, kw_only=True):
+class RunUpdate(Value):
     """The state of a run after one call. The first update of an id creates the run; later ones
     change only `updated_at`, `ended_at`, `state`, `outcome`, `mode`, `policy_digest` and
     `model_requested`, and add tags of new names."""
@@ -235,7 +234,7 @@ class RunUpdate(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] = {}  # labels of the request and of the key, by name
 
 
-class CallRecord(Struct, frozen=True, kw_only=True):
+class CallRecord(Value):
     """Everything one request commits, all or nothing. Prefix hashes and runs belong to the
     conversation; every step and injection names a run in `runs`."""
 
@@ -255,7 +254,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
             raise ValueError(f"run_id: {min(named - known)!r} is not among the runs of this call")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KeyRecord:
     """One gateway key, without the key itself."""
 
@@ -270,7 +269,7 @@ class KeyRecord:
     terms: "KeyTerms" = dataclasses.field(default_factory=lambda: KeyTerms())
 
 
-class KeyLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KeyLimits(Value, omit_defaults=True):
     """Limits of a key; None: any amount."""
 
     usd: float | None = None  # most US dollars in a period
@@ -282,7 +281,7 @@ class KeyLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
 _NAME_OF_TAG = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
-class KeyTerms(KeyLimits, frozen=True, kw_only=True, omit_defaults=True):
+class KeyTerms(KeyLimits, omit_defaults=True):
     """The rights, limits and attributes of a gateway key. Raises: ValueError."""
 
     owner: str = ""  # a person; "" for none

@@ -20,6 +20,7 @@ from gateway.config.load import CHOSEN_CONFIG
 from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
+from gateway.values import Value
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.
@@ -30,7 +31,7 @@ DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway deriv
 HAND_OVER = "hand_over"  # the source of the text that asks a run to stop and report
 
 
-class TokenTotals(Struct, frozen=True, kw_only=True):
+class TokenTotals(Value):
     """Tokens and costs of calls."""
 
     input_tokens: int = 0  # with cached and cache-write tokens
@@ -45,7 +46,7 @@ class TokenTotals(Struct, frozen=True, kw_only=True):
     saved_usd: float | None = None
 
 
-class CallTotals(TokenTotals, frozen=True, kw_only=True):
+class CallTotals(TokenTotals):
     """Sums over calls."""
 
     calls: int = 0  # sent upstream, each repetition counted
@@ -57,7 +58,7 @@ class CallTotals(TokenTotals, frozen=True, kw_only=True):
     overhead_ms: float = 0.0  # the gateway's own milliseconds, summed
 
 
-class CountedSteps(CallTotals, frozen=True, kw_only=True):
+class CountedSteps(CallTotals):
     """Counters by name."""
 
     states: Mapping[str, int] = {}  # steps per difficulty state
@@ -70,7 +71,7 @@ class CountedSteps(CallTotals, frozen=True, kw_only=True):
     guidance: Mapping[str, int] = {}
 
 
-class RunTotals(CountedSteps, frozen=True, kw_only=True):
+class RunTotals(CountedSteps):
     """Sums over one run's calls and scored steps."""
 
     steps: int = 0  # the highest step index
@@ -221,7 +222,7 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
     return {name: known.get(name, 0) + more for name, more in sums}
 
 
-class Stop(Struct, frozen=True, kw_only=True):
+class Stop(Value):
     """A run that is held."""
 
     action: str  # stop, pause or ask
@@ -282,7 +283,7 @@ def stop_of(error: str | None, reasons: Sequence[str], at: float) -> Stop | None
     return Stop(action="stop", by="budget", why=why, name=name, at=at, go_on=command)
 
 
-class RunRecord(RunUpdate, frozen=True, kw_only=True):
+class RunRecord(RunUpdate):
     """One run: its latest description and its totals. `arm`, `experiment` and `unit` are those of
     the first call and never change."""
 

@@ -1,19 +1,18 @@
 """Sums of calls and runs: by time, by groups of runs, and over a tree of conversations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final, Literal
 
-from msgspec import Struct
-
 from gateway.stores.totals import plus
+from gateway.values import Value, frozen
 
 # Keys by which runs can be grouped, in addition to `tag:NAME`.
 GROUPS = ("tenant", "key", "agent", "model", "day", "experiment", "arm", "mode", "outcome", "state")
 TAG = "tag:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sums:
     """Sums over runs."""
 
@@ -61,7 +60,7 @@ def added(parts: Sequence[Sums]) -> Sums:
     return Sums(runs=sum(part.runs for part in parts), **{name: total(name) for name in SUMMED})
 
 
-class TreeNode(Struct, frozen=True, kw_only=True):
+class TreeNode(Value):
     """One conversation of a tree."""
 
     id: str  # of the conversation
@@ -72,7 +71,7 @@ class TreeNode(Struct, frozen=True, kw_only=True):
     sums: Sums  # over its own runs, without those below it
 
 
-class Tree(Struct, frozen=True, kw_only=True):
+class Tree(Value):
     """A conversation with its forks and sub-agents."""
 
     root_id: str  # the first conversation
@@ -80,7 +79,7 @@ class Tree(Struct, frozen=True, kw_only=True):
     total: Sums  # of all of it together
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class Group(Value):
     """The runs with one value of what they are grouped by."""
 
     value: str  # "" for runs without one
@@ -135,7 +134,7 @@ def bucket_sql(hour: str, bucket: Bucket) -> str:
     return f"{hour} - ({hour} - {offset}) % {BUCKET_S[bucket]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UsageQuery:
     """Filter of calls, which are kept by the hour."""
 
@@ -148,7 +147,7 @@ class UsageQuery:
     agent: str | None = None  # name of the client's program; None = any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UsagePoint:
     """The calls of one bucket, and of one model, agent or tenant where that was asked for. Calls
     count where they were made and under the model that was asked; runs count where they began,

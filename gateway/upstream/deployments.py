@@ -17,7 +17,6 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
@@ -28,6 +27,7 @@ from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream import providers
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.seats import Seat, Seats
+from gateway.values import Value
 
 
 class DeploymentRests:
@@ -115,7 +115,7 @@ _ANTHROPIC_DIALECTS = frozenset(name for name, each in DIALECTS.items() if each.
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
-class Upstream(Struct, frozen=True, kw_only=True):
+class Upstream(Value):
     """The address of a provider, its credentials and its dialects."""
 
     api_base: httpx.URL
@@ -133,7 +133,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
 
 
-class Target(Upstream, frozen=True, kw_only=True):
+class Target(Upstream):
     """One upstream and model to send a request to."""
 
     name: str  # the deployment's `model_name`, or `default`: a closed label for metrics

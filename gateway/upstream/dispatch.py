@@ -33,6 +33,7 @@ from gateway.upstream.native import NativeLane
 from gateway.upstream.prices import litellm_folders
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
+from gateway.values import Value
 from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
 from gateway.wire.refusal import Kind, kind_of, refusal_of, status_of
@@ -52,7 +53,7 @@ minute for a head."""
 _PACKED_AT_ONCE = 2**15  # bytes that take about a millisecond to pack
 
 
-class PackedBody(Struct, frozen=True, kw_only=True):
+class PackedBody(Value):
     """A client's body: its bytes, their compression, and what is in them as UTF-8."""
 
     content: bytes
@@ -117,7 +118,7 @@ class UpstreamCall(ClientRequest, kw_only=True):
         return "anthropic" if credentials.speaks_anthropic(own) else "openai"
 
 
-class Delivery(Struct, frozen=True, kw_only=True):
+class Delivery(Value):
     """The answer to relay, and the target that gave it."""
 
     response: LaneResponse
@@ -480,7 +481,7 @@ class ModelRefused(ValueError):
     """The answer is an error: nothing was generated."""
 
 
-class OwnAnswer(Struct, frozen=True, kw_only=True):
+class OwnAnswer(Value):
     """A model's answer: its text, the usage that was reported, who gave it."""
 
     text: str

@@ -10,11 +10,12 @@ import math
 import mmap
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from gateway.values import frozen
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
 from gateway.wire.usage import INPUT, OUTPUT
 
@@ -146,7 +147,7 @@ _FILED_UNDER = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Listed:
     """Properties of a model that only the list states: the config cannot change them."""
 
@@ -160,7 +161,7 @@ class Listed:
     only_responses: bool = False  # OpenAI: not offered in chat completions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelInfo:
     """One model. A capability is None when neither the list nor the config states it."""
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 import httpx
-from msgspec import Struct
 
 from gateway.config.settings import UpstreamSettings
 from gateway.upstream.base import RawHeaders
+from gateway.values import Value
 
 # Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
 # Bedrock; ChatGPT's backend as Codex asks it.
@@ -43,7 +43,7 @@ _LOCATION = re.compile(r"/locations/([a-z0-9-]{1,40})/")
 _CODEX = "/codex"  # where ChatGPT's backend has what `/v1` is at OpenAI's
 
 
-class Seat(Struct, frozen=True, kw_only=True):
+class Seat(Value):
     """One such API as a request asks it: its name, the base URL of its host, the path there."""
 
     api: str

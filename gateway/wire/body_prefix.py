@@ -9,9 +9,8 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, overload
 
-from msgspec import Struct
-
 from gateway.errors import BadRequest
+from gateway.values import Value
 from gateway.wire.parsing import Loads, Span, array_spans, parse_object, parse_value, scannable
 
 
@@ -65,7 +64,7 @@ _PLACEHOLDER: Final = 7_640_891_576_956_012_809
 body that contains it is parsed completely."""
 
 
-class BodyPrefix(Struct, frozen=True, kw_only=True):
+class BodyPrefix(Value):
     """A body with the offsets of its messages; a later body of the conversation begins like it.
     `spans` is not empty; `list_key` is the key of the list of messages."""
 

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Final
 
 import brotli
-from msgspec import Struct
+
+from gateway.values import Value
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -31,7 +32,7 @@ _MOST_CODINGS: Final = 3  # on top of each other: each has a window in memory
 _NO_CODING: Final = (b"", b"identity", b"none", b"utf-8")
 
 
-class Coding(Struct, frozen=True, kw_only=True):
+class Coding(Value):
     """One content coding. `opened`: a decompressor of one member, chosen by its first two bytes, in
     the form of zlib's; `several`: whether members may follow each other."""
 

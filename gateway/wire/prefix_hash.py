@@ -6,8 +6,7 @@ request that is known to extend an earlier one costs the digests of its new mess
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
+from gateway.values import Value
 from gateway.wire.messages import MessageReader, digest_bytes, digest_fields, fold
 
 
@@ -21,7 +20,7 @@ def root_digest(tenant: str) -> bytes:
     return digest_fields("root", tenant)
 
 
-class ChainState(Struct, frozen=True, kw_only=True):
+class ChainState(Value):
     """The state of chaining after `count` messages: all that is needed to continue from there.
     `root` is the hash of the empty history and `digest` that of the `count` messages; the rest is
     the state of the `MessageReader`."""
@@ -35,7 +34,7 @@ class ChainState(Struct, frozen=True, kw_only=True):
     answered: int = 0
 
 
-class PrefixHashes(Struct, frozen=True, kw_only=True):
+class PrefixHashes(Value):
     """The prefix hashes of one transcript from message `start` on.
 
     `digests[i]` is the hash of the first `start + i` messages and `turns[i]` the number of

@@ -8,8 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
+from gateway.values import Value
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.parsing import (
     Span,
@@ -26,7 +25,7 @@ in pieces between which other requests are served. Smaller ones take less than 5
 tool call's arguments, of all contents the dearest to read, took 80."""
 
 
-class Splice(Struct, frozen=True, kw_only=True):
+class Splice(Value):
     """Replace the bytes `start` to `end` of the body by `text`."""
 
     start: int

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
+from gateway.values import Value
 from gateway.wire.coerce import first_mapping
 
 # The names of the two sums. Source: OpenAI's APIs, Anthropic's, Bedrock's `Converse`, Gemini's.
@@ -12,7 +11,7 @@ INPUT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
 OUTPUT = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount")
 
 
-class TokenUsage(Struct, frozen=True, kw_only=True):
+class TokenUsage(Value):
     """Tokens of one call. `input` includes the cached and cache-write ones; None = not reported."""
 
     input: int | None = None

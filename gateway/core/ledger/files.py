@@ -2,15 +2,14 @@
 
 from collections import deque
 
-from msgspec import Struct
-
 from gateway.steering.evidence.edits import Edit, goes_back
+from gateway.values import Value
 
 REMEMBERED_EDITS = 8  # newest edits of a file that a later one is compared with
 REMEMBERED_FILES = 64  # files whose edits are remembered, the latest edited ones
 
 
-class EditedAgain(Struct, frozen=True, kw_only=True):
+class EditedAgain(Value):
     """An edit against the earlier ones of its file."""
 
     key: str  # of the entry that it belongs to

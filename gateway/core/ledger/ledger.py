@@ -7,8 +7,6 @@ step costs what an early one does."""
 from collections import deque
 from copy import copy
 
-from msgspec import Struct
-
 from gateway.core.ledger.entries import Clock, Ending, Entries, Entry
 from gateway.core.ledger.failures import denies, failure_key, is_about, settles
 from gateway.core.ledger.files import Files
@@ -24,6 +22,7 @@ from gateway.core.ledger.tries import Kind, Tries, Try
 from gateway.steering.evidence.features import ActionFacts, StepFacts, describe
 from gateway.steering.evidence.outcomes import is_of_object
 from gateway.steering.transcript.steps import Action, Step
+from gateway.values import Value
 
 COMPARED = 8  # newest calls that a call is compared with
 EQUAL_RESULTS = 3  # newest of them with the same result whose arguments are compared
@@ -35,7 +34,7 @@ LONGEST_CYCLE = 4  # rounds of a cycle that count, and its most calls
 SAID_CHARS = 120  # longest line of a failure that is kept for people
 
 
-class LedgerStep(Struct, frozen=True, kw_only=True):
+class LedgerStep(Value):
     """A step against the run before it."""
 
     step: Step  # as it stands in the transcript
@@ -71,7 +70,7 @@ class LedgerStep(Struct, frozen=True, kw_only=True):
         return found[-1].ending.value if found else None
 
 
-class _Past(Struct, frozen=True, kw_only=True):
+class _Past(Value):
     """The newest result of one call."""
 
     result: int  # its digest, see `sameness`

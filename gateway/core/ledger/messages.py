@@ -2,9 +2,8 @@
 
 from collections import deque
 
-from msgspec import Struct
-
 from gateway.steering.evidence.features import StepFacts, alike
+from gateway.values import Value
 
 REMEMBERED_TEXTS = 6  # newest messages that the next one is compared with
 SHORT_TEXT_WORDS = 3
@@ -12,7 +11,7 @@ LONG_TEXT_WORDS = 12  # words from which equal, and alike, messages count
 SAME_TEXT = 0.7  # share of words, in [0, 1], from which two long messages are alike
 
 
-class _Message(Struct, frozen=True, kw_only=True):
+class _Message(Value):
     """A message of the agent, to notice when it is said again."""
 
     text: int  # its digest

@@ -2,11 +2,10 @@
 
 import re
 
-from msgspec import Struct
-
 from gateway.steering.evidence.commands import sought
 from gateway.steering.evidence.features import ActionFacts, alike
 from gateway.steering.transcript.steps import Action
+from gateway.values import Value
 
 NAMES_CHARS = 400  # of a call's arguments that are compared word by word
 LEAST_NAMES = 2  # words of two calls that must be common
@@ -24,7 +23,7 @@ _ID = re.compile(r"[A-Za-z_]+\d\w*|\d{3,}")
 _PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
 
 
-class SeenCall(Struct, frozen=True, kw_only=True):
+class SeenCall(Value):
     """A call that was made."""
 
     action: Action  # as it stands in the transcript

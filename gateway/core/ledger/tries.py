@@ -2,15 +2,14 @@
 
 from typing import Literal
 
-from msgspec import Struct
-
 from gateway.core.ledger.entries import Entry
 from gateway.steering.evidence.features import ActionFacts
+from gateway.values import Value
 
 Kind = Literal["new", "failed", "same", "reworded", "pending", "cancelled"]
 
 
-class Try(Struct, frozen=True, kw_only=True):
+class Try(Value):
     """A call against the run before it."""
 
     kind: Kind  # how it ended against what the run has seen

@@ -6,19 +6,18 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import pairwise
 
-from msgspec import Struct
-
 from gateway.core.monitors.settings import MonitorSettings
 from gateway.core.monitors.suite import Suite
 from gateway.core.scoring.heuristic import HEDGES, HEDGES_PER_WORD
 from gateway.steering.transcript.steps import Action, Step
+from gateway.values import Value
 from gateway.wire.coerce import lowered, word_count
 
 # Plain substrings, so that "0 errors" is an error. Source: reference section 1.3.
 ERROR_MARKS = ("error", "exception", "traceback", "failed", "not found", "assertion", "invalid")
 
 
-class CallText(Struct, frozen=True, kw_only=True):
+class CallText(Value):
     """The texts of one call, as the formulas read them."""
 
     name: str  # of the tool; empty when nothing was called

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gateway.core.fsm import refuse_below_one
 from gateway.core.monitors.table import (
@@ -13,6 +13,7 @@ from gateway.core.monitors.table import (
     TABLE,
     SuiteName,
 )
+from gateway.values import frozen
 
 CALLS_OF_WORK = 189
 CALLS_OF_TALK = 56
@@ -20,7 +21,7 @@ CALLS_OF_TALK = 56
 Source: four times the 98th percentile of the solved among 654 recorded runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RobustSettings:
     """Settings of suite `robust`; its other constants were set on recorded runs. Raises ValueError:
     a value out of range."""
@@ -41,7 +42,7 @@ class RobustSettings:
             raise ValueError(f"recovery: expected a number in [0, 1), got {self.recovery!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MonitorSettings:
     """Suite of monitors, their weights, and the threshold at which one fires.
 

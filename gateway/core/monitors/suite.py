@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import field
 from msgspec.structs import replace
 
 from gateway.core.ledger.entries import Entry
@@ -14,11 +14,12 @@ from gateway.core.ledger.session import Returned
 from gateway.core.monitors.settings import MonitorSettings
 from gateway.core.monitors.table import FAILURE_TYPES, MONITORS, monitor_classes
 from gateway.steering.transcript.steps import Step
+from gateway.values import Value
 
 COMPOSITE_DIGITS = 4
 
 
-class Alarm(Struct, frozen=True, kw_only=True):
+class Alarm(Value):
     """Trouble that the run is in, stated with its evidence."""
 
     monitor: str  # name of the one that found it
@@ -29,7 +30,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
     newest_step: int  # step of the newest try
 
 
-class Readings(Struct, frozen=True, kw_only=True):
+class Readings(Value):
     """Reports of the monitors about a run up to its newest step."""
 
     scores: dict[str, float]  # one per active monitor, in [0, 1]; 1 is worst
@@ -37,7 +38,8 @@ class Readings(Struct, frozen=True, kw_only=True):
     fired: tuple[str, ...] = ()  # the monitors at or above the threshold, in the order of the table
     # label of the fired monitor with the largest weighted score; None if none fired
     failure_type: str | None = None
-    evidence: dict[str, str] = {}  # a short reason for each score above 0
+    # a short reason for each score above 0
+    evidence: dict[str, str] = field(default_factory=dict)
     alarms: tuple[Alarm, ...] = ()  # those of this step
 
 

@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct, ValidationError, convert
+from msgspec import ValidationError, convert
 
 from gateway.core.plugins import load_class, plugins
+from gateway.values import Value
 
 SuiteName = Literal["reference", "robust"]
 SUITE_NAMES: tuple[SuiteName, ...] = ("reference", "robust")
@@ -20,7 +21,7 @@ _PACKAGE = "gateway.core.monitors"
 _GROUP = "steering_gateway.monitors"
 
 
-class ProfileWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProfileWeights(Value, forbid_unknown_fields=True):
     """Weight of a monitor in the composite, in [0, 1], for each built-in kind of task."""
 
     coding: float  # agents that change files
@@ -28,7 +29,7 @@ class ProfileWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     qa: float  # agents that answer questions
 
 
-class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MonitorRow(Value, forbid_unknown_fields=True):
     """One monitor, as a row of the table."""
 
     name: str  # in settings, records and metrics

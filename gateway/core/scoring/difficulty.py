@@ -5,16 +5,15 @@ comes again is above 0.6, and above 0.85 only while the same thing fails on and 
 
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
 from gateway.core.ledger.entries import Ending, Entry
 from gateway.core.ledger.labels import ordinal
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.ledger.readers import ReadsLedger
 from gateway.core.scoring.scorer import DifficultySettings
+from gateway.values import Value
 
 
-class Difficulty(Struct, frozen=True, kw_only=True):
+class Difficulty(Value):
     """The difficulty of a step."""
 
     value: float

@@ -5,12 +5,12 @@ row in `_SCORERS`; another package has an entry point of the group `steering_gat
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.core.plugins import load_class, plugins
 from gateway.steering.transcript.steps import Step
+from gateway.values import frozen
 
 _SCORERS: dict[str, str] = {  # class of each scorer; its module is imported when a run needs it
     "heuristic": ".heuristic:HeuristicScorer",
@@ -33,7 +33,7 @@ JUDGED = "the judge's score"
 NOT_JUDGED: Judged = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DifficultySettings:
     """Scorer of a run. Raises ValueError: an unknown scorer."""
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from msgspec import Struct
 from openai import OpenAI
 
 from gateway.steering.transcript.content import FRAME_OPEN
+from gateway.values import frozen
 
 Move = tuple[str, str, dict[str, str]]
 LOOPBACK = "127.0.0.1"
@@ -61,7 +61,7 @@ def _use(folder: Path, tool: str, path: str = "", old: str = "", new: str = "") 
     return f"{path}: 1 replacement"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Turn:
     """One model call: the gateway's response headers, the tokens of the prompt and of the answer,
     what the agent did next, and its final answer, None before."""

@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.readers import LogFormat, formats
 from gateway.features.history.session import Session
+from gateway.values import Value
 
 _NOT_LOGS = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class Found(Value):
     """A file of a known format; or with `format` None and a `problem`, one that has none."""
 
     path: Path

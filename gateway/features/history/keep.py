@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.auth.keyring import DEFAULT_TENANT
@@ -42,6 +41,7 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
+from gateway.values import Value
 from gateway.wire.usage import token_usage
 
 CALLS_AT_ONCE = 100
@@ -185,7 +185,7 @@ class Keeper:
         )
 
 
-class _Source(Struct, frozen=True, kw_only=True):
+class _Source(Value):
     """A session, and the parts of its rows that are known before it is read. `template`: of its
     runs. `calls`: the call of each answer by its position, None for a copy of one in another
     session. `times` of the answers by position. `last_answer`: a position."""

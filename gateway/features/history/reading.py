@@ -28,6 +28,7 @@ from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
 from gateway.upstream.prices import Rates, capabilities, charge, tokens_of
+from gateway.values import Value
 
 
 class PastPrice(NamedTuple):
@@ -115,7 +116,7 @@ class CallCost(Struct, frozen=True, array_like=True):
     tools: int
 
 
-class Alarm(Struct, frozen=True, kw_only=True):
+class Alarm(Value):
     """The first step of consecutive ones at which the gateway would have raised an alarm."""
 
     step: int
@@ -124,7 +125,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Place(Value):
     """A step at which an alarm began, or after which the person stopped the agent or rejected a
     call, and said why."""
 
@@ -290,7 +291,7 @@ IN_PROCESS_BYTES = 40_000_000
 0.9 s to start two."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class Wanted(Value):
     """The sessions that are asked for: last used at `since` or later (seconds of the epoch), of a
     project whose folder contains `project`, of this agent. Empty values take all."""
 
@@ -322,7 +323,7 @@ def since(text: str, now: datetime) -> float:
     return (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()
 
 
-class FileReadings(Struct, frozen=True, kw_only=True):
+class FileReadings(Value):
     """The sessions of one file, or why it has none."""
 
     path: str

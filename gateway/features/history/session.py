@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from gateway.features.history.log_file import Unread
 from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.values import Value
 from gateway.wire.coerce import as_int, as_number, as_text
 
 HumanKind = Literal["message", "interrupt", "reject"]
 
 
-class ModelCall(Struct, frozen=True, kw_only=True):
+class ModelCall(Value):
     """One answer of a model. `position`: the index of its message. `usage`: the provider's own
     object, in any form that `gateway.upstream.prices.tokens_of` reads; empty if the log has none.
     `at`: seconds of the epoch. `key`: the same in every file that holds a copy of this answer; ""
@@ -28,7 +29,7 @@ class ModelCall(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
 
 
-class HumanTurn(Struct, frozen=True, kw_only=True):
+class HumanTurn(Value):
     """One act of the person: a message, an interruption, or the rejection of a call. `position`:
     the index of the message that has it, or before which it happened. `text`: the person's words,
     "" without any. `at`: seconds of the epoch."""

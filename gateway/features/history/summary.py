@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.features.history.reading import Place, SessionReading, Tokens
+from gateway.values import Value
 
 MOST_PLACES = 10
 
@@ -22,7 +23,7 @@ class Sums(Struct, kw_only=True):
     unpriced: int = 0
 
 
-class PlaceToLook(Struct, frozen=True, kw_only=True):
+class PlaceToLook(Value):
     """A place and the session that it is in."""
 
     session: SessionReading

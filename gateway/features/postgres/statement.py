@@ -15,7 +15,6 @@ from operator import attrgetter
 from typing import Any
 
 import orjson
-from msgspec import Struct
 
 from gateway.features.postgres.schema import DAY_BITS, TODAY
 from gateway.stores import codec, usage
@@ -26,6 +25,7 @@ from gateway.stores.sql.engine import columns
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import usage_rows
 from gateway.stores.totals import RunTotals
+from gateway.values import Value
 
 # PostgreSQL keeps no NUL in a text. It becomes two characters, and so does the character that marks
 # this; both come back as they were. JSON columns need none of it: JSON writes a NUL as an escape.
@@ -137,7 +137,7 @@ Delta = tuple[StepPlan, Sequence[InjectionRow]]
 """Additions of a call to one run: its steps, and the guidance that is not stored yet."""
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class Prepared(Value):
     """One call as rows of the tables of a group."""
 
     call: CallRecord  # what is stored

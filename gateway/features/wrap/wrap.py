@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from gateway.stores.sql.changes import GATEWAY
 from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
+from gateway.values import frozen
 from gateway.wire.coerce import as_json_value
 
 EXIT = "exit"  # the outcome is that of the command itself
@@ -49,7 +50,7 @@ Say = Callable[..., None]
 RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WrapOptions:
     """Options of `gateway wrap`. `gateway`: the address of one that runs, or RUNNING; None starts
     one. `mode`: on, shadow or off; None: as the settings say. `budget`, `stop_after`: see

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from gateway.errors import ConfigError
+from gateway.values import frozen
 
 BASE = "{base}"  # the gateway's base URL with its version, as OpenAI's clients want it
 ROOT = "{root}"  # the same without `/v1`, as Anthropic's clients want it
@@ -86,7 +87,7 @@ _KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prepared:
     """A command as it is to be started; `note` is for the user, or empty."""
 

@@ -5,13 +5,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
-
 from gateway.core.short_cache import remembered
 from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
 from gateway.steering.evidence.results import is_look_up
 from gateway.steering.word_lists import word_list
+from gateway.values import Value
 
 _MAX_JSON_CHARS = 200_000
 _JSON_BLANKS = " \t\n\r"
@@ -75,7 +74,7 @@ _PLUMBING = re.compile(
 )  # white space is tried once, from its first character on: the search stays linear
 
 
-class Effect(Struct, frozen=True, kw_only=True):
+class Effect(Value):
     """The kind of a call. One call may be of several kinds."""
 
     reads: bool  # it shows content of files or pages
@@ -87,7 +86,7 @@ class Effect(Struct, frozen=True, kw_only=True):
     acts: bool = False  # it may change something that is no file, such as a record behind an API
 
 
-class ReadCall(Struct, frozen=True, kw_only=True):
+class ReadCall(Value):
     """A tool call, read."""
 
     operation: str  # the tool with its sub-command; for a shell the program that it starts
@@ -100,7 +99,7 @@ class ReadCall(Struct, frozen=True, kw_only=True):
     span: tuple[str, int, int] | None = None
 
 
-class _Tool(Struct, frozen=True, kw_only=True):
+class _Tool(Value):
     """Facts from a tool's name alone."""
 
     shell: bool  # it runs command lines

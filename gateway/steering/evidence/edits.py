@@ -5,9 +5,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from gateway.core.short_cache import remembered
+from gateway.values import Value
 
 # `sed -n -i -e 's/`: the limits keep the search linear, real commands have one or two flags.
 _SED = re.compile(
@@ -148,7 +147,7 @@ COMMAND_CHARS = 65_536
 PATCH_CHARS = 262_144
 
 
-class Edit(Struct, frozen=True, kw_only=True):
+class Edit(Value):
     """One change of one file."""
 
     path: str  # as the call wrote it

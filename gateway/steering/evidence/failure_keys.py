@@ -10,12 +10,11 @@ from collections.abc import Collection
 from importlib import resources
 from itertools import pairwise
 
-from msgspec import Struct
-
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.results import EMPTY, is_transient, says_no
 from gateway.steering.transcript.steps import Action
+from gateway.values import Value
 
 _KINDS: dict[str, dict[str, str]] = tomllib.loads(
     resources.files("gateway.steering.evidence").joinpath("failure_kinds.toml").read_text("utf-8")
@@ -36,7 +35,7 @@ _PASSES = re.compile(  # faults of the moment
 )
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class Failure(Value):
     """One failed call."""
 
     key: str  # under which lessons about this failure are stored
@@ -46,7 +45,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     call: ReadCall  # the call that failed
 
 
-class CallReading(Struct, frozen=True, kw_only=True):
+class CallReading(Value):
     """One call as learning reads it."""
 
     call: ReadCall  # its operation, arguments and effect

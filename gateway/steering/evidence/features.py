@@ -5,8 +5,6 @@ A run describes each of its steps once (`observation`); nothing later reads the 
 
 import re
 
-from msgspec import Struct
-
 from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import Effect, read_call
 from gateway.steering.evidence.edits import Edit
@@ -24,6 +22,7 @@ from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.text_protocols import Cue, is_loop_note, is_turned_down
 from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions
+from gateway.values import Value
 
 RESULT_WORDS = 60  # words of a result's opening by which two results are compared
 THOUGHT_CHARS = 1200  # read at both ends: the cost of a step must not grow with its text
@@ -61,7 +60,7 @@ _RETRACTION = re.compile(
 )
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Answer(Value):
     """The result of a call."""
 
     result: int  # digest of the result, equal for the same result: see `sameness`
@@ -75,7 +74,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     cancelled: bool = False  # the call was not made, because another one of its batch failed
 
 
-class ActionFacts(Struct, frozen=True, kw_only=True):
+class ActionFacts(Value):
     """One tool call and its result."""
 
     operation: str  # the tool with its sub-command; for a shell the program that it starts
@@ -96,7 +95,7 @@ class ActionFacts(Struct, frozen=True, kw_only=True):
         return self.effect.changes or self.effect.reads or self.program is not None
 
 
-class StepFacts(Struct, frozen=True, kw_only=True):
+class StepFacts(Value):
     """One step, as far as later steps are compared with it."""
 
     actions: tuple[ActionFacts, ...]  # the tool calls in the order of the reply

@@ -7,10 +7,8 @@ and the step alone (a rule is for a whole run): equal on each gateway, and after
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.decide import STANDING, Decided, Item, LessonDecision
@@ -22,6 +20,7 @@ from gateway.core.render import FRAME_CHARS, sanitise
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.identity.ids import draw
 from gateway.steering.transcript.steps import Action, Step
+from gateway.values import Value, frozen
 
 WINDOW_STEPS = 6  # steps before the next decision: until then this one shows its effect
 MOST_REMEMBERED = 64  # newest lessons of a run about which a decision is remembered
@@ -33,7 +32,7 @@ RULES_CHARS = 120 * CHARS_PER_TOKEN  # at the start of a run. Source: `learning.
 SAID = "said"  # begins the keys of lessons that people stated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LessonSettings:
     """Limits of lessons."""
 
@@ -43,7 +42,7 @@ class LessonSettings:
     max_chars: int = 600  # most characters of one lesson's text
 
 
-class LessonQuery(Struct, frozen=True, kw_only=True):
+class LessonQuery(Value):
     """The look-up among the lessons for one call."""
 
     keys: tuple[str, ...]  # of the run's failures, newest first
@@ -55,7 +54,7 @@ class LessonQuery(Struct, frozen=True, kw_only=True):
     own: Callable[[], str] = str  # gives the text of the newest request
 
 
-class LessonMatch(Struct, frozen=True, kw_only=True):
+class LessonMatch(Value):
     """A lesson that fits a call."""
 
     pattern: Pattern  # the lesson

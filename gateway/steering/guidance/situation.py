@@ -23,6 +23,7 @@ from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_b
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists
+from gateway.values import Value
 
 TEXT_CHARS = 4_000
 QUOTED_COMMAND_CHARS = 8_000  # read for names, and for open quotation marks
@@ -97,7 +98,7 @@ def _one_letter_apart(a: str, b: str) -> bool:
 COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
 
 
-class Cause(Struct, frozen=True, kw_only=True):
+class Cause(Value):
     """One kind of trouble, as a table of `causes.json` states it."""
 
     name: str = field(name="cause")  # the id by which patterns and records name it
@@ -199,7 +200,7 @@ _DOUBTS = frozenset(word_list("situation", "doubt_words"))
 _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
-class Situation(Struct, frozen=True, kw_only=True):
+class Situation(Value):
     """Trouble of the newest step."""
 
     cause: Cause  # the kind of trouble

@@ -6,10 +6,10 @@ import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
+from gateway.values import Value
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
@@ -161,14 +161,14 @@ class Delivery(enum.Enum):
     DONE = 2
 
 
-class PrefixHashRef(Struct, frozen=True, kw_only=True):
+class PrefixHashRef(Value):
     """The conversation of a stored prefix hash."""
 
     conversation_id: str  # the conversation whose request or reply has that hash
     served: bytes  # prefix hash of that whole request, also for the hash that covers its reply too
 
 
-class Branch(Struct, frozen=True, kw_only=True):
+class Branch(Value):
     """One linear history: a conversation, or a fork of one. After a restart no call is in progress:
     load MODEL as ANYTHING."""
 
@@ -294,7 +294,7 @@ class Branch(Struct, frozen=True, kw_only=True):
         return self if served != self.served_hash else replace(self, awaits=Awaits.ANYTHING)
 
 
-class Incoming(Struct, frozen=True, kw_only=True):
+class Incoming(Value):
     """Parts of a request that matching reads."""
 
     hashes: PrefixHashes  # chained digests of the request's history, one per message

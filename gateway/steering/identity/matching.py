@@ -8,6 +8,7 @@ from msgspec import Struct
 from gateway.steering.identity.branch import Awaits, Branch, Delivery, Incoming, PrefixHashRef
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.steering.identity.sources import FINGERPRINT
+from gateway.values import Value
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]  # prefix hash -> its requests, newest first
 Branches = Mapping[str, Branch]  # branches by conversation id, most recently used first
@@ -29,7 +30,7 @@ class MatchKind(enum.StrEnum):
     NEW = "new"  # opens a conversation; a branch stored under the same id is replaced
 
 
-class ConversationMatch(Struct, frozen=True, kw_only=True):
+class ConversationMatch(Value):
     """Result of matching one request."""
 
     kind: MatchKind  # whether it continues, repeats, forks or opens a conversation

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from msgspec import Struct
-
+from gateway.values import Value, frozen
 from gateway.wire.coerce import as_mapping
 
 MAX_ID_CHARACTERS = 255
@@ -37,7 +35,7 @@ REFUSED_HEADERS = frozenset({
 RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConversationSettings:
     """Settings for grouping requests into conversations and runs. Raises ValueError: an unusable
     header name, or a value that is not allowed; it begins with the name of the field."""
@@ -114,7 +112,7 @@ def _session_of_user(value: object) -> str | None:
     return session
 
 
-class HeaderSource(Struct, frozen=True, kw_only=True):
+class HeaderSource(Value):
     """A header that may carry the id."""
 
     name: str  # in lower case
@@ -138,7 +136,7 @@ class HeaderSource(Struct, frozen=True, kw_only=True):
         return self.name, f"{value}/{part}" if part else value, parent
 
 
-class HeaderPattern(Struct, frozen=True, kw_only=True):
+class HeaderPattern(Value):
     """All headers with a given prefix and suffix, read in alphabetical order."""
 
     prefix: str  # in lower case; the name begins with it
@@ -154,7 +152,7 @@ class HeaderPattern(Struct, frozen=True, kw_only=True):
         return None
 
 
-class BodySource(Struct, frozen=True, kw_only=True):
+class BodySource(Value):
     """A field of the body; `a.b` is the member `b` of the object `a`."""
 
     name: str  # `a.b` is the member `b` of the object `a`
@@ -207,7 +205,7 @@ WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
 """Sources whose value some clients share between conversations, to hit the provider's cache."""
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class Identity(Value):
     """A request's id, and the place where it was found."""
 
     source: str  # "header:<name>", "body:<field>" or "fingerprint"

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gateway.values import Value
 from gateway.wire.coerce import as_text
 
 FRAME_OPEN = "[STEERING GUIDANCE]"
@@ -39,7 +40,7 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
 
 
-class RequestedCall(Struct, frozen=True, kw_only=True):
+class RequestedCall(Value):
     """A call as the model asked for it."""
 
     name: str = ""  # of the tool; "" when it could not be read
@@ -49,7 +50,7 @@ class RequestedCall(Struct, frozen=True, kw_only=True):
     observation: str | None = None
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class Result(Value):
     """The answer to a call."""
 
     text: str  # its text parts, joined

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any, Final, Literal, NamedTuple
 
-from msgspec import Struct
-
 from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.text_protocols import is_nudge
 from gateway.steering.transcript.user_words import user_words
+from gateway.values import Value
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import content_text
 
@@ -79,7 +78,7 @@ def _row(text: str, kind: WordedKind) -> Wording | None:
     return row if row is not None and row.kind == kind else None
 
 
-class Intervention(Struct, frozen=True, kw_only=True):
+class Intervention(Value):
     """One act of a person in a run."""
 
     kind: str  # a name of the table KINDS
@@ -89,7 +88,7 @@ class Intervention(Struct, frozen=True, kw_only=True):
     of_reply: bool = False
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Answer(Value):
     """The messages and acts after an agent's newest answer."""
 
     said: tuple[str, ...] = ()  # texts of the user messages, without what the client added

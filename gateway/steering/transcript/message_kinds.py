@@ -15,9 +15,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import Final, Literal
 
-from msgspec import Struct
-
 from gateway.steering.transcript.steps import Step
+from gateway.values import Value
 
 MessageKind = Literal["new", "go", "ask", "fix", "steer", "design", "info"]
 KINDS: Final[tuple[MessageKind, ...]] = ("new", "go", "ask", "fix", "steer", "design", "info")
@@ -59,7 +58,7 @@ _SHAPE_SIGNS = [(f"shape {name}", re.compile(form)) for name, form in _FOUND["sh
 _BEFORE_SIGNS = [(f"before {name}", re.compile(form)) for name, form in _FOUND["before"].items()]
 
 
-class KindModel(Struct, frozen=True, kw_only=True):
+class KindModel(Value):
     """The fitted weights."""
 
     bias: tuple[float, ...]  # one number of each of KINDS, in their order

@@ -24,6 +24,7 @@ from gateway.steering.transcript.content import (
     read_result,
     without_guidance,
 )
+from gateway.values import Value
 from gateway.wire.coerce import as_text
 
 _STOPS = 3
@@ -327,7 +328,7 @@ def _action(call: RequestedCall, result: Result | None) -> "Action":
     )
 
 
-class Action(Struct, frozen=True, kw_only=True):
+class Action(Value):
     """One tool call with its result."""
 
     name: str  # of the tool; "" for a result whose call could not be read
@@ -337,7 +338,7 @@ class Action(Struct, frozen=True, kw_only=True):
     image: int = 0  # checksum of the images in the result or right behind it; 0 without any
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class Step(Value):
     """One assistant message and its answers."""
 
     index: int  # counts the steps of a conversation from 0

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
+from gateway.values import Value
 from gateway.wire.coerce import as_text
 
 Cue = Literal["", "go", "reminded", "uncalled", "compacted", "stopped"]
@@ -83,7 +83,7 @@ _REPLY_CHARS = 262_144
 """A longer reply is content: no model's output limit lets it write a call behind so much text."""
 
 
-class TextCalls(Struct, frozen=True, kw_only=True):
+class TextCalls(Value):
     """Calls found in the text of a reply."""
 
     thought: str  # the rest of the text

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import structlog
 from cachetools import FIFOCache
-from msgspec import Struct
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.guard.breaker import SLOW, CommitLimit, Incident
@@ -27,6 +26,7 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
+from gateway.values import Value
 
 T = TypeVar("T")
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
@@ -34,7 +34,7 @@ _DEGRADED_READ_S = 0.02  # longest read of another store while this one is degra
 _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 
-class StoreHealth(Struct, frozen=True, kw_only=True):
+class StoreHealth(Value):
     """The state of the store."""
 
     incident: Incident | None  # None while the store works

@@ -22,11 +22,11 @@ from pathlib import Path
 import apsw
 import msgspec
 import structlog
-from msgspec import Struct
 
 from gateway.stores.guard.spool import Entry
 from gateway.stores.records import CallRecord
 from gateway.stores.sqlite.connection import locked
+from gateway.values import Value
 
 VERSION = 1  # of the form of a record; kept with each file
 
@@ -70,7 +70,7 @@ class Damaged(Exception):
     """The file cannot be read."""
 
 
-class Lock(Struct, frozen=True, kw_only=True):
+class Lock(Value):
     """An open handle that holds the lock of a file. Closed after the connection: closing any
     handle of a file ends the locks that SQLite holds on it."""
 

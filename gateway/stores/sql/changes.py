@@ -10,7 +10,6 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from gateway.errors import BadRequest
@@ -20,6 +19,7 @@ from gateway.stores.protocols import StoreError
 from gateway.stores.sql.engine import Connection, Engine, columns, conditions, insert, made, row_of
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
+from gateway.values import Value
 
 _log = get_logger("gateway.audit")
 
@@ -46,7 +46,7 @@ GATEWAY = "gateway"  # the author of what no person did
 _RESERVED = frozenset({GATEWAY, "steering", "budget", "operator"})
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(Value):
     """One act of a person."""
 
     id: str  # unique; orders changes by age

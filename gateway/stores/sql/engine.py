@@ -8,10 +8,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from math import inf
 from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct
-
 from gateway.config.storage import StorageSettings
 from gateway.stores.records import CallRecord
+from gateway.values import Value
 
 T = TypeVar("T")
 
@@ -23,7 +22,7 @@ Text2 = Callable[[str, str], str]
 Text3 = Callable[[str, str, str], str]
 
 
-class JsonDialect(Struct, frozen=True, kw_only=True):
+class JsonDialect(Value):
     """The SQL by which a database reads JSON. `column` is SQL; `name` names a value."""
 
     # (column, member): a value of a JSON object that is kept as text, as text; NULL without one.
@@ -38,7 +37,7 @@ class JsonDialect(Struct, frozen=True, kw_only=True):
     keys: Text2
 
 
-class Dialect(JsonDialect, frozen=True, kw_only=True):
+class Dialect(JsonDialect):
     """The SQL that each database writes in its own way."""
 
     # The order of bytes, as a suffix of a text expression.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 
-from msgspec import Struct
+from gateway.values import Value
 
 _COLUMNS = re.compile(
     r"(^ +|^ALTER TABLE \w+ ADD COLUMN | \| )"  # the place
@@ -15,7 +15,7 @@ _COLUMNS = re.compile(
 _OPTIONS = re.compile(r"\) (by_key|often_changed);")
 
 
-class Migration(Struct, frozen=True, kw_only=True):
+class Migration(Value):
     """One change of the tables."""
 
     name: str  # stored with the database: never rename, reorder or edit a shipped one

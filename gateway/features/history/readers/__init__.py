@@ -9,14 +9,13 @@ from functools import cache
 from types import ModuleType
 from typing import Final, cast
 
-from msgspec import Struct
-
 from gateway.core.plugins import plugins
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
+from gateway.values import Value
 
 
-class LogFormat(Struct, frozen=True, kw_only=True):
+class LogFormat(Value):
     """One format of session logs. `name`: the agent's. `homes`: glob patterns of its files below
     the home directory. `tested`: the versions that it was tested with. `module`: by default the one
     of this name here; it has `matches(head, name)`, true for the first bytes and the name of a file

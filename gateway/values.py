@@ -1,0 +1,31 @@
+"""Values: objects that are made by naming their fields, and that nothing can change afterwards."""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, dataclass_transform
+
+from msgspec import Struct, StructMeta
+from msgspec import field as struct_field
+
+T = TypeVar("T")
+_CONFIG = {"frozen": True, "kw_only": True}
+
+
+class _ValueMeta(StructMeta):
+    """Passes to msgspec, for each class of values, what `Value` promises."""
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], **config: Any
+    ) -> Any:
+        return super().__new__(mcs, name, bases, body, **(config | _CONFIG))
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(struct_field,))
+class Value(Struct, frozen=True, kw_only=True, metaclass=_ValueMeta):
+    """A value as a struct: quick to make, and msgspec encodes it."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def frozen(cls: type[T]) -> type[T]:
+    """Makes a class a value as a dataclass, whose fields the settings and their schema are read
+    from."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
