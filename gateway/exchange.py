@@ -73,7 +73,9 @@ class UpstreamInfo(Struct, kw_only=True):
         service, which OpenAI's usage does not."""
         if usage and isinstance(tier := (answer or {}).get("service_tier"), str):
             usage = {"service_tier": tier, **usage}
-        self.usage, self.tokens, self.usage_estimated = usage, token_usage(usage), estimated
+        self.usage = usage
+        self.tokens = token_usage(usage)
+        self.usage_estimated = estimated
 
 
 class ResponseInfo(Struct, kw_only=True):

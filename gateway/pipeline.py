@@ -268,7 +268,8 @@ class Pipeline:
         note_identity(exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
-        result.agent, result.project = control.agent, control.tags.get("project", "")
+        result.agent = control.agent
+        result.project = control.tags.get("project", "")
         arm = None
         experiment = services.settings.experiment
         if control.arm == "random" and control.unit is not None:

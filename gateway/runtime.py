@@ -97,7 +97,8 @@ class Runtime:
         self.raw_calls = opened.raw_calls
         self.runs = opened.stores.runs
         self.learning = opened.stores.learning
-        self.accounting, self.holds = opened.accounting, opened.accounting.holds
+        self.accounting = opened.accounting
+        self.holds = opened.accounting.holds
         services = self.services = self._build(opened, self.settings)
         self.started = True
         self._closing.push_async_callback(lambda: self.services.aclose())

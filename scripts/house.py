@@ -53,6 +53,7 @@ def measure(root: Path, *, trace: bool) -> Measured:
     if not modules:
         raise SystemExit(f"house: no package {PACKAGE} in {root}")
     parts = [sizes(root, modules), imports(root, modules), shapes(modules), prose(modules)]
+    parts.append(packing(modules))
     if trace:
         parts.append(traced(root))
     return {kind: _joined(kind, parts) for kind in ("figures", "lists")}
@@ -127,6 +128,15 @@ def prose(modules: Mapping[str, source.Module]) -> Measured:
             place for module in modules.values() for place in source.private_words(module)
         ],
     }
+    return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}
+
+
+def packing(modules: Mapping[str, source.Module]) -> Measured:
+    """Forms that a linter refuses, and conditional expressions."""
+    lists: dict[str, list[str]] = {}
+    for module in modules.values():
+        for form, places in source.packed(module).items():
+            lists.setdefault(form, []).extend(places)
     return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}
 
 

@@ -267,3 +267,43 @@ def private_words(module: Module) -> Iterator[str]:
     for number, line in enumerate(module.text.splitlines(), 1):
         if PRIVATE_WORDS.search(line):
             yield f"{module.name}:{number} {line.strip()[:80]}"
+
+
+def packed(module: Module) -> dict[str, list[str]]:
+    """Places of forms that hide several ideas in one expression, by the name of the form.
+
+    A tuple may be assigned to several names from a call or a loop, not from one that is written
+    there; a star before a written tuple or list and a conditional expression inside another one
+    are never needed.
+    """
+    forms: dict[str, list[str]] = {"tuple assignments": [], "stars before a written tuple": []}
+    nested = forms["nested conditional expressions"] = []
+    for node in ast.walk(module.tree):
+        place = f"{module.name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            if any(isinstance(value, ast.Tuple) for value in _branches(node.value)):
+                forms["tuple assignments"].append(place)
+        elif isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List):
+            if isinstance(node.ctx, ast.Load):
+                forms["stars before a written tuple"].append(place)
+        elif isinstance(node, ast.IfExp) and any(isinstance(n, ast.IfExp) for n in _below(node)):
+            nested.append(place)
+    return forms
+
+
+def _branches(value: ast.expr) -> Iterator[ast.expr]:
+    """The expressions of which one is the value."""
+    if isinstance(value, ast.IfExp):
+        yield from (*_branches(value.body), *_branches(value.orelse))
+    elif isinstance(value, ast.BoolOp):
+        for each in value.values:
+            yield from _branches(each)
+    else:
+        yield value
+
+
+def _below(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes in it, but not itself."""
+    nodes = ast.walk(node)
+    next(nodes)
+    return nodes

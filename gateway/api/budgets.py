@@ -206,7 +206,8 @@ async def hold(
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
-    (subject, owner), at = found, None if action is None else time.time()
+    subject, owner = found
+    at = None if action is None else time.time()
     if action is None or at is None:
         stored = await runtime.holds.release(subject) is not False
     else:
@@ -262,7 +263,8 @@ def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | Non
             return ApiResponse(await answer(request.runtime, subject, yes, said, tenant))
         return ApiResponse(await hold(request.runtime, subject, action, said, tenant))
 
-    handler.__name__, handler.__doc__ = f"{verb}_{kind}", f"{verb.capitalize()} {what}"
+    handler.__name__ = f"{verb}_{kind}"
+    handler.__doc__ = f"{verb.capitalize()} {what}"
     route = f"POST /api/{kind}s/{{subject}}/{verb}"
     body = ControlBody if action or yes else None
     OPERATIONS.add(route, HeldView, "What holds now.", body=body, errors=(413,))(handler)

@@ -139,9 +139,10 @@ def _described(operation: Operation[Any], components: Schema, error: Schema) -> 
     properties = model.model_json_schema(schema_generator=_ParameterSchema).get("properties", {})
     for name, schema in properties.items():
         in_path = f"{{{name}}}" in operation.path
+        outside = "header" if name in model.in_headers else "query"
         parameter = {
             "name": name,
-            "in": "path" if in_path else "header" if name in model.in_headers else "query",
+            "in": "path" if in_path else outside,
             "required": in_path,
             "description": schema.pop("description"),
             "schema": schema,

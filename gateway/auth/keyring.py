@@ -81,7 +81,8 @@ async def rotate_key(store: KeyStore, key_id: str, overlap: str) -> NewKey | Non
     end = old.terms.expires_at
     fresh = asdict(old.terms) | {"replaces": key_id}
     if end is not None:
-        fresh["expires_at"], ends = now + end - old.created_at, min(end, ends)
+        fresh["expires_at"] = now + end - old.created_at
+        ends = min(end, ends)
     # Usage and budgets go by the name of a key.
     made = await create_key(store, old.tenant, old.name or old.id, fresh)
     await store.change_key(key_id, {"expires_at": ends})

@@ -102,7 +102,8 @@ class Estimator:
         if not actual.output_tokens and not actual.input_tokens:
             return
         tokens = {"prompt_tokens": actual.input_tokens, "completion_tokens": actual.output_tokens}
-        full, (low, high) = cost(estimate.model, tokens) or 0.0, _RATIO
+        full = cost(estimate.model, tokens) or 0.0
+        low, high = _RATIO
         ratio = min(max(actual.usd / full, low), high) if full > 0 else 1.0
         hidden = float(actual.input_tokens - estimate.raw_input)
         newest = _Learned(float(actual.output_tokens), hidden, ratio)

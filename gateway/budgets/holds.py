@@ -198,7 +198,8 @@ def answer_path(asked: Control, answer: str, key: bytes) -> str:
     """The page of a signed link, which answers this question alone; `answer`: yes or no. `key`: of
     the admin key, which is not in the store as the question's own secret is."""
     question = asked.question
-    secret, until = (question.secret, question.until) if question else ("", 0.0)
+    secret = question.secret if question else ""
+    until = question.until if question else 0.0
     about = f"{asked.subject}\n{asked.at!r}\n{answer}\n{until!r}"
     mac = hmac.new(secret.encode() + key, about.encode(), hashlib.sha256).hexdigest()
     return f"/dashboard/answer/{quote(asked.subject, safe='')}/{answer}/{mac}"

@@ -168,7 +168,9 @@ def budget_header(
         reached = each.reached
         guesses = unpriced and each.applied.budget.limits.usd is not None
         if reached or guesses or name in refused:
-            step = "would_stop" if name in refused else reached[-1].name if reached else "none"
+            step = reached[-1].name if reached else "none"
+            if name in refused:
+                step = "would_stop"
             part = f"{name};used={each.share:.4g};metric={each.metric};step={step}"
             part += f";per={per}" if (per := each.applied.budget.window) != "total" else ""
             parts.append(f"{part};price=unknown" if guesses else part)

@@ -192,7 +192,8 @@ class Admissions:
         self, services: Services, call: Call, result: SteeringResult, asked: tuple[str, Question]
     ) -> None:
         """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
-        holds, (why, question) = self._runtime.holds, asked
+        holds = self._runtime.holds
+        why, question = asked
         if (begin := call.exchange.response.begin) is not None:
             await begin()  # the answer may come as soon as the question is shown
         control = Control(

@@ -495,7 +495,8 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
 def _result(
     conversation: Conversation, chain: ChainState, values: Mapping[str, Any]
 ) -> SteeringResult:
-    branch, (label, source) = conversation.history.branch, values["identity"]
+    branch = conversation.history.branch
+    label, source = values["identity"]
     hashes = extend(chain, ())
     state = FSMState(values["state"])
     return SteeringResult(

@@ -35,7 +35,7 @@ from gateway.config import Secret, Settings, load_settings
 from gateway.config.budgets import METRICS, BudgetSettings
 from gateway.config.storage import StorageSettings
 from gateway.errors import BadRequest, ConfigError
-from gateway.stores.alerts import AlertRecord
+from gateway.stores.alerts import AlertRecord, DeliveryState
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
 from gateway.text import formatting
@@ -180,10 +180,11 @@ def _add_keys(commands: Any) -> None:
     rotated.add_argument("--overlap", default="24h", metavar="TIME", help=text)
     for parser in (created, changed):
         for name, text in _TERMS.items():
-            option = f"--{name.removesuffix('s')}"
-            several = name in _SEVERAL
-            option, action = (option, "append") if several else (f"--{name}", "store")
-            parser.add_argument(option, dest=name, action=action, help=text)
+            if name in _SEVERAL:
+                option = f"--{name.removesuffix('s')}"
+                parser.add_argument(option, dest=name, action="append", help=text)
+            else:
+                parser.add_argument(f"--{name}", help=text)
     summary = "list the keys, without their secrets"
     listed = add_verb(verbs, "list", summary, _list_keys, whole=True)
     listed.add_argument("--tenant", help="only the keys of this tenant")
@@ -326,16 +327,20 @@ async def _test_alerts(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _sent(delivery: DeliveryState) -> str:
+    """The state of a delivery, in a word."""
+    if not delivery.done_at:
+        return "waiting"
+    return "failed" if delivery.error else "sent"
+
+
 async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     from gateway.api.alerts import stored_alert_view
 
     found = await stores.alerts.list_alerts(tenant=args.tenant, limit=args.limit)
     for stored in found:
         alert = stored.alert
-        states = ", ".join(
-            f"{d.sink} {'failed' if d.done_at and d.error else 'sent' if d.done_at else 'waiting'}"
-            for d in stored.deliveries
-        )
+        states = ", ".join(f"{each.sink} {_sent(each)}" for each in stored.deliveries)
         title = f"{one_line(alert.title, 100)}  [{states}]"
         when = formatting.ago(alert.raised_at)
         line = f"{when:>10}  {alert.severity:6}  {alert.rule:18}  {title}"

@@ -69,7 +69,8 @@ def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.Argumen
 
 async def _run(handler: Any, args: argparse.Namespace) -> int:
     with reported(EmbeddingError, BadRequest):
-        args.tenant, args.named_tenant = args.tenant or DEFAULT_TENANT, args.tenant is not None
+        args.named_tenant = args.tenant is not None
+        args.tenant = args.tenant or DEFAULT_TENANT
         if handler is _add:  # before a database is created for it
             args.pattern = read_line(args.pattern, tenant=args.tenant)
         elif handler is _import:
@@ -157,7 +158,8 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
             say(json.dumps({**found, "fields": match.pattern.fields}))
         else:
             own = match.pattern.gate_threshold
-            mark = "*" if match.similarity >= (gate if own is None else own) else " "
+            needed = gate if own is None else own
+            mark = "*" if match.similarity >= needed else " "
             say(f"{match.similarity:6.3f}{mark} {match.pattern.pattern_id}")
     if not args.json:
         say(f"  * similar enough for a run at risk (gate {gate:g})" if matches else "none found")

@@ -72,7 +72,9 @@ class _Learned:
 
     def __init__(self, stores: Stores, settings: Settings, policy: LearnedPolicy | None) -> None:
         self.store = kept(stores.workloads, "this store keeps no workloads")
-        self.learning, self.settings, self.rules = stores.learning, settings, settings.rules()
+        self.learning = stores.learning
+        self.settings = settings
+        self.rules = settings.rules()
         infos = {each.model_name: each.model_info for each in settings.model_list}
         self.table = DeploymentTable(settings, os.environ)
         self.price = ModelCatalogue(self.table, infos).price

@@ -223,7 +223,8 @@ async def confirmed(args: argparse.Namespace, what: str) -> None:
 
 async def note_act(stores: Stores, args: argparse.Namespace) -> None:
     """Append what a command has changed to the audit log."""
-    given, (kind, act) = vars(args), getattr(args, "act", ("", ""))
+    given = vars(args)
+    kind, act = getattr(args, "act", ("", ""))
     # Pilots and policies are in the audit log by themselves.
     if kind not in ("", "pilot", "policy") and stores.changes is not None:
         subject = next((given[n] for n in (*_SUBJECTS, "tenant") if given.get(n)), "")

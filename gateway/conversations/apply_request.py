@@ -89,7 +89,8 @@ def apply_request(
     if found is None or verdict.kind is MatchKind.SUMMARY:
         return found
     if search.continued and found.run.fold is None and verdict.kind in _CONTINUING:
-        (owner, response), earlier = search.continued, search.request.earlier
+        owner, response = search.continued
+        earlier = search.request.earlier
         offset = earlier.gone if earlier is not None else 0
         found.run.kept_fold = None
         found.run.start = RunStart(snapshot=response.snapshot, offset=offset, logged_in=owner)
@@ -140,8 +141,10 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
     read = history.chain.count if history.chain is not None and hashes.start else 0
     fresh = max(read - hashes.start, 0)
     history.seen.add(hashes.messages[fresh:])
-    if not read:
-        history.tail = (search.known.tail if search.known else None) if hashes.start else b""
+    if not read and not hashes.start:
+        history.tail = b""
+    elif not read:
+        history.tail = search.known.tail if search.known else None
     if history.tail is not None:
         history.tail = extend_tail(history.tail, hashes, fresh)
     history.prefix = None if request.earlier is not None else request.prefix

@@ -448,9 +448,12 @@ def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
     lessons = [each.pattern for each in decided.lessons if each.given]
     sent = "refused" not in call.exchange.notes
     for item in decided.items if sent else ():
-        learned = item.source == STANDING or (item.match and item.match.pattern in lessons)
-        other = HAND_OVER if item.source == HAND_OVER else "guidance"
-        found.add("lessons" if learned else "rules" if item.tier is Tier.E3 else other)
+        if item.source == STANDING or (item.match and item.match.pattern in lessons):
+            found.add("lessons")
+        elif item.tier is Tier.E3:
+            found.add("rules")
+        else:
+            found.add(HAND_OVER if item.source == HAND_OVER else "guidance")
     if (decided.directive and sent) or proposal.act.name in HELD:
         found.add(HAND_OVER)
     if sent and decision.model != call.exchange.request.model:

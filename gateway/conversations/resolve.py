@@ -127,7 +127,8 @@ class ConversationResolver:
         if self.shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
         history = known.history if known is not None else None
-        root, tail = (history.root, history.tail) if history is not None else (b"", None)
+        root = b"" if history is None else history.root
+        tail = None if history is None else history.tail
         chain = None  # of the latest request of the conversation, if that had all its messages
         if history is not None and history.chain is not None and history.prefix is not None:
             whole = history.chain.count == len(history.prefix.spans)

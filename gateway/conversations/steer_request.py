@@ -255,7 +255,8 @@ class RequestSteerer:
             result.state_after = run.state
             result.tasks = await tasks_of(fresh, transcript) if fresh else {}
             result.scored = outcomes
-            result.prompts, since = [], list[Any]()
+            result.prompts = []
+            since = list[Any]()
             if run.steps or run.index:
                 latest = run.outcomes[-1].step if run.outcomes else None
                 new_from = result.resolved.incoming.hashes.start

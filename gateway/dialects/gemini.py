@@ -248,7 +248,9 @@ class Contents(MessagesView):
 
 def _blocks(parts: Any) -> list[Any]:
     """Parts as blocks; one part alone counts as a list of it."""
-    listed = parts if isinstance(parts, list) else [] if parts is None else [parts]
+    if parts is None:
+        return []
+    listed = parts if isinstance(parts, list) else [parts]
     return [_block(part) if isinstance(part, dict) else part for part in listed]
 
 
@@ -363,8 +365,10 @@ def _append(request: SteeredRequest, span: Span, texts: Sequence[str]) -> list[S
     if text[s] != "[":
         return [Splice(start=start + s, end=start + e, text=f"[{added}]")]
     spans = list(array_spans(text, s))
-    at, comma = (start + spans[-1][1], ", ") if spans else (start + s + 1, "")
-    return [Splice(start=at, end=at, text=comma + added)]
+    if spans:
+        added = ", " + added
+    at = start + (spans[-1][1] if spans else s + 1)
+    return [Splice(start=at, end=at, text=added)]
 
 
 class _Joined:

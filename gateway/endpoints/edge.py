@@ -254,7 +254,9 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
         id=client_id.decode() if usable else f"req-{secrets.token_hex(12)}",
     )
     other = _OTHER_FORM.match(scope["path"])
-    error_body = (BEDROCK if other[1] else MESSAGES).error_body if other else None
+    error_body = None
+    if other:
+        error_body = BEDROCK.error_body if other[1] else MESSAGES.error_body
     return Exchange(request, response=ResponseInfo(error_body=error_body)), usable
 
 

@@ -208,8 +208,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _tell_gone(self) -> None:
         """The client is gone: tell whoever answers it."""
-        cycle, call = self._gone or (None, None)
-        if cycle is not None and cycle.disconnected and call is not None:
+        if self._gone is None:
+            return
+        cycle, call = self._gone
+        if cycle.disconnected:
             self._gone = None
             call()
 

@@ -117,8 +117,10 @@ def proof_bar(tried: Sequence[Posterior]) -> float:
     most `FALSE_DISCOVERIES` of those proved are not (e-BH: holds for dependent e-values)."""
     values = sorted((found.proof for found in tried if found.decisions), reverse=True)
     bars = [len(values) / (FALSE_DISCOVERIES * rank) for rank in range(1, len(values) + 1)]
+    if not bars:
+        return 1 / FALSE_DISCOVERIES
     passed = [bar for value, bar in zip(values, bars, strict=True) if value >= bar]
-    return passed[-1] if passed else bars[0] if bars else 1 / FALSE_DISCOVERIES
+    return passed[-1] if passed else bars[0]
 
 
 def judged(found: Posterior, *, active: bool, bar: float = 1 / FALSE_DISCOVERIES) -> Move | None:
@@ -246,7 +248,8 @@ def posterior(every: Sequence[Observation], *, active: bool = False) -> Posterio
     effect = low = high = None
     if given.rate is not None and held.rate is not None:
         effect = given.rate - held.rate
-        (mean, variance), (mean_held, variance_held) = _moments(given), _moments(held)
+        mean, variance = _moments(given)
+        mean_held, variance_held = _moments(held)
         spread = _Z95 * math.sqrt(variance + variance_held)
         low = mean - mean_held - spread
         high = mean - mean_held + spread

@@ -254,7 +254,8 @@ class Reader:
         earlier = await self._earlier(trace) if thing.question is KIND and not thing.step else None
         if earlier is None or answer not in (*WRONG, *ACCEPTING):
             return
-        source, verdict = ("correction", "failure") if answer in WRONG else ("moved_on", "success")
+        source = "correction" if answer in WRONG else "moved_on"
+        verdict = "failure" if answer in WRONG else "success"
         verdicts = Verdicts(self.store, self.runs)
         await verdicts.add(earlier.run, source, verdict, SURE, "the next message")
         await verdicts.choose(earlier.run)

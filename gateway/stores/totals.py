@@ -343,8 +343,14 @@ def worst(*found: str) -> Severity:
 def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
     """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
     by_score = "low" if step.composite is None else severity_of(step.composite)
-    by_fires = "danger" if stuck_steps >= STUCK_STEPS else "warn" if step.fired else "low"
+    by_fires = _severity_of_fires(bool(step.fired), stuck_steps)
     return worst(by_score, by_fires, _STATES.get(step.state, "low"))
+
+
+def _severity_of_fires(fired: bool, times: int) -> Severity:
+    if times >= STUCK_STEPS:
+        return "danger"
+    return "warn" if fired else "low"
 
 
 def run_severity(totals: RunTotals) -> Severity:
@@ -355,7 +361,7 @@ def run_severity(totals: RunTotals) -> Severity:
 def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]) -> Severity:
     """The same by a run's highest composite, its firings by monitor and its steps by state."""
     fires = max((n for name, n in fired.items() if name != LENGTH_MONITOR), default=0)
-    by_fires = "danger" if fires >= STUCK_STEPS else "warn" if fired else "low"
+    by_fires = _severity_of_fires(bool(fired), fires)
     by_state = (_STATES.get(name, "low") for name, times in states.items() if times)
     return worst(severity_of(peak), by_fires, *by_state)
 

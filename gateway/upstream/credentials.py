@@ -212,7 +212,8 @@ def _refuse_query(query: bytes, target: Target, claude: bool, replaced: bool) ->
     plain = unquote_plus(text)
     if has_gateway_key(plain.encode()):
         raise _gateway_key("the query")
-    host, (family, owner) = target.api_base.host, _families(target)
+    host = target.api_base.host
+    family, owner = _families(target)
     if (shown := _stray(plain, owner, claude)) != ANY:
         raise _foreign("the query", shown, host)
     if family == ANY:

@@ -427,7 +427,10 @@ class DeploymentTable:
     def _matched(self, model: str) -> list[Target]:
         """The targets of the longest pattern that matches; empty when none does."""
         patterns = [name for name in self._by_name if "*" in name]
-        name, starred = longest_match(patterns, model) or ("", "")
+        matched = longest_match(patterns, model)
+        if matched is None:
+            return []
+        name, starred = matched
         found = []
         for pattern in self._by_name.get(name, ()):
             deployment = filled(self._settings.model_list[pattern.key - 1], starred)

@@ -51,7 +51,9 @@ def closed_early(place: str) -> UpstreamUnreachable:
 def origin_of(url: URL, *, proxied: bool) -> Origin:
     """The origin of a URL; `proxied`: with the proxy that the environment names for it. Raises:
     ValueError: the URL has no host, or its proxy is not one for HTTP."""
-    proxy, login = _proxy_for(url) if proxied else (None, b"")
+    if not proxied:
+        return Origin(url.origin(), None, b"")
+    proxy, login = _proxy_for(url)
     return Origin(url.origin(), proxy, login)
 
 

@@ -62,7 +62,8 @@ class CloudSigner:
             return headers
         if refusal is not None:
             raise refusal
-        family, (own, sources) = family_of_host(url.host or ""), _CLOUDS[api]
+        family = family_of_host(url.host or "")
+        own, sources = _CLOUDS[api]
         if family not in (own, ANY) or not self._table.lends_credentials(family == own):
             raise Forbidden(
                 f"the request has no credential for {api}, and the gateway's own are not used here "

@@ -103,7 +103,10 @@ def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
     high = len(own)
     while low < high:  # how much both begin with
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if sent.startswith(own[:middle]) else (low, middle - 1)
+        if sent.startswith(own[:middle]):
+            low = middle
+        else:
+            high = middle - 1
     return (low, low + len(sent) - len(own)) if sent.endswith(own[low:]) else None
 
 

@@ -97,8 +97,10 @@ def _arguments(value: object) -> str:
     """Arguments of a call as canonical JSON; text that is not JSON only loses outer space."""
     if isinstance(value, str):
         text = value.strip()
+        if not text:
+            return "{}"
         try:
-            value, end = _scan(text, 0) if text else (None, 0)
+            value, end = _scan(text, 0)
         except (ValueError, RecursionError, StopIteration):
             return text
         if end < len(text):

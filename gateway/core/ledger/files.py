@@ -29,7 +29,8 @@ class Files:
         """Remember an edit; what it repeats or takes back, None for one that does neither."""
         seen = self._edits.pop(edit.path, None) or deque(maxlen=REMEMBERED_EDITS)
         earlier = [each for each, _ in seen]
-        newest, since = seen[-1] if seen else (None, 0)
+        newest = seen[-1][0] if seen else None
+        since = seen[-1][1] if seen else 0
         found = None
         if goes_back(edit, earlier):
             texts = frozenset((edit.new, edit.old or (newest.new if newest else 0)))

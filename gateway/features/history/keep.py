@@ -47,6 +47,7 @@ from gateway.wire.usage import token_usage
 CALLS_AT_ONCE = 100
 """Calls of one commit: few enough that a gateway on the same database waits little."""
 _LOGGED = "log"  # the source of an outcome that the log states
+_VERDICTS = {None: None, True: "success", False: "failure"}  # of a log, as stores name them
 
 
 def imported_id(tenant: str, agent: str, session: str) -> str:
@@ -269,7 +270,7 @@ class _Rows:
             ended_at=at,  # nothing of it is under way
             state=(FSMState.END if ends else run.state).value,
             model_requested=model or newest.model_requested,
-            outcome=None if outcome is None else "success" if outcome else "failure",
+            outcome=_VERDICTS[outcome],
             outcome_source="" if outcome is None else _LOGGED,
         )
         return self._newest

@@ -80,8 +80,9 @@ def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> Non
 
 def sums_cost(sums: Sums) -> str:
     """US dollars, with a plus if the price of a part is unknown."""
-    cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
-    return cost + ("+" if sums.usd and sums.unpriced else "")
+    if not sums.usd:
+        return UNKNOWN if sums.unpriced else "$0"
+    return money(sums.usd) + ("+" if sums.unpriced else "")
 
 
 def notes(summary: Summary) -> Iterator[str]:

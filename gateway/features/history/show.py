@@ -50,15 +50,17 @@ def steps_asked(text: str) -> range:
         return range(10**9)
     first, dash, last = text.partition("-")
     if first.isdigit() and (last.isdigit() or not last):
-        end = int(last) if last else 10**9 if dash else int(first)
-        return range(int(first), end + 1)
+        if dash and not last:
+            return range(int(first), 10**9)
+        return range(int(first), int(last or first) + 1)
     raise ConfigError(f"--steps: {text!r} is not a range of steps such as 12-20")
 
 
 def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console: Console) -> None:
     """Print the head of one session and the steps that are wanted. Raises ConfigError: there is no
     such session, or it has none of these steps."""
-    (session, path), asked = find_session(found, name), steps_asked(wanted)
+    session, path = find_session(found, name)
+    asked = steps_asked(wanted)
     reading = read_session(session, policy, path)
     outcomes, starts = outcomes_of(session, policy)
     scored = {outcome.step.index: outcome for outcome in outcomes}

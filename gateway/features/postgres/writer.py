@@ -180,9 +180,11 @@ async def _refusal(
 ) -> protocols.StoreError | None:
     """Why a conversation cannot be saved over the version it was made from; None when it can."""
     row = await connection.fetchrow(_FIND + lock, stored_text(record.id))
-    version, tenant = row or (0, stored_text(record.tenant))
-    if tenant != stored_text(record.tenant):
-        return protocols.StoreError(f"conversation {record.id!r} is another tenant's")
+    version = 0
+    if row is not None:
+        version, tenant = row
+        if tenant != stored_text(record.tenant):
+            return protocols.StoreError(f"conversation {record.id!r} is another tenant's")
     if version == record.version:
         return None
     return protocols.VersionConflict(record.id, expected=record.version, actual=version)

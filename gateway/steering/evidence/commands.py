@@ -181,7 +181,9 @@ def _span(values: dict[str, Any]) -> tuple[str, int, int] | None:
     """File, first and last line that a reading tool is asked for."""
     path = next((values[key] for key in _PATH_KEYS if isinstance(values.get(key), str)), None)
     view = values.get("view_range")
-    first, last = view if isinstance(view, list) and len(view) == 2 else (None, None)
+    first = last = None
+    if isinstance(view, list) and len(view) == 2:
+        first, last = view
     first = next((values[key] for key in _FIRST_KEYS if key in values), first)
     last = next((values[key] for key in _LAST_KEYS if key in values), last)
     if last is None and isinstance(first, int) and isinstance(values.get("limit"), int):

@@ -163,7 +163,8 @@ def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonM
 def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
     lesson = match.pattern.lesson
     rule = is_rule(match.pattern)
-    share, version = (lesson.share, lesson.version) if lesson is not None else (0.0, 0)
+    share = 0.0 if lesson is None else lesson.share
+    version = 0 if lesson is None else lesson.version
     point = draw(f"{match.pattern.pattern_id}@{version}", unit if rule else f"{unit}#{step}")
     return LessonDecision(
         pattern=match.pattern,

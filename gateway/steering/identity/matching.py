@@ -341,5 +341,6 @@ def identity_label(source: str, kind: MatchKind) -> str:
         return kind.value
     if source != FINGERPRINT:
         return source
-    known = (MatchKind.CONTINUE, MatchKind.SUMMARY)
-    return "side" if kind is MatchKind.SIDE else "prefix" if kind in known else "new"
+    if kind is MatchKind.SIDE:
+        return "side"
+    return "prefix" if kind in (MatchKind.CONTINUE, MatchKind.SUMMARY) else "new"

@@ -6,7 +6,7 @@ API reference, Responses, input and output items)."""
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -156,9 +156,11 @@ def read_calls(message: Mapping[str, object], content: Content) -> list[Requeste
     """The calls of an assistant message: `tool_calls`, else tool_use parts, else `function_call`.
     An entry that cannot be read stays as a call without a name, so that its result has a place."""
     listed = message.get("tool_calls")
-    entries = listed if isinstance(listed, list | tuple) else [listed] if listed else []
-    if isinstance(listed, str | int | float):
-        entries = []
+    entries: Sequence[object] = ()
+    if isinstance(listed, list | tuple):
+        entries = listed
+    elif listed and not isinstance(listed, str | int | float):
+        entries = [listed]
     if not entries and not content.calls:
         legacy = message.get("function_call")
         entries = [legacy] if isinstance(legacy, dict) else []

@@ -93,7 +93,8 @@ class Breaker:
         """End the incident."""
         incident = self.incident
         self.incident = None
-        self._failures, self._ended_at = 0, self._clock()
+        self._failures = 0
+        self._ended_at = self._clock()
         if incident is None:
             return
         self._log.warning(

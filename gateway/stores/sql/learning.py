@@ -484,7 +484,9 @@ async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> lis
     """Remove a lesson without evidence: the owner and fields of each row that is gone."""
     left = {name for (name,) in await connection.fetch(_OWNERS, pattern_id=pattern_id)}
     # A shared lesson is supported by the evidence of all tenants.
-    owners = () if owner in left else (owner,) if left else (owner, "")
+    if owner in left:
+        return []
+    owners = (owner,) if left else (owner, "")
     return [
         (each, fields)
         for each in owners

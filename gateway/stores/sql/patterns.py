@@ -438,7 +438,8 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
         lesson = None
         if found["origin"]:
             known = {name: found[name] for name in _LESSON}
-            known["status"], known["trust"] = Status(known["status"]), Trust(known["trust"])
+            known["status"] = Status(known["status"])
+            known["trust"] = Trust(known["trust"])
             known["applies_when"] = orjson.loads(known["applies_when"])
             lesson = Lesson(**known)
         return Pattern(
@@ -548,7 +549,8 @@ def _row(pattern: Pattern) -> dict[str, Any]:
     known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
     if lesson is not None:
         known = db.row_of(lesson, _LESSON)
-        known["status"], known["trust"] = lesson.status.value, lesson.trust.value
+        known["status"] = lesson.status.value
+        known["trust"] = lesson.trust.value
         known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
     row = _content(pattern) | known | db.row_of(pattern, ("tenant", "pattern_id"))
     return row | {"created_at": row["updated_at"]}

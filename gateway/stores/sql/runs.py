@@ -88,7 +88,8 @@ class SQLRunStore:
         key = _SORTS[page.sort]
         order = "DESC" if page.descending else "ASC"
         if (after := page.after()) is not None:
-            values["after"], values["after_id"] = float(after[0]), after[1]
+            values["after"] = float(after[0])
+            values["after_id"] = after[1]
             sign = "<" if page.descending else ">"
             condition += f" AND ({key}, r.id) {sign} (:after, :after_id)"
         listed = f"ORDER BY {key} {order}, r.id {order}"
@@ -180,8 +181,10 @@ class SQLRunStore:
         cursor: str | None = None,
     ) -> queries.ConversationPage:
         page = queries.PageRequest(limit=limit, cursor=cursor)
-        at, last_id = (None, None) if page.cursor is None else queries.decode_cursor(page.cursor)
-        values: dict[str, Any] = {"after_id": last_id}
+        at: float | None = None
+        values: dict[str, Any] = {"after_id": None}
+        if page.cursor is not None:
+            at, values["after_id"] = queries.decode_cursor(page.cursor)
         wanted = {
             "tenant": ("tenant = :tenant", tenant),
             "external_key": ("external_key = :external_key", external_key),

@@ -344,7 +344,9 @@ class Writer:
                 if lost:
                     self._log_pages = 0
             self._checkpoint_if_due()
-            jobs, more = self._take() if more else ([], False)
+            jobs = []
+            if more:
+                jobs, more = self._take()
         if self.files.doubt:
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.connection.close()

@@ -281,9 +281,11 @@ def _save_conversation(record: ConversationRecord, connection: apsw.Connection) 
     if rows:
         return rows[0][0]  # type: ignore[no-any-return]
     find = "SELECT version, tenant FROM conversations WHERE id = ?"
-    version, tenant = connection.execute(find, (record.id,)).get or (0, record.tenant)
-    if tenant != record.tenant:
-        raise StoreError(f"conversation {record.id!r} is another tenant's")
+    version = 0
+    if stored := connection.execute(find, (record.id,)).get:
+        version, tenant = stored
+        if tenant != record.tenant:
+            raise StoreError(f"conversation {record.id!r} is another tenant's")
     raise VersionConflict(record.id, expected=record.version, actual=version)
 
 

@@ -195,7 +195,8 @@ def modernised(body: Mapping[str, Any]) -> Json:
         out["tool_choice"] = {"type": "function", "function": dict(choice)}
     elif choice:
         out["tool_choice"] = choice
-    out["messages"], count = [], 0
+    out["messages"] = []
+    count = 0
     for message in body.get("messages") or ():
         if isinstance(message, Mapping):
             call = message.get("function_call")

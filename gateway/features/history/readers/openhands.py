@@ -92,7 +92,8 @@ class _Events:
             self._action(event, at)
         elif kind in ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent"):
             rejected = kind == "UserRejectObservation" and event.get("rejection_source") != "hook"
-            call_id, (text, failed) = as_text(event.get("tool_call_id"), ""), _outcome(event)
+            call_id = as_text(event.get("tool_call_id"), "")
+            text, failed = _outcome(event)
             if call_id in self._asked:  # else of a command that the person ran
                 session.result(call_id, text, at, failed=failed, rejected=rejected)
         elif kind in ("PauseEvent", "InterruptEvent"):
