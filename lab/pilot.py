@@ -14,6 +14,7 @@ import sys
 from typing import NamedTuple
 
 from gateway.reporting.pilot import MORE, STEER, WATCH, Verdict, judge, region
+from gateway.reporting.rates import Sample
 
 _LOOK_UPS = (400, 1200, 5000)  # units played before it is first asked whether that was enough
 
@@ -105,8 +106,11 @@ def covered(r: float, d: float, p: float, units: int, seed: int) -> bool:
     """Whether the region of one pilot contains the true r and d."""
     chance = random.Random(f"{seed}.{r}.{d}.{p}")  # noqa: S311 - no secret
     found = drawn(World(p=p, r=r, d=d), units, chance)
-    arms = [[not won for on, won in found if on is arm] for arm in (False, True)]
-    inside = region((sum(arms[0]), len(arms[0]), sum(arms[1]), len(arms[1])))
+    steered, watched = (
+        Sample(outcomes=[(str(n), bool(won)) for n, (on, won) in enumerate(found) if on is arm])
+        for arm in (True, False)
+    )
+    inside = region(steered, watched)
     return all(
         low <= true <= high
         for true, (low, high) in ((r, inside["recovered"]), (d, inside["disturbed"]))

@@ -4,7 +4,7 @@ both arms are treated alike: only units with an act are compared, each by its fi
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from secrets import token_hex
 from typing import Any
 
@@ -18,13 +18,13 @@ from gateway.reporting.results import ExperimentReport
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.stores.records import OWN_MODE
 from gateway.stores.totals import ExperimentRun
-from gateway.text import formatting
+from gateway.text.formatting import iso
 from gateway.values import frozen
 
+# E-values of a verdict: where acting does not help, *steer* has one chance in 20 at most, ever;
+# where it helps by MATTERS or more, *only watch* one in 10.
 STEER_FROM = 20.0
 WATCH_FROM = 10.0
-"""E-values of a verdict: where acting does not help, *steer* has one chance in 20 at most, ever;
-where it helps by MATTERS or more, *only watch* one in 10."""
 MATTERS = 0.02  # of success: an act costs cents, so that two more solved runs in 100 are worth it
 _BETS = tuple([(MATTERS / 2 * 2**n, 1 / 6) for n in range(6)])  # half of what matters, doubled
 RUNS = 50  # with an outcome, after which a pilot draws no more
@@ -36,8 +36,8 @@ WATCH = "only watch"
 MODES = {STEER: "on", WATCH: "shadow"}
 _MOST = 20_000  # runs that a forecast reaches
 _FEWEST = 5  # outcomes per arm for a forecast
-_CELLS = 51
-_POINTS = 200  # of the grids of r and d, and of p
+_CELLS = 51  # values of r and of d that are tried
+_POINTS = 200  # values of p that are tried
 _REGION = 5.991 / 2  # of a logarithm of likelihood: 95 % for two parameters
 
 Drawn = Sequence[tuple[bool, bool | None]]
@@ -47,48 +47,50 @@ Range = tuple[float, float]
 
 @frozen
 class Verdict:
-    """`steer`, `watch`: the highest e-values, after `units`. `words`: with a forecast."""
+    """The verdict of the units with an act, as far as they go."""
 
-    name: str
-    words: str
-    steer: float
-    watch: float
-    units: int
+    name: str  # STEER, WATCH or MORE
+    words: str  # the name, for MORE with a forecast
+    steer: float  # e-value that steering helps, the highest one so far
+    watch: float  # e-value that it does not help by MATTERS, the highest one so far
+    units: int  # that the verdict is about
 
 
 @frozen
 class Acted:
-    """Units whose first act was `action`, all for an empty one, by arm; `fails`: p, the failures
-    among those only watched; `net`: the change of success; `region`: 95 % for r (`recovered`), d
-    (`disturbed`) and d / (r + d) (`break_even`)."""
+    """Units by their first act."""
 
-    action: str
-    units: Mapping[str, int]
-    fails: Rate | None
-    net: Difference | None
+    action: str  # empty: any
+    units: Mapping[str, int]  # by arm
+    fails: Rate | None  # p: failures among those only watched
+    net: Difference | None  # change of success by steering
+    # 95 % for r (`recovered`, of those that would fail), d (`disturbed`, of those that would
+    # succeed) and d / (r + d) (`break_even`: acting pays where p is above it)
     region: Mapping[str, Range]
     verdict: Verdict
 
 
 @frozen
 class PilotReport:
-    """`runs` in the pilot, `judged` of them with an outcome; `parts`: all units with an act, then
-    those by action; `results`: of their runs; `notes`: reasons for doubt."""
+    """A pilot and what came of it."""
 
     pilot: Pilot
-    runs: int
-    judged: int
-    parts: tuple[Acted, ...]
-    results: ExperimentReport
-    notes: tuple[str, ...]
+    runs: int  # in the pilot
+    judged: int  # of them with an outcome
+    parts: tuple[Acted, ...]  # all units with an act, then those by action
+    results: ExperimentReport  # of the units with an act
+    notes: tuple[str, ...]  # reasons for doubt
 
     @property
     def line(self) -> str:
         """State and verdict in one line."""
         pilot = self.pilot
+        state = "ended, later runs are only watched"
+        if pilot.draws:
+            state = "running"
+        elif pilot.over:
+            state = "over"
         verdict = self.parts[0].verdict.words
-        ended = "over" if pilot.over else "ended, later runs are only watched"
-        state = "running" if pilot.draws else ended
         return f"{state}; {self.judged} of {pilot.most} runs have an outcome; verdict: {verdict}"
 
 
@@ -100,10 +102,10 @@ def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> Pi
     for run in sorted((run for run in runs if run.acts), key=_acted_at):
         first.setdefault(run.unit, run)
     units = list(first.values())
-    by_action = dict[str, list[ExperimentRun]]()
+    by_action: dict[str, list[ExperimentRun]] = {}
     for run in units:
-        kinds = (name for name, at in run.acts.items() if at == _acted_at(run))
-        by_action.setdefault(" + ".join(sorted(kinds)), []).append(run)
+        acts = sorted(name for name, at in run.acts.items() if at == _acted_at(run))
+        by_action.setdefault(" + ".join(acts), []).append(run)
     share = len(units) / max(len(runs), 1)
     parts = {"": units, **dict(sorted(by_action.items()))}
     return PilotReport(
@@ -121,42 +123,71 @@ def pilot_change(
 ) -> Pilot | None:
     """The new state that a verb of `gateway pilot` asks for, None for none. `used`: ids of earlier
     ones. Raises ConfigError: it cannot be done now."""
-    asked = ModeOfRuns(tenant=args.tenant, client=args.client.lower(), project=args.project)
-    pilot = found.pilot if found else None
-    ends = args.stop or args.apply
     if args.runs is not None and args.runs < 1:
         raise ConfigError("pilot: --runs: at least 1")
-    if pilot is None or found is None or (pilot.over and not ends):
+    asked = ModeOfRuns(tenant=args.tenant, client=args.client.lower(), project=args.project)
+    ends = args.stop or args.apply
+    if found is None or (found.pilot.over and not ends):
         if ends:
             raise ConfigError("pilot: there is none yet; `gateway pilot start` begins one")
-        day = f"pilot-{formatting.iso(now)[:10]}"
-        name = next(n for n in (day, *(f"{day}-{n}" for n in range(2, 1000))) if n not in used)
-        applied = pilot.applied if pilot else ()
-        most = args.runs or RUNS
-        about: Any = {"id": name, "runs": asked, "most": most, "applied": applied}
-        return Pilot(windows=((now, None),), salt=token_hex(8), **about)
+        return Pilot(
+            id=_new_id(used, now),
+            runs=asked,
+            windows=((now, None),),
+            most=args.runs or RUNS,
+            applied=found.pilot.applied if found else (),
+            salt=token_hex(8),
+        )
     if args.stop:
-        if pilot.over and not pilot.applied:
-            raise ConfigError("pilot: it is over already, and no mode is applied")
-        return replace(pilot, over=True, applied=() if pilot.over else pilot.applied)
+        return _stopped(found.pilot)
     if args.apply:
-        verdict = found.parts[0].verdict
-        mode = MODES.get(verdict.name) if args.apply == "verdict" else args.apply
-        if mode is None:
-            raise ConfigError(
-                f"pilot: verdict: {verdict.words}; `apply on` or `apply shadow` sets one"
-            )
-        given = replace(pilot.runs, mode=mode)
-        others = (each for each in pilot.applied if replace(each, mode=mode) != given)
-        return replace(pilot, over=True, applied=(given, *others))
-    if asked not in (ALL, pilot.runs):
-        raise ConfigError(f"pilot: {pilot.id} is about {pilot.runs.words}; `stop` it first")
-    if args.runs is None or (args.runs == pilot.most and pilot.draws):
+        return _applied(found, args.apply)
+    if asked not in (ALL, found.pilot.runs):
+        about = found.pilot.runs.words
+        raise ConfigError(f"pilot: {found.pilot.id} is about {about}; `stop` it first")
+    return _prolonged(found, args.runs, now)
+
+
+def _new_id(used: Collection[str], now: float) -> str:
+    day = f"pilot-{iso(now)[:10]}"
+    name = day
+    number = 1
+    while name in used:
+        number += 1
+        name = f"{day}-{number}"
+    return name
+
+
+def _stopped(pilot: Pilot) -> Pilot:
+    """The pilot ended; one that is over, without the modes that were applied after it."""
+    if not pilot.over:
+        return replace(pilot, over=True)
+    if not pilot.applied:
+        raise ConfigError("pilot: it is over already, and no mode is applied")
+    return replace(pilot, applied=())
+
+
+def _applied(found: PilotReport, asked: str) -> Pilot:
+    """The pilot ended, with a mode for its runs: the one asked for, or the `verdict`'s."""
+    pilot = found.pilot
+    verdict = found.parts[0].verdict
+    mode = MODES.get(verdict.name) if asked == "verdict" else asked
+    if mode is None:
+        raise ConfigError(f"pilot: verdict: {verdict.words}; `apply on` or `apply shadow` sets one")
+    given = replace(pilot.runs, mode=mode)
+    others = [each for each in pilot.applied if replace(each, mode=mode) != given]
+    return replace(pilot, over=True, applied=(given, *others))
+
+
+def _prolonged(found: PilotReport, runs: int | None, now: float) -> Pilot | None:
+    """The pilot with another number of `runs`; one that has ended draws again from now on."""
+    pilot = found.pilot
+    if runs is None or (runs == pilot.most and pilot.draws):
         return None
-    if args.runs <= found.judged:
+    if runs <= found.judged:
         raise ConfigError(f"pilot: --runs: {found.judged} have an outcome already")
     windows = pilot.windows if pilot.draws else (*pilot.windows, (now, None))
-    return replace(pilot, most=args.runs, windows=windows)
+    return replace(pilot, most=runs, windows=windows)
 
 
 def _won(run: ExperimentRun) -> bool | None:
@@ -164,19 +195,18 @@ def _won(run: ExperimentRun) -> bool | None:
 
 
 def _acted_at(run: ExperimentRun) -> float:
+    """The time of a run's first act; without any, the end of time."""
     return min({**run.acts, OWN_MODE: math.inf}.values())
 
 
 def _open(run: ExperimentRun, now: float) -> bool:
+    """True if the run's outcome may still come."""
     return run.outcome is None and run.updated_at > now - WAIT_S
 
 
 def _acted(action: str, units: Sequence[ExperimentRun], share: float, now: float) -> Acted:
-    known = [(run, won) for run in units if (won := _won(run)) is not None]
-    on, shadow = (
-        Sample(outcomes=[(run.unit, won) for run, won in known if run.arm == arm])
-        for arm in ("on", "shadow")
-    )
+    on = _sample(units, "on")
+    shadow = _sample(units, "shadow")
     # Those behind an open one wait, too: which outcomes are known first may depend on the arm.
     settled = sum(1 for _ in takewhile(lambda run: not _open(run, now), units))
     return Acted(
@@ -184,95 +214,112 @@ def _acted(action: str, units: Sequence[ExperimentRun], share: float, now: float
         units={arm: sum(run.arm == arm for run in units) for arm in ("on", "shadow")},
         fails=rate_of(Sample(outcomes=[(unit, not won) for unit, won in shadow.outcomes])),
         net=newcombe(on, shadow),
-        region=region(_failures(known)) if on.trials and shadow.trials else {},
+        region=region(on, shadow) if on.trials and shadow.trials else {},
         verdict=judge([(run.arm == "on", _won(run)) for run in units], share, settled),
     )
+
+
+def _sample(units: Sequence[ExperimentRun], arm: str) -> Sample:
+    """The known outcomes of an arm."""
+    known = [(run.unit, _won(run)) for run in units if run.arm == arm]
+    return Sample(outcomes=[(unit, won) for unit, won in known if won is not None])
 
 
 def judge(drawn: Drawn, share: float = 1.0, settled: int | None = None) -> Verdict:
     """The verdict after the first unit at which one was proved, of the first `settled` ones: it
     stays, whatever comes later. `share`: of the runs that are units with an act, for the forecast,
     which is made of all units."""
-    steer, watch = (_evidence(drawn[:settled], steers=steers) for steers in (True, False))
-    for at, (helps, does_not) in enumerate(zip(steer, watch, strict=True), start=1):
+    steer = _evidence(drawn[:settled], steers=True)
+    watch = _evidence(drawn[:settled], steers=False)
+    for units, (helps, does_not) in enumerate(zip(steer, watch, strict=True), start=1):
         if helps >= STEER_FROM or does_not >= WATCH_FROM:
             name = STEER if helps >= STEER_FROM else WATCH
-            return Verdict(name=name, words=name, steer=helps, watch=does_not, units=at)
-    most = (max(values, default=1.0) for values in (steer, watch))
-    words = _forecast(drawn, share)
-    return Verdict(name=MORE, words=words, steer=next(most), watch=next(most), units=len(steer))
+            return Verdict(name=name, words=name, steer=helps, watch=does_not, units=units)
+    return Verdict(
+        name=MORE,
+        words=_forecast(drawn, share),
+        steer=max(steer, default=1.0),
+        watch=max(watch, default=1.0),
+        units=len(steer),
+    )
 
 
 def _evidence(drawn: Drawn, *, steers: bool) -> list[float]:
     """After each unit, the evidence that steering raises success, or that it does not by MATTERS:
     the least of three readings of unknown outcomes: left out, failures, successes."""
-    readings = (None, False, True) if any(won is None for _, won in drawn) else (None,)
-    found = []
-    for unknown in readings:
-        read = [(on is steers, unknown if won is None else won) for on, won in drawn]
-        seen = [(given, 0.5, won) for given, won in read if won is not None]
-        values = iter(e_values(seen, 0.0 if steers else -MATTERS, _BETS))
-        value = next(values)
-        found.append([value := value if won is None else next(values) for _, won in read])
-    return [min(values) for values in zip(*found, strict=True)]
+    readings = [_capital(drawn, None, steers=steers)]
+    if any(won is None for _, won in drawn):
+        readings += [_capital(drawn, won, steers=steers) for won in (False, True)]
+    return [min(values) for values in zip(*readings, strict=True)]
+
+
+def _capital(drawn: Drawn, unknown: bool | None, *, steers: bool) -> list[float]:
+    """The e-value after each unit, with unknown outcomes read as `unknown`; None leaves them out,
+    so that the value stays as it was."""
+    read = [(on, unknown if won is None else won) for on, won in drawn]
+    seen = [(on is steers, 0.5, won) for on, won in read if won is not None]
+    values = e_values(seen, 0.0 if steers else -MATTERS, _BETS)
+    return [values[known] for known in accumulate(won is not None for _, won in read)]
 
 
 def _forecast(drawn: Drawn, share: float) -> str:
     """Runs until a verdict at the present rates, and at one standard error to either side."""
-    arms = [[won for on, won in drawn if on is arm and won is not None] for arm in (True, False)]
-    if min(map(len, arms)) < _FEWEST:
+    on = [won for steered, won in drawn if steered and won is not None]
+    shadow = [won for steered, won in drawn if not steered and won is not None]
+    if min(len(on), len(shadow)) < _FEWEST:
         return f"{MORE}, too few outcomes to say how many"
-    rates = [(sum(won) + 0.5) / (len(won) + 1) for won in arms]
-    error = math.sqrt(sum(p * (1 - p) / len(won) for p, won in zip(rates, arms, strict=True)))
-    effect = rates[0] - rates[1]
-    middle = sum(rates) / 2
+    rate_on = (sum(on) + 0.5) / (len(on) + 1)
+    rate_shadow = (sum(shadow) + 0.5) / (len(shadow) + 1)
+    variance_on = rate_on * (1 - rate_on) / len(on)
+    error = math.sqrt(variance_on + rate_shadow * (1 - rate_shadow) / len(shadow))
+    effect = rate_on - rate_shadow
+    middle = (rate_on + rate_shadow) / 2
 
-    def needed(effect: float) -> float:  # where the bet is the effect
+    def needed(effect: float) -> float:
+        # Where the bet is the effect x, the logarithm of its capital, a part of all, grows by
+        # x^2 / (8 p (1 - p)) with each unit.
         ways = ((effect, STEER_FROM), (MATTERS - effect, WATCH_FROM))
-        units = (math.log(bar * len(_BETS)) / x**2 for x, bar in ways if x > 0)
+        units = [math.log(bar * len(_BETS)) / x**2 for x, bar in ways if x > 0]
         return max(1.0, (8 * middle * (1 - middle) * min(units) - len(drawn)) / share)
 
-    low, *_, high = sorted(map(needed, (effect - error, effect, effect + error)))
+    runs = [needed(each) for each in (effect - error, effect, effect + error)]
+    low = min(runs)
+    high = max(runs)
     if low > _MOST:
         return f"more than {_MOST:,} {MORE}, the arms hardly differ"
-    return f"{low:,.0f} to {f'{high:,.0f}' if high <= _MOST else f'over {_MOST:,}'} {MORE}"
+    end = f"{high:,.0f}" if high <= _MOST else f"over {_MOST:,}"
+    return f"{low:,.0f} to {end} {MORE}"
 
 
-Failures = tuple[int, int, int, int]  # failed and all units in shadow, failed and all in on
-
-
-def _failures(known: Sequence[tuple[ExperimentRun, bool]]) -> Failures:
-    shadow = [won for run, won in known if run.arm == "shadow"]
-    on = [won for run, won in known if run.arm == "on"]
-    return shadow.count(False), len(shadow), on.count(False), len(on)
-
-
-def region(failures: Failures) -> dict[str, Range]:
+def region(on: Sample, shadow: Sample) -> dict[str, Range]:
     """The pairs of r and d whose likelihood, at the p that fits best, is near the highest. Two
-    rates do not fix p, r and d: a whole curve fits them equally."""
+    rates do not fix p, r and d: a whole curve fits them equally. Watched units fail with p, steered
+    ones with p (1 - r) + (1 - p) d."""
     sides = np.linspace(0.0, 1.0, _CELLS)
+    r = sides[:, None, None]
+    d = sides[None, :, None]
     p = (np.arange(_POINTS) + 0.5) / _POINTS
-    failing = p * (1 - sides[:, None, None]) + (1 - p) * sides[None, :, None]
-    failing = np.clip(failing, 1e-9, 1 - 1e-9)
-    failed, watched, failed_on, steered = failures
-    shadow = failed * np.log(p) + (watched - failed) * np.log1p(-p)
-    on = failed_on * np.log(failing) + (steered - failed_on) * np.log1p(-failing)
-    fit = (shadow + on).max(axis=2)
+    failing = np.clip(p * (1 - r) + (1 - p) * d, 1e-9, 1 - 1e-9)
+    failed = shadow.trials - shadow.successes
+    failed_on = on.trials - on.successes
+    fits_shadow = failed * np.log(p) + shadow.successes * np.log1p(-p)
+    fits_on = failed_on * np.log(failing) + on.successes * np.log1p(-failing)
+    fit = (fits_shadow + fits_on).max(axis=2)
     inside = np.argwhere(fit >= fit.max() - _REGION) / (_CELLS - 1)
     moved = inside[inside.sum(axis=1) > 0]
     even = moved[:, 1] / moved.sum(axis=1)
     if len(moved) < len(inside):  # no effect at all fits, too
         even = np.array([0.0, 1.0])
-    named = {"recovered": inside[:, 0], "disturbed": inside[:, 1], "break_even": even}
-    return {name: (float(each.min()), float(each.max())) for name, each in named.items()}
+    found = {"recovered": inside[:, 0], "disturbed": inside[:, 1], "break_even": even}
+    return {name: (float(each.min()), float(each.max())) for name, each in found.items()}
 
 
 def _notes(units: Sequence[ExperimentRun], left_out: int, now: float) -> Iterator[str]:
-    at = next((n for n, run in enumerate(units, 1) if _open(run, now)), len(units))
-    if later := len(units) - at:
-        one = units[at - 1].id
+    opened = next((number for number, run in enumerate(units) if _open(run, now)), len(units) - 1)
+    if later := units[opened + 1 :]:
+        one = units[opened].id
         sets = f"`gateway runs outcome {one} success` (or failure, or other) sets it"
-        yield f"{later} later units wait for the outcome of {one}, a day at most: {sets}."
+        yield f"{len(later)} later units wait for the outcome of {one}, a day at most: {sets}."
     if left_out:
         yield f"Runs left out, in which the client set x-gateway-mode itself: {left_out}."
     if any("rules" in run.acts for run in units):

@@ -22,6 +22,7 @@ from gateway.reporting.pilot import (
     pilot_report,
     region,
 )
+from gateway.reporting.rates import Sample
 from gateway.steering.experiments import ExperimentSettings, ModeOfRuns, Pilot, assign
 from lab.pilot import WORLDS, World, covered, drawn, play
 from tests.reporting.builders import START, a_run
@@ -137,11 +138,16 @@ def test_every_amount_of_a_run_is_compared() -> None:
     assert found.notes[-1].startswith("Universal rules act on the first call")
 
 
+def arm(units: int, *, failed: int) -> Sample:
+    return Sample(outcomes=[(f"u{number}", number >= failed) for number in range(units)])
+
+
 def test_recovered_and_disturbed_have_a_joint_region() -> None:
     """Two rates leave a curve. No effect fits equal arms."""
-    one = region((200, 400, 160, 400))
+    one = region(arm(400, failed=160), arm(400, failed=200))
     assert one["recovered"][0] < 0.25 < 0.9 < one["recovered"][1]
-    assert region((50, 100, 50, 100))["break_even"] == (0.0, 1.0)
+    even = arm(100, failed=50)
+    assert region(even, even)["break_even"] == (0.0, 1.0)
 
 
 def test_the_region_contains_the_truth() -> None:
