@@ -61,9 +61,9 @@ class Stores:
     answers: AnswerStore | None = None
     changes: ChangeStore | None = None
     identity: str = ""
+    # copies all rows of a SQLite file into this store, if it is empty, and returns their number by
+    # table; None: it cannot. Raises: StoreError.
     copy_from: Callable[["SQLiteDatabase", Progress], Awaitable[dict[str, int]]] | None = None
-    """Copies all rows of a SQLite file into this store, if it is empty, and returns their number
-    by table; None: it cannot. Raises: StoreError."""
 
 
 async def open_stores(

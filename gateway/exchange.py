@@ -25,8 +25,7 @@ class UpstreamReply(Value):
     usage: dict[str, Any] | None = None
     pending_id: str | None = None
     unread: Unread | None = None
-    failure: Refusal | None = None
-    """The error that the upstream reported under a status of success."""
+    failure: Refusal | None = None  # the error that the upstream reported under a status of success
 
 
 class Caller(Struct, kw_only=True):

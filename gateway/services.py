@@ -41,8 +41,8 @@ class KnownRefusals:
     that do not report usage, places where guidance is not accepted."""
 
     rests: DeploymentRests = field(default_factory=DeploymentRests)
+    # by address and model, for an hour; models are named by clients
     usage: TTLCache[tuple[str, str], bool] = field(default_factory=lambda: TTLCache(1000, 3600))
-    """By address and model, for an hour; models are named by clients."""
     places: RefusedPlaces = field(default_factory=RefusedPlaces)
 
 

@@ -68,8 +68,8 @@ class Principal:
     tenant: str = DEFAULT_TENANT
     key_headers: frozenset[bytes] = frozenset()
     guessable: bool = False  # whether the key is short enough to be found by trying
+    # the name of the gateway key, of the config its tenant's; empty for a request without one
     key: str = ""
-    """The name of the gateway key, of the config its tenant's; empty for a request without one."""
 
     terms: KeyTerms | None = None  # of a key that is stored
     operator: bool = False  # whether it has the admin key, too

@@ -53,14 +53,14 @@ class PreparedRequest:
     services: Services
     request: SteeredRequest
     call: Call
+    # whether the usage of the stream is wanted, which the client did not ask for
     hides_usage: bool = field(default=False, init=False)
-    """Whether the usage of the stream is wanted, which the client did not ask for."""
 
+    # whether the target was asked for it, so that its chunk is taken out of the answer
     asked_usage: bool = field(default=False, init=False)
-    """Whether the target was asked for it, so that its chunk is taken out of the answer."""
 
+    # the WebSocket that it came over: its answers can be continued there, stored or not
     connection: OpenConnection | None = field(default=None, init=False)
-    """The WebSocket that it came over: its answers can be continued there, stored or not."""
 
     _sent: bytes | Mapping[str, Any] = field(default=b"", init=False)
 

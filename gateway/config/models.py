@@ -123,16 +123,11 @@ class LearningSettings:
 class ReaderSettings:
     """The model that reads language for the gateway, and what it may use."""
 
-    model: str = ""
-    """Name of a model that this gateway serves; empty: nothing is read."""
-    tokens_per_day: int = 100_000
-    """Most tokens for one tenant and day (UTC)."""
-    usd_per_day: float = 1.0
-    """The same in US dollars."""
-    timeout_s: float = 60.0
-    """Longest wait for an answer, in seconds."""
-    interval_s: float = 5.0
-    """Seconds between two looks for something to read."""
+    model: str = ""  # name of a model that this gateway serves; empty: nothing is read
+    tokens_per_day: int = 100_000  # most tokens for one tenant and day (UTC)
+    usd_per_day: float = 1.0  # the same in US dollars
+    timeout_s: float = 60.0  # longest wait for an answer, in seconds
+    interval_s: float = 5.0  # seconds between two looks for something to read
 
     def __post_init__(self) -> None:
         finite(self, "usd_per_day", "timeout_s", "interval_s")

@@ -63,10 +63,9 @@ class Cost(Value):
     """US dollars for one call; None where the model has no price or its usage is unknown."""
 
     usd: float | None
+    # the same tokens at the price of the model that the client asked for
     unsteered_usd: float | None
-    """The same tokens at the price of the model that the client asked for."""
-    is_estimated: bool
-    """Whether the price is that of a relative, because no list has the model."""
+    is_estimated: bool  # whether the price is that of a relative, because no list has the model
 
 
 class Recorded(Value):

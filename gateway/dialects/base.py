@@ -54,12 +54,12 @@ class StreamRead(Value):
 class LiteLLMCall(Value):
     """LiteLLM's call on behalf of a dialect that the upstream does not speak."""
 
+    # LiteLLM's function; it answers in the dialect's own form
     function: Literal["acompletion", "aresponses", "anthropic_messages", "agenerate_content"]
-    """LiteLLM's function; it answers in the dialect's own form."""
+    # the fields of the body that are passed on; others could be taken for LiteLLM's controls
     fields: frozenset[str] = frozenset()
-    """The fields of the body that are passed on; others could be taken for LiteLLM's controls."""
+    # fields that refer to a history which the upstream stores: refused, as LiteLLM has none
     stored_history: tuple[str, ...] = ()
-    """Fields that refer to a history which the upstream stores: refused, as LiteLLM has none."""
 
 
 class Addressed(Value):
@@ -173,11 +173,11 @@ class Dialect(ABC):
     passed_on: ClassVar[tuple[str, ...]] = ()  # paths among these that are for no model
     list_key: ClassVar[str]  # the key of the list of messages or items
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
+    # owner of the API; decides about base URL, key header and default upstreams
     api: ClassVar[Api] = "openai"
-    """Owner of the API; decides about base URL, key header and default upstreams."""
+    # whether routes below the path are about answers that the default upstream may store. If not,
+    # they are about the model in the body, and only an upstream of that model can answer.
     stores_answers: ClassVar[bool] = True
-    """Whether routes below the path are about answers that the default upstream may store. If not,
-    they are about the model in the body, and only an upstream of that model can answer."""
     end: ClassVar[NamedEnd | None] = None  # the event that ends a stream; None: OpenAI's `[DONE]`
     stream_type: ClassVar[bytes] = b"text/event-stream; charset=utf-8"
     ping: ClassVar[bytes] = b": waiting\n\n"  # keeps a stream alive; empty: its form has none
@@ -267,8 +267,8 @@ class Dialect(ABC):
         body: dict[str, Any] = json.loads(request.render(self.splices(request, edits)))
         return body if request.addressed is None else body | request.addressed.members()
 
+    # whether answers repeat the instructions of their request; `echo` gives the client's own
     repeats_instructions: ClassVar[bool] = False
-    """Whether answers repeat the instructions of their request; `echo` gives the client's own."""
 
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
         """Filter that takes the edits out of an answer that repeats them; None for none."""

@@ -92,8 +92,8 @@ class RealtimeEndpoint:
 
     route = "passthrough"
     path = "/realtime"
+    # statuses of a refusal after which the client is to use HTTP
     refused_as_http: ClassVar[frozenset[int]] = frozenset()
-    """Statuses of a refusal after which the client is to use HTTP."""
 
     def __init__(self, runtime: Runtime, auth: Authenticator, anything: ASGIHandler) -> None:
         self._runtime = runtime

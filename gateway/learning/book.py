@@ -31,8 +31,8 @@ class _Shelf:
     read_at: float
     by_key: dict[str, list[Pattern]] = field(default_factory=dict)
     rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
+    # texts, by id, with names that a run has to know to be given them
     names: dict[str, str] = field(default_factory=dict)
-    """Texts, by id, with names that a run has to know to be given them."""
     policy: LearnedPolicy | None = None
 
     def fitting(self, query: LessonQuery) -> list[LessonMatch]:

@@ -44,8 +44,8 @@ _RESTS = 10
 class _Scope:
     """The patterns of one tier that are one tenant's, or shared, in the order of their numbers."""
 
+    # of unit length, one row a pattern; NaN for zeros, which are similar to nothing
     vectors: NDArray[np.float32]
-    """Of unit length, one row a pattern; NaN for zeros, which are similar to nothing."""
 
     def __init__(self) -> None:
         self.floats = bytearray()

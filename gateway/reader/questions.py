@@ -104,11 +104,10 @@ class Question(Value):
     """One question to a model."""
 
     name: str
-    version: int
-    """Number of its wording: answers to another one are no longer taken from the cache."""
+    version: int  # number of its wording: answers to another one are no longer taken from the cache
     instruction: str
+    # gives what is kept of an answer to what was typed; None: the answer is in no form
     read: Callable[[str, str], str | None]
-    """Gives what is kept of an answer to what was typed; None: the answer is in no form."""
 
     def messages(self, shown: Mapping[str, str]) -> list[dict[str, str]]:
         """The messages of a request. What is shown is data in them, with its secrets masked."""

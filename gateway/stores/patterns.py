@@ -105,8 +105,7 @@ class Mark(Value):
     it changes when they do."""
 
     patterns: int  # number of them
-    changed_ms: int
-    """Sum of the times of their last changes, in milliseconds of the epoch."""
+    changed_ms: int  # sum of the times of their last changes, in milliseconds of the epoch
     newest: float  # epoch seconds of the newest change
     vectors: int  # number of them
     dimensions: int  # of one vector; 0 without any

@@ -106,8 +106,8 @@ class CallRow(Value):
     unsteered: str = ""  # why no decision was made; "" when one was
     # tokens and cost are estimated, because the provider reported none
     usage_estimated: bool = False
+    # whether the cost is at the prices of a relative, because no list has the model
     price_estimated: bool = False
-    """Whether the cost is at the prices of a relative, because no list has the model."""
     reasons: tuple[str, ...] = ()  # of the decision, in words
 
     @property

@@ -291,8 +291,7 @@ class RunRecord(RunUpdate):
     tenant: str  # owner of the run
     totals: RunTotals  # sums over its calls and scored steps
     stopped: Stop | None = None  # why it goes no further now; None when it may
-    read_title: str = ""
-    """Title that the reader gave it (`reader.model`)."""
+    read_title: str = ""  # title that the reader gave it (`reader.model`)
 
     @property
     def handed_over(self) -> int | None:

@@ -21,10 +21,10 @@ class LaneResponse(Protocol):
     """An upstream's answer. Iterate once for the body; always `aclose()`."""
 
     status: int
+    # end-to-end headers, names in lower case, repeated ones kept, content-length when known
     headers: RawHeaders
-    """End-to-end headers, names in lower case, repeated ones kept, content-length when known."""
+    # token usage, where the lane knows it (LiteLLM); None where it is in the body
     usage: dict[str, Any] | None
-    """Token usage, where the lane knows it (LiteLLM); None where it is in the body."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises: UpstreamFailure: it broke off or stalled."""

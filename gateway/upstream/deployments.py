@@ -120,17 +120,17 @@ class Upstream(Value):
 
     api_base: httpx.URL
     api_key: str | None = None
+    # the header that carries `api_key`
     key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
-    """The header that carries `api_key`."""
     client_apis: frozenset[str] = frozenset()  # whose clients' own credentials go to this host
     headers: tuple[tuple[str, str], ...] = ()
     seat: str = ""  # the API of `gateway.upstream.seats` that the host serves; empty: none
     provider: str = "openai"
+    # names of those that the upstream itself speaks
     dialects: frozenset[str] = _OPENAI_DIALECTS | _ANTHROPIC_DIALECTS
-    """Names of those that the upstream itself speaks."""
 
+    # the base URL for dialects of Anthropic's API, when it is not `api_base`
     messages_base: httpx.URL | None = None
-    """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
 
 
 class Target(Upstream):
@@ -141,11 +141,11 @@ class Target(Upstream):
     model: str | None  # the model to ask for; None leaves the client's own
     params: Mapping[str, Any] = {}
     key: int = 0  # the deployment's number in `model_list`, from 1; 0 for the default upstream
+    # digest of the deployment, the same on every gateway; empty for the default upstream
     place: str = ""
-    """Digest of the deployment, the same on every gateway; empty for the default upstream."""
     weight: float = 1
+    # the deployment's `litellm_params`: how LiteLLM reaches the upstream
     litellm_params: Mapping[str, Any] = {}
-    """The deployment's `litellm_params`: how LiteLLM reaches the upstream."""
 
     def speaks(self, dialect: Dialect) -> bool:
         """Whether the upstream itself speaks a dialect."""

@@ -69,24 +69,23 @@ class ClientRequest(Struct, kw_only=True):
     headers: RawHeaders
     dialect: Dialect | None = None  # None on a route that only some upstreams know
     query: bytes = b""
+    # the client's headers that held gateway keys: never forwarded
     key_headers: frozenset[bytes] = frozenset()
-    """The client's headers that held gateway keys: never forwarded."""
+    # the client's own bytes, which are sent when `body` gives what is in them unchanged. Then
+    # `headers` do not name a coding.
     packed: PackedBody | None = None
-    """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
-    `headers` do not name a coding."""
     seat: Seat | None = None  # None: an API of OpenAI's or Anthropic's
-    path_at: Callable[[Target], str] | None = None
-    """The path at a target, where that is not `path`."""
+    path_at: Callable[[Target], str] | None = None  # the path at a target, where that is not `path`
+    # whether the body cannot be read, not even its model: the default upstream alone is asked
     opaque: bool = False
-    """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
 
 
 class OpenConnection(Protocol):
     """A connection that a client keeps open to one upstream, and over which it is asked."""
 
     target: Target
+    # the id by which a later request on it can continue the newest answer; empty: none
     answer_id: str
-    """The id by which a later request on it can continue the newest answer; empty: none."""
 
     async def ask(self, body: bytes) -> LaneResponse:
         """The answer to a request. Raises: UpstreamFailure."""
@@ -98,12 +97,12 @@ class UpstreamCall(ClientRequest, kw_only=True):
     body: Callable[[Target], bytes]  # the bytes to send to a target
     parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
     conversation: str = ""  # its id, by which it keeps its deployment; "" for a call without one
+    # the only target that can answer: it stores the answer that the request is about
     at: Target | None = None
-    """The only target that can answer: it stores the answer that the request is about."""
+    # whether a fallback may be asked; None: any may
     admits: Callable[[Target], Awaitable[bool]] | None = None
-    """Whether a fallback may be asked; None: any may."""
+    # the answer where the operator's key would be spent; None: it may be
     instead_of_operator_key: GatewayError | None = None
-    """The answer where the operator's key would be spent; None: it may be."""
     connection: OpenConnection | None = None  # None: as the target is reached by itself
     attempts: list[str] = []  # the result of each attempt: `<deployment>:<status or error label>`
 
@@ -123,10 +122,9 @@ class Delivery(Value):
 
     response: LaneResponse
     target: Target
+    # the status of the answer, or the one that an error stands for with which it begins
     status: int
-    """The status of the answer, or the one that an error stands for with which it begins."""
-    kind: Kind | None = None
-    """Why a request was refused that the gateway had changed."""
+    kind: Kind | None = None  # why a request was refused that the gateway had changed
 
 
 @dataclass(eq=False)

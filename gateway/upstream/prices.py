@@ -154,10 +154,10 @@ class Listed:
     max_output_tokens: int | None = None
     lacks: frozenset[str] = frozenset()  # the list's flags (`supports_...`) that are false
     adaptive_thinking: bool | None = None  # Anthropic: the model decides how much it thinks
+    # whether reasoning can be switched off, and may be off where a request does not say
     may_not_reason: bool = False
-    """Whether reasoning can be switched off, and may be off where a request does not say."""
+    # openAI: a reasoning family's model for conversations (`gpt-5-chat`)
     is_chat_tuned: bool = False
-    """OpenAI: a reasoning family's model for conversations (`gpt-5-chat`)."""
     only_responses: bool = False  # OpenAI: not offered in chat completions
 
 
@@ -172,10 +172,10 @@ class ModelInfo:
     response_schema: bool | None = None
     reasoning: bool | None = None
     listed: Listed | None = None  # None for a model that only the config knows
+    # (prompt tokens above which they apply, rates), the highest first; all have the last
     tiers: tuple[tuple[int, Rates], ...] = ((-1, {}),)
-    """(prompt tokens above which they apply, rates), the highest first; all have the last."""
+    # by the name of a class of service, factors of the usual rates, by kind
     services: Mapping[str, Rates] = field(default_factory=dict)
-    """By the name of a class of service, factors of the usual rates, by kind."""
 
     @property
     def rates(self) -> Rates:

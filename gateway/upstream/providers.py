@@ -51,8 +51,8 @@ class Provider(NamedTuple):
 
     key_variables: Sequence[str]
     api_base: str | None = None
+    # the dialects of OpenAI's API that it is documented to speak; empty: nobody says
     dialects: Sequence[str] = ()
-    """The dialects of OpenAI's API that it is documented to speak; empty: nobody says."""
 
 
 OPENAI_COMPATIBLE = {name: Provider(**row) for name, row in TABLE["openai_compatible"].items()}

@@ -40,56 +40,34 @@ FAILURES = frozenset((Ending.FAILED, Ending.DENIED, Ending.REFUSED, Ending.LATER
 class Clock(Struct):
     """The progress of a run."""
 
-    step: int = 0
-    """Number of the newest step, from 1."""
-    calls: int = 0
-    """Calls so far."""
-    changes: int = 0
-    """Calls that changed something, as far as the ledger sees."""
-    news: int = 0
-    """Calls that brought something new."""
-    waited: int = 0
-    """Number of the newest call that let time pass."""
+    step: int = 0  # number of the newest step, from 1
+    calls: int = 0  # calls so far
+    changes: int = 0  # calls that changed something, as far as the ledger sees
+    news: int = 0  # calls that brought something new
+    waited: int = 0  # number of the newest call that let time pass
 
 
 class Entry(Struct, kw_only=True):
     """One object and its tries that ended alike."""
 
-    key: str
-    """Stable through the run."""
+    key: str  # stable through the run
     ending: Ending
-    is_failure: bool = False
-    """True if the tries reached nothing."""
-    named: str = ""
-    """The object, where the calls do not name it."""
-    tool: str = ""
-    """The tool of the newest try."""
-    arguments: str = ""
-    """The beginning of its arguments."""
-    said: str = ""
-    """The line in which the newest try failed; empty without one."""
-    count: int = 0
-    """Tries, at most one a step."""
-    unchanged: int = 0
-    """The newest tries with no change between them that the ledger saw."""
-    first: int = 0
-    """Step of the first try."""
-    newest: int = 0
-    """Step of the newest try."""
-    before: int = 0
-    """Step of the try before the newest; 0 without one."""
-    call: int = 0
-    """Digest of the newest try's call."""
-    question: Question | None = None
-    """What the newest call asks for."""
-    operation: str = ""
-    """The tool of the newest call, or the program that a shell ran."""
-    varied: bool = False
-    """True if the tries were different calls."""
-    changes: int = 0
-    """Changes of the run at the newest try."""
-    news: int = 0
-    """Calls with news of the run at the newest try."""
+    is_failure: bool = False  # true if the tries reached nothing
+    named: str = ""  # the object, where the calls do not name it
+    tool: str = ""  # the tool of the newest try
+    arguments: str = ""  # the beginning of its arguments
+    said: str = ""  # the line in which the newest try failed; empty without one
+    count: int = 0  # tries, at most one a step
+    unchanged: int = 0  # the newest tries with no change between them that the ledger saw
+    first: int = 0  # step of the first try
+    newest: int = 0  # step of the newest try
+    before: int = 0  # step of the try before the newest; 0 without one
+    call: int = 0  # digest of the newest try's call
+    question: Question | None = None  # what the newest call asks for
+    operation: str = ""  # the tool of the newest call, or the program that a shell ran
+    varied: bool = False  # true if the tries were different calls
+    changes: int = 0  # changes of the run at the newest try
+    news: int = 0  # calls with news of the run at the newest try
 
     @property
     def name(self) -> str:

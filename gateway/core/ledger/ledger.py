@@ -39,19 +39,16 @@ class LedgerStep(Value):
 
     step: Step  # as it stands in the transcript
     facts: StepFacts  # digests and word sets of its calls, results and thought
-    number: int
-    """The step's number in the run, from 1."""
+    number: int  # the step's number in the run, from 1
     actions: Tries  # each call with what the ledger found about it, in the order of the reply
-    said: Entry | None = None
-    """The entry of its message, if that says an earlier one again."""
+    said: Entry | None = None  # the entry of its message, if that says an earlier one again
+    # the entry with repeated failures that a success of this step closed
     closed: Entry | None = None
-    """The entry with repeated failures that a success of this step closed."""
+    # the repeated failure that the run works on, if this step is no try of it
     open_failure: Entry | None = None
-    """The repeated failure that the run works on, if this step is no try of it."""
+    # true if files were edited since the last test that passed and the last commit
     repairing: bool = False
-    """True if files were edited since the last test that passed and the last commit."""
-    entries: tuple[Entry, ...] = ()
-    """The entries that the step added a try to."""
+    entries: tuple[Entry, ...] = ()  # the entries that the step added a try to
 
     @property
     def waits(self) -> bool:

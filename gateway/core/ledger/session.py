@@ -28,17 +28,12 @@ class Returned(Struct, kw_only=True):
     """One thing that came more than once in a session."""
 
     key: str  # of the object or message, stable through the session
-    what: str
-    """It, in words that a count can follow."""
+    what: str  # it, in words that a count can follow
     count: int = 0  # times that it came
-    run: int = -1
-    """Run of the newest time."""
-    first_run: int = 0
-    """Run of the first time, from 1."""
-    first: int = 0
-    """Step of that run."""
-    newest: int = 0
-    """Step of the newest time, in its run."""
+    run: int = -1  # run of the newest time
+    first_run: int = 0  # run of the first time, from 1
+    first: int = 0  # step of that run
+    newest: int = 0  # step of the newest time, in its run
 
     @property
     def sentence(self) -> str:

@@ -13,12 +13,9 @@ class Try(Value):
     """A call against the run before it."""
 
     kind: Kind  # how it ended against what the run has seen
-    count: int = 1
-    """Times that this call gave this result since something changed."""
-    failures: int = 0
-    """Times that its failure has come in the run; 0 without one."""
-    entry: Entry | None = None
-    """The entry that it joined; None for a try that brings news."""
+    count: int = 1  # times that this call gave this result since something changed
+    failures: int = 0  # times that its failure has come in the run; 0 without one
+    entry: Entry | None = None  # the entry that it joined; None for a try that brings news
 
     @property
     def waits(self) -> bool:

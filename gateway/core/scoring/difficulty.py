@@ -16,10 +16,8 @@ from gateway.values import Value
 class Difficulty(Value):
     """The difficulty of a step."""
 
-    value: float
-    """In [0, 1]; 1 is hardest."""
-    reason: str
-    """The situation, in words."""
+    value: float  # in [0, 1]; 1 is hardest
+    reason: str  # the situation, in words
 
 
 NEWS = 0.15

@@ -120,9 +120,9 @@ class HeaderSource(Value):
     read: Callable[[object], str | None] = clean_id
     # header with a second part, such as an agent's id; None without one
     with_header: str | None = None
+    # reads the id of the agent that started this one; None: an agent with a second part belongs to
+    # the one without
     read_parent: Callable[[object], str | None] | None = None
-    """Reads the id of the agent that started this one; None: an agent with a second part belongs
-    to the one without."""
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str, str | None] | None:
         """(header, id, id of the agent that started it), or None without a usable value."""
@@ -158,8 +158,8 @@ class BodySource(Value):
     name: str  # `a.b` is the member `b` of the object `a`
     # takes the id out of the value; None for an unusable one
     read: Callable[[object], str | None] = clean_id
+    # the value is the id of an earlier response; the conversation id is looked up from it
     through_root: bool = False
-    """The value is the id of an earlier response; the conversation id is looked up from it."""
 
     def find(self, body: Mapping[str, object]) -> str | None:
         """The id, or None without a usable value."""

@@ -115,8 +115,8 @@ class Upkeep(ABC):
     """The parts of a round of retention that each database does in its own way."""
 
     runs_at_once: int  # rows that one transaction removes: short enough for the commits of requests
+    # rows that one transaction removes, which is short enough for the commits of requests
     conversations_at_once: int
-    """Rows that one transaction removes, which is short enough for the commits of requests."""
 
     used: str  # the statement for the bytes in use
     room: float = inf  # most bytes that may be in use after a round

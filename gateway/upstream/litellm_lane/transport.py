@@ -215,10 +215,10 @@ class Destination:
 
     provider: str = ""  # LiteLLM's name of it
     base_host: str = ""  # the host of the configured base URL; empty without one
+    # keys of other providers, which LiteLLM may find in the environment: never sent
     withheld: frozenset[str] = frozenset()
-    """Keys of other providers, which LiteLLM may find in the environment: never sent."""
+    # the origin that answered the call itself with a redirect; empty after any other answer
     redirected_from: str = ""
-    """The origin that answered the call itself with a redirect; empty after any other answer."""
 
     def refusal(self, request: httpx.Request) -> UpstreamFailure | None:
         """Why a request may not go out: it carries the key of another provider, or would go to a
@@ -256,10 +256,10 @@ class ProviderCall:
     received: Received = field(default_factory=Received)
     failure: UpstreamFailure | None = None  # what broke below HTTP: connection, time limit
     translated: bool = False  # whether LiteLLM answers in another dialect than chat completions
+    # the bytes that end a turn, for adapters that report every chunk as the last one
     end_marks: tuple[bytes, ...] = ()
-    """The bytes that end a turn, for adapters that report every chunk as the last one."""
+    # the credentials that were sent, to be removed from error messages
     secrets: set[str] = field(default_factory=set)
-    """The credentials that were sent, to be removed from error messages."""
 
     def note_request(self, request: httpx.Request) -> None:
         """Begin an attempt, and remember the credentials it carries."""
