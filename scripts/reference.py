@@ -194,9 +194,9 @@ def _object(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     if said := schema.get("description"):
         yield _cell(said.split("\n\n")[0]) + "\n"
     if properties := schema.get("properties"):
-        yield "| key | type |\n| --- | --- |"
+        yield "| key | type | meaning |\n| --- | --- | --- |"
         for key, value in properties.items():
-            yield f"| `{key}` | {_type(value)} |"
+            yield f"| `{key}` | {_type(value)} | {_cell(value.get('description', ''))} |"
     else:
         yield _type(schema)
 

@@ -46,7 +46,7 @@ class SumsView(BaseModel):
     estimated_tokens: int = described("The part of the tokens that is estimated.")
     estimated_usd: float = described("The part of cost_usd that is estimated.")
     tokens: int = described("Input and output tokens together.")
-    cached_share: Annotated[float, Field(ge=0, le=1, description="Cached of all input tokens.")]
+    cached_share: Annotated[float, Field(ge=0, le=1)]  # cached of all input tokens
 
 
 @like(TreeNode)

@@ -35,7 +35,7 @@ class AccountBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     budget: str = described("The budget's name.")
-    subject: Annotated[str, Field(description="As `GET /api/budgets` names it.", max_length=400)]
+    subject: Annotated[str, Field(max_length=400)]  # as `GET /api/budgets` names it
 
 
 class RaiseBody(AccountBody):

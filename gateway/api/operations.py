@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_type_hints
 
 import orjson
 from pydantic import BaseModel, create_model
@@ -99,6 +99,7 @@ def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
         own = model.model_fields
         wanted = [name for name in names or hints if name not in own]
         fields: dict[str, Any] = {name: (hints[name], ...) for name in wanted}
+        fields["described"] = (ClassVar[Any], (stored, model))
         fields |= {name: (field.annotation, field) for name, field in own.items()}
         return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[no-any-return]
 

@@ -23,6 +23,7 @@ from gateway.api import (
     reader,
     runs,
 )
+from gateway.api.field_comments import field_comments
 from gateway.api.operations import (
     JSON,
     ApiRequest,
@@ -58,7 +59,14 @@ Schema = dict[str, Any]
 
 
 class _BodySchema(GenerateJsonSchema):
-    """Schemas of bodies; every key of a dataclass is written, those with a default as well."""
+    """Schemas of bodies. Every key of a dataclass is written, also one with a default, and each
+    is described by the comment at its field."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return _commented(schema["cls"], super().dataclass_schema(schema))
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _commented(schema["cls"], super().model_schema(schema))
 
     def field_is_required(self, field: Any, total: bool) -> bool:
         return field["type"] == "dataclass-field" or super().field_is_required(field, total)
@@ -78,6 +86,17 @@ class _ParameterSchema(_BodySchema):
         if found.get("default", ...) is None:
             del found["default"]
         return found
+
+
+def _commented(kind: Any, schema: JsonSchemaValue) -> JsonSchemaValue:
+    """The schema of a type, with the comments at its fields or at those of the value it shows."""
+    comments: dict[str, str] = {}
+    for each in getattr(kind, "described", (kind,)):
+        comments |= field_comments(each)
+    for name, described in schema.get("properties", {}).items():
+        if name in comments:
+            described.setdefault("description", comments[name].replace("None", "null"))
+    return schema
 
 
 ErrorDetail = shape(

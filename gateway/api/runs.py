@@ -81,22 +81,19 @@ def _as_dataclass(kind: Any) -> Any:
         factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
         own = field(default=default, default_factory=factory)  # type: ignore[arg-type]
         found.append((of.name, _as_dataclass(of.type), own))
-    return make_dataclass(kind.__name__, found, namespace={"__doc__": kind.__doc__}, kw_only=True)
+    about = {"__doc__": kind.__doc__, "described": (kind,)}
+    return make_dataclass(kind.__name__, found, namespace=about, kw_only=True)
 
 
 class Run(Described, RunRecord):
     """A run with values derived from its totals."""
 
     composite_mean: Annotated[float, Field(ge=0, le=1)]
-    duration_s: Annotated[float, Field(description="From the first call to the newest.")]
-    handed_over: Annotated[
-        int | None, Field(description="Step at which it was asked to stop and report.")
-    ]
-    tokens: Annotated[int, Field(description="Input and output tokens together.")]
-    token_budget: Annotated[int | None, Field(description="steering.token_budget.")]
-    budget_used: Annotated[
-        float | None, Field(ge=0, le=1, description="Share of the budget that is used.")
-    ]
+    duration_s: float  # from the first call to the newest
+    handed_over: int | None  # step at which it was asked to stop and report
+    tokens: int  # input and output tokens together
+    token_budget: int | None  # steering.token_budget
+    budget_used: Annotated[float | None, Field(ge=0, le=1)]  # share of the budget that is used
 
 
 class Health(Described, queries.HealthSummary):

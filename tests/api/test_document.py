@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.api.field_comments import field_comments
 from gateway.api.routes import operations
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Start, a_finished_run, client_of
@@ -30,6 +31,54 @@ def test_every_operation_is_described(start: Start) -> None:
         described = document["paths"][operation.path][operation.method.lower()]
         assert described["operationId"] == operation.name
         assert {"401", "403", "503"} <= set(described["responses"])
+
+
+def test_keys_of_answers_are_described(start: Start) -> None:
+    """By the comment at the field, its own and those of the values that it shows; `None` is null to
+    whoever reads JSON."""
+    with client_of(start()) as client:
+        schemas = client.get("/api/openapi.json").json()["components"]["schemas"]
+    described = {
+        (kind, key): schemas[kind]["properties"][key].get("description", "")
+        for kind, key in (
+            ("RunTotals", "latency_s"),
+            ("RunTotals", "cost_usd"),
+            ("Run", "tokens"),
+            ("Run", "tenant"),
+            ("SumsView", "runs"),
+            ("SumsView", "cached_share"),
+        )
+    }
+    assert all(described.values()), described
+    assert described["RunTotals", "latency_s"].startswith("seconds")
+    assert described["RunTotals", "cost_usd"].endswith("null without any")
+
+
+def test_comments_at_fields_are_read() -> None:
+    """At the end of the line, or above it on several lines; without one there is none."""
+    assert field_comments(Commented) == {
+        "at": "epoch seconds",
+        "name": "a long comment, which goes on",
+        "level": "in [0, 1]",
+    }
+    assert field_comments(int) == {}
+
+
+class Level:
+    level: float = 0.0  # in [0, 1]
+
+
+class Commented(Level):
+    """A class with every form of comment."""
+
+    at: float  # epoch seconds
+    # a long comment,
+    # which goes on
+    name: str = "#"
+    other: int = 0
+
+    def method(self, of: int) -> int:  # nothing about a field
+        return of
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
