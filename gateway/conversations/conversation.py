@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gateway.core.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.policy import Policy
-from gateway.core.steer import RunMemory
+from gateway.core.steer import RunMemory, RunPosition
 from gateway.dialects.base import EarlierHistory
 from gateway.steering.identity import Awaits, Branch, Incoming
 from gateway.steering.transcript.steps import Step
@@ -213,6 +213,14 @@ class RunStart(Value, array_like=True):
     logged_in: str = ""
 
 
+class Undecided(Value):
+    """A call of the run whose steps were read here, but not decided about. `messages`: how many its
+    request had; -1 when that cannot be seen."""
+
+    position: RunPosition
+    messages: int
+
+
 class CurrentRun(Struct, kw_only=True):
     """The newest run.
 
@@ -222,7 +230,8 @@ class CurrentRun(Struct, kw_only=True):
     give the run's beginning. `answers`: how many messages the history had with each final answer
     that was delivered. `workload`: what the run is counted for; `workload_noted`: whether its
     beginning was. `kept_fold`: what was read here before another gateway went on; `fold` is None
-    then."""
+    then. `undecided`: calls since the newest decision here, oldest first, where another gateway may
+    have decided about them."""
 
     index: int = 0
     started_at: float = 0.0
@@ -237,6 +246,7 @@ class CurrentRun(Struct, kw_only=True):
     workload_noted: bool = False
     fold: ConversationFold | None = None
     kept_fold: KeptFold | None = None
+    undecided: list[Undecided] = []
 
     def begin(self, index: int, now: float) -> None:
         """Start the next run with fresh caps, counts and scores."""
@@ -244,6 +254,7 @@ class CurrentRun(Struct, kw_only=True):
         self.started_at = now
         self.memory = self.memory.next_run()
         self.judged.clear()
+        self.undecided.clear()
         self.workload = None
         self.workload_noted = False
 

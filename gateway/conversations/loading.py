@@ -202,7 +202,9 @@ def refresh(known: Conversation, stored: Conversation) -> None:
     kept = own.kept_fold
     if own.fold is not None and chain is not None and chain.count == own.fold.consumed:
         kept = KeptFold(fold=own.fold, digest=chain.digest)
-    run.kept_fold = kept if kept is not None and _agrees(kept.fold, own, run) else None
+    if kept is not None and _agrees(kept.fold, own, run):
+        run.kept_fold = kept
+        run.undecided = own.undecided
     known.run = run
     known.unsaved = stored.unsaved
     known.unit = stored.unit

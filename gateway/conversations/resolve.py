@@ -68,6 +68,13 @@ class Resolved(Struct):
     unread: str = ""
     shared: bool = False
 
+    @property
+    def lags(self) -> bool:
+        """Whether other gateways may have decided about calls that neither this one nor what it
+        could read of the store knows."""
+        extends = self.match.kind in (MatchKind.NEW, MatchKind.CONTINUE)
+        return extends and bool(self.shared or self.unread)
+
 
 @dataclass(eq=False)
 class ConversationResolver:

@@ -17,7 +17,13 @@ from typing import Any, NamedTuple, Protocol
 from cachetools import TTLCache
 from msgspec.structs import replace
 
-from gateway.conversations.conversation import Conversation, RoutedCall
+from gateway.conversations.conversation import (
+    KEPT_OUTCOMES,
+    MAX_UNSAVED_STEPS,
+    Conversation,
+    RoutedCall,
+    Undecided,
+)
 from gateway.conversations.judge import ModelJudge, judge_newest
 from gateway.conversations.records import acts_of, later_messages, opening_prompts, prompts_in
 from gateway.conversations.steering_result import SteeringResult
@@ -59,6 +65,7 @@ from gateway.tasks import OwnTime, off_loop
 from gateway.values import frozen
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
+from gateway.wire.prefix_hash import PrefixHashes
 from gateway.wire.refusal import Kind
 
 REFUSED_STATUSES = frozenset({400, 413, 422})
@@ -179,16 +186,18 @@ class RequestSteerer:
             own_time.check()
             if result.mode == "off" or compacts:
                 result.model = _repeated(result, request) or request.model
+                self._note(result, run.undecided)
+                run.undecided.clear()
                 return
             if not retries:  # each resting model rests for one call less
                 run.resting = {model: left - 1 for model, left in run.resting.items() if left > 1}
             if advise is not None:
                 result.advice = await advise()
-            elsewhere = resolved.shared or resolved.unread
-            if elsewhere and resolved.match.kind in (MatchKind.NEW, MatchKind.CONTINUE):
+            if run.undecided:
                 await self._decide_missed(result, request, arm, own_time)
             memory = await self._decide(result, request, arm, own_time)
             self._keep(result, request, memory)
+            run.undecided.clear()
 
     def repeat_earlier(self, result: SteeringResult, request: SteeredRequest, reason: str) -> None:
         """Let a call without a decision, for this `reason`, have what was injected before it: the
@@ -242,19 +251,19 @@ class RequestSteerer:
         before = conversation.snapshot_before_reply()
         with timed(result.timings_ms, "observe"):
             fold = conversation.run.ready_fold(self.rules.policy)
+            earlier = RunPosition.of(fold.current)
             try:
                 outcomes = await fold_transcript(fold, transcript)
-                acted_on = [self._unmuted(result, outcome) for outcome in outcomes]
-                run = _take(conversation, fold, outcomes, acted_on, now)
+                run = _take(conversation, fold, outcomes, now)
             except BaseException:
                 conversation.run.fold = None  # what is stored counts, not a fold half read
                 raise
+            self._take_undecided(result, earlier, outcomes, run)
             stored = conversation.unsaved.snapshot
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
             result.position = RunPosition.of(run)
             result.state_after = run.state
             result.tasks = await tasks_of(fresh, transcript) if fresh else {}
-            result.scored = outcomes
             result.prompts = []
             since = list[Any]()
             if run.steps or run.index:
@@ -307,24 +316,52 @@ class RequestSteerer:
         own_time: OwnTime,
     ) -> None:
         """Decide about earlier calls of the run that another gateway served, where the store does
-        not say how: equal steps get equal guidance at the same places."""
+        not say how, each with what was known when it was made: equal steps get equal guidance at
+        the same places."""
         newest = result.position
         run = result.conversation.run
         decided = run.memory.guidance.decided_step
-        turns = result.resolved.incoming.hashes.turns
+        count = result.resolved.incoming.hashes.state.count
         reasons = list(result.reasons)
         try:
-            for position in result.earlier_calls():
-                if decided is None or position.step > max(decided, 0):
-                    result.position = position
-                    # The messages before the answer to that call.
-                    answer = turns[-1] + 1 - (newest.step - position.step)
-                    result.until = bisect_left(turns, answer) - len(turns)
+            for each in run.undecided:
+                self._note(result, [each])
+                missed = decided is None or each.position.step > max(decided, 0)
+                if missed and result.resolved.lags and 0 <= each.messages < count:
+                    result.position = each.position
+                    result.until = each.messages - count
                     run.memory = await self._decide(result, request, arm, own_time)
         finally:
             result.position = newest
             result.reasons = reasons
             result.placed = result.until = None
+
+    def _take_undecided(
+        self,
+        result: SteeringResult,
+        earlier: RunPosition,
+        outcomes: Sequence[StepOutcome],
+        run: RunFold,
+    ) -> None:
+        """Keep the calls whose steps a request brought until they are decided about; `earlier`: the
+        position before it. Where no other gateway decides, their readings are noted at once."""
+        new = [each for each in outcomes if each.run == run.index]
+        current = result.conversation.run
+        if not result.resolved.lags or not new:
+            acted_on = [self._unmuted(result, each) for each in new]
+            current.memory = observe(current.memory, acted_on, run.index)
+            return
+        calls = _calls_of(new, earlier, result.resolved.incoming.hashes)
+        before = [each for each in current.undecided if each.position.step < new[0].index]
+        current.undecided = [*before, *calls][-MAX_UNSAVED_STEPS:]
+
+    def _note(self, result: SteeringResult, calls: Sequence[Undecided]) -> None:
+        """Add the readings before these calls to the memory of the run."""
+        run = result.conversation.run
+        for each in calls:
+            if each.position.latest is not None:
+                acted_on = [self._unmuted(result, each.position.latest)]
+                run.memory = observe(run.memory, acted_on, each.position.run)
 
     async def _decide(
         self,
@@ -499,11 +536,9 @@ def _take(
     conversation: Conversation,
     fold: ConversationFold,
     outcomes: Sequence[StepOutcome],
-    acted_on: Sequence[StepOutcome],
     now: float,
 ) -> RunFold:
-    """Keep the outcomes of new steps; the newest run, with its memory up to date. `acted_on`: the
-    outcomes as decisions see them."""
+    """Keep the outcomes of new steps; the newest run."""
     conversation.unsaved.add(outcomes)
     current = conversation.run
     run = fold.runs[-1]
@@ -511,11 +546,43 @@ def _take(
     current.unscored_calls = 0
     if run.index != current.index:
         current.begin(run.index, now)
-    current.memory = observe(current.memory, acted_on, run.index)
     steps = sum([each.steps for each in fold.runs])
     if steps != history.branch.steps:
         history.branch = replace(history.branch, steps=steps)
     return run
+
+
+def _calls_of(
+    scored: Sequence[StepOutcome], earlier: RunPosition, hashes: PrefixHashes
+) -> list[Undecided]:
+    """The calls that were made after these steps of one run, the first call of all included; each
+    as it was when it was made. `earlier`: the position before the steps."""
+    run = scored[0].run
+    steps = list(earlier.recent) if earlier.run == run else []
+    if (again := earlier.step + 1 - scored[0].index) > 0:
+        del steps[-again:]  # a late result: they were scored once more
+    positions = []
+    if scored[0].index == 1:
+        positions.append(RunPosition(run=run, step=0, state=FSMState.INIT))
+    for each in scored:
+        steps.append(each.step)
+        position = RunPosition(
+            run=run,
+            step=each.index,
+            state=each.state,
+            latest=each,
+            recent=steps[-KEPT_OUTCOMES:],
+        )
+        positions.append(position)
+    turns = hashes.turns
+    calls = []
+    for position in positions:
+        # Its request had the messages before the answer to it.
+        answer = turns[-1] + 1 - (scored[-1].index - position.step)
+        place = bisect_left(turns, answer) - 1
+        known = place >= 0
+        calls.append(Undecided(position=position, messages=hashes.start + place if known else -1))
+    return calls
 
 
 def _client(result: SteeringResult, request: SteeredRequest) -> Client:

@@ -5,14 +5,13 @@ SteeringResult   the findings and decisions, from the first moment of the reques
 Call             both, with the facts (`gateway/exchange.py`): what is recorded of one call"""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from gateway.budgets.guard import LeftOpen, Spending
 from gateway.conversations.conversation import Conversation, RoutedCall, StepPlace, run_id
 from gateway.conversations.resolve import Resolved
-from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.placement import Placed
 from gateway.core.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
@@ -100,8 +99,8 @@ class SteeringResult(Struct, kw_only=True):
     the request's messages were not read, so that its answer continues no known history. `advice`:
     what the call's budgets ask of it. `memory_before`: the run's memory before the decision;
     `kept`: what the run remembers of it. `applies`: the request is changed by what was decided.
-    `scored`: the steps that it brought, oldest first; `until`: the
-    number of messages, as a negative index, of an earlier call while that one is decided about."""
+    `until`: the number of messages, as a negative index, of an earlier call while that one is
+    decided about."""
 
     resolved: Resolved
     mode: str
@@ -128,31 +127,12 @@ class SteeringResult(Struct, kw_only=True):
     memory_before: RunMemory | None = None
     kept: RoutedCall | None = None
     applies: bool = False
-    scored: Sequence[StepOutcome] = ()
     until: int | None = None
 
     @property
     def run_id(self) -> str:
         """The id of the run in the store."""
         return run_id(self.conversation.id, self.position.run)
-
-    def earlier_calls(self) -> list[RunPosition]:
-        """The positions of the run's first call, and of those whose steps the request brought; none
-        when it brought no step."""
-        newest = self.position
-        scored = [each for each in self.scored if each.run == newest.run]
-        first = RunPosition(run=newest.run, step=0, state=FSMState.INIT)
-        later = [
-            RunPosition(
-                run=newest.run,
-                step=each.index,
-                state=each.state,
-                latest=each,
-                recent=[step for step in newest.recent if step.index <= each.step.index],
-            )
-            for each in scored[:-1]
-        ]
-        return [first, *later] if scored else []
 
     def note_failed(self) -> None:
         """There is no whole answer: the client may send the request again."""

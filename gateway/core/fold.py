@@ -154,8 +154,10 @@ class RunFold:
 
     @property
     def recent(self) -> list[Step]:
-        """The newest steps of the run, oldest first."""
-        return [*self._earlier, *(outcome.step for outcome in self.outcomes)]
+        """The newest steps of the run, oldest first: `keep` of them, wherever it was read."""
+        steps = [*self._earlier, *(outcome.step for outcome in self.outcomes)]
+        keep = self.outcomes.maxlen
+        return steps if keep is None else steps[-keep:]
 
     def share(self, judged: Judged) -> None:
         """Read the scores that a model gave from here on."""

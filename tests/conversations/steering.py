@@ -118,8 +118,11 @@ class Agent:
     """One client of a gateway with these settings; its history, and its latest request.
 
     `refusals`: why a model cannot serve, by its name. `targets`: the models that were asked how
-    guidance may be placed for them. `others`: what the steerer is made with.
+    guidance may be placed for them. `others`: what the steerer is made with. `shared`: other
+    gateways use its store, which is away.
     """
+
+    shared = False
 
     def __init__(self, settings: Mapping[str, Any], **others: Any) -> None:
         self.rules = policy_from_dict(settings).rules
@@ -147,7 +150,9 @@ class Agent:
         if self._resolver is None:
             stores = await open_stores(StorageSettings(path=":memory:"))
             loader = ConversationLoader(self.index, stores.states)
-            self._resolver = ConversationResolver(self.index, loader, ConversationSettings())
+            self._resolver = ConversationResolver(
+                self.index, loader, ConversationSettings(), shared=self.shared
+            )
             await stores.close()
         body = {"model": self.model, "messages": self.messages, "tools": self.tools}
         raw = orjson.dumps(body)

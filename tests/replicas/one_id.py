@@ -77,7 +77,8 @@ class Provider:
 @dataclass
 class Named:
     """One agent, which sends `sent` as its id in `header`, or else its name; `homes`: the
-    conversations that its answers were of, and `identities` what they were found by."""
+    conversations that its answers were of, and `identities` what they were found by; `quiet`: the
+    turns whose tests pass."""
 
     name: str
     header: str = "x-conversation-id"
@@ -87,6 +88,7 @@ class Named:
     identities: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     broken: int = 0
+    quiet: frozenset[int] = frozenset()
 
     async def work(self, http: httpx.AsyncClient, url: str, turns: int, pause_s: float = 0) -> None:
         """Make so many calls more, one after the other."""
@@ -100,7 +102,8 @@ class Named:
                 self.wrong.append(f"{self.name}: step {step} in turn {turn}")
             message = answer.json()["choices"][0]["message"]
             self.messages.append({key: message[key] for key in ("role", "content", "tool_calls")})
-            result = {"tool_call_id": message["tool_calls"][0]["id"], "content": "1 failed: exit 1"}
+            said = f"{turn} passed" if turn in self.quiet else "1 failed: exit 1"
+            result = {"tool_call_id": message["tool_calls"][0]["id"], "content": said}
             self.messages.append({"role": "tool", **result})
             await asyncio.sleep(pause_s)
 

@@ -103,6 +103,37 @@ async def test_no_id_is_split(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("unseen", "quiet"), [(10, range(0)), (20, range(4, 13))], ids=["failing", "recovered"]
+)
+async def test_a_gateway_gives_what_the_other_gave_in_many_calls(
+    upstream: ScriptedUpstream,
+    provider: Provider,
+    tmp_path: Path,
+    server: PostgresServer,
+    unseen: int,
+    quiet: range,
+) -> None:
+    """One gateway serves more calls of an agent in an outage than a decision looks back; the other
+    one decides about each of them as it was decided then, though it reads them all at once."""
+    agent = Named("agent", quiet=frozenset(quiet))
+    storage = {"commit_limit_ms": 500, "probe_interval_s": 0.2}
+    config = {**shared(upstream, server.url("postgres"), **storage), **EAGER}
+    with Fleet(tmp_path, config, 2) as fleet:
+        one, other = (gateway.base_url for gateway in fleet.gateways)
+        async with httpx.AsyncClient(timeout=120) as http:
+            await agent.work(http, one, 1)
+            await agent.work(http, other, 1)
+            with OUTAGES["stopped"](server):
+                await agent.work(http, one, unseen)
+                await agent.work(http, other, 2)
+                await agent.work(http, one, 1)
+    assert agent.wrong == []
+    assert provider.places > 3
+    assert provider.missing["agent"] == set()
+
+
+@pytest.mark.slow
 async def test_another_agent_with_the_same_id_is_a_branch(
     upstream: ScriptedUpstream, provider: Provider, tmp_path: Path, server: PostgresServer
 ) -> None:

@@ -1,0 +1,64 @@
+"""Two gateways serve one agent in an outage, in which neither knows what the other one decided."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.conversations.steering_result import SteeringResult
+from gateway.tasks import DeadlinePassed
+from tests.conversations.steering import Agent, Expiring, Patterns, step
+
+GUIDED = {
+    "etraces": {"e2_when": "at_risk", "e2_gate": 0.0, "recall_threshold": 0.0},
+}
+Block = tuple[str, int, str]
+"""Place, offset and text of a piece of guidance."""
+
+
+class Served(NamedTuple):
+    """One call: the gateway that gets it, whether that has time to decide, and whether the agent
+    moves on or lets the failing test run again."""
+
+    gateway: int
+    in_time: bool = True
+    moves_on: bool = False
+
+
+def given_with(result: SteeringResult) -> set[Block]:
+    """The guidance of a request, but for what holds for this call alone."""
+    blocks = result.placed.state.injections if result.placed is not None else ()
+    return {(block.place, block.offset, block.text) for block in blocks}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.builds(Served, st.integers(0, 1), st.booleans(), st.booleans()), max_size=24))
+@example([Served(1)] + [Served(0)] * 12 + [Served(1)])
+@example([Served(0)] * 5 + [Served(0, moves_on=True)] * 12 + [Served(0)] * 5 + [Served(1)])
+@example([Served(0)] * 5 + [Served(1, in_time=False), Served(0), Served(1)])
+async def test_what_one_has_given_comes_again_at_the_other(calls: list[Served]) -> None:
+    """At the same place, whoever serves the next call, and however many went to one of them or out
+    without a decision."""
+    gateways = [Agent(GUIDED, lookup=Patterns()) for _ in range(2)]
+    gateways[1].messages = gateways[0].messages
+    gateways[0].shared = gateways[1].shared = True
+    seen: set[Block] = set()
+    for number, served in enumerate(calls):
+        agent = gateways[served.gateway]
+        result = await agent.resolved()
+        try:
+            await agent.steerer.steer(
+                result, agent.request, 2.0, Expiring(0 if served.in_time else 1)
+            )
+        except DeadlinePassed:
+            agent.steerer.repeat_earlier(result, agent.request, "deadline")
+        assert seen <= given_with(result) or not served.in_time
+        seen |= given_with(result)
+        if served.moves_on:
+            reply, outcome = step(number, f"cat src/part_{number}.py", f"def part_{number}(): ...")
+        else:
+            reply, outcome = step(number)
+        agent.finish(result, reply, "tool_calls")
+        agent.messages.append(outcome)
