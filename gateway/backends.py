@@ -39,28 +39,25 @@ _LOOK_S = 5.0  # longest search for damage before a start
 
 @frozen
 class Stores:
-    """Everything a gateway stores. `close` ends all of them. `budgets` and `controls` None: the
-    store keeps none; then each gateway keeps its own in memory. `attribution` None: it cannot sum
-    up trees and groups. `raw` None: it keeps no raw calls. `answers` None: it keeps nothing of
-    answers. `signals` None: no other gateway tells of its changes. `identity`: the same for all
-    gateways on the store; empty for a store of one."""
+    """Everything a gateway stores. A store of None does not exist for this database."""
 
-    states: StateStore
-    runs: RunStore
-    patterns: PatternStore
-    keys: KeyStore
-    learning: LearningStore
-    alerts: AlertStore
-    close: Callable[[], Awaitable[None]]
-    budgets: BudgetStore | None = None
+    states: StateStore  # conversations and their commits
+    runs: RunStore  # the run log, as it is read
+    patterns: PatternStore  # guidance, with vectors
+    keys: KeyStore  # gateway keys, hashed
+    learning: LearningStore  # lessons, outcomes and jobs
+    alerts: AlertStore  # raised, and their deliveries
+    close: Callable[[], Awaitable[None]]  # ends all of them
+    budgets: BudgetStore | None = None  # None: each gateway keeps its own in memory
+    # stops and pauses; None: each gateway keeps its own in memory
     controls: ControlStore | None = None
-    attribution: AttributionStore | None = None
-    raw: RawStore | None = None
-    signals: Signals | None = None
-    workloads: WorkloadStore | None = None
-    answers: AnswerStore | None = None
-    changes: ChangeStore | None = None
-    identity: str = ""
+    attribution: AttributionStore | None = None  # None: trees and groups cannot be summed up
+    raw: RawStore | None = None  # None: no raw calls are kept
+    signals: Signals | None = None  # None: no other gateway tells of its changes
+    workloads: WorkloadStore | None = None  # outcomes by workload and model; None: none are counted
+    answers: AnswerStore | None = None  # where stored answers are; None: nothing of them is kept
+    changes: ChangeStore | None = None  # acts of operators; None: none are kept
+    identity: str = ""  # the same for all gateways on the store; "" for a store of one
     # copies all rows of a SQLite file into this store, if it is empty, and returns their number by
     # table; None: it cannot. Raises: StoreError.
     copy_from: Callable[["SQLiteDatabase", Progress], Awaitable[dict[str, int]]] | None = None

@@ -44,12 +44,12 @@ class ConfigError(Exception):
 class Answer(TypedDict, total=False):
     """The parts of one error answer that differ from those of its class."""
 
-    status: int | None
-    type: str | None
-    code: str | None
-    param: str | None
-    headers: Headers
-    label: str | None
+    status: int | None  # of HTTP
+    type: str | None  # as in OpenAI's API, such as `invalid_request_error`
+    code: str | None  # as in OpenAI's API; None for none
+    param: str | None  # the key, header or parameter that is wrong; None for none
+    headers: Headers  # sent with the answer, such as `retry-after`
+    label: str | None  # in metrics; a closed set
 
 
 class GatewayError(Exception):
@@ -57,7 +57,7 @@ class GatewayError(Exception):
 
     status = 500
     type = "internal_error"
-    code: str | None = None
+    code: str | None = None  # as in OpenAI's API; None for none
     label = "internal"
 
     def __init__(self, message: str, **answer: Unpack[Answer]) -> None:

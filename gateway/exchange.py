@@ -18,48 +18,46 @@ Unread = Literal["empty", "encoding", "size", "form"]
 
 
 class UpstreamReply(Value):
-    """The upstream's complete answer in the form of a chat completion; None for what could not be
-    read. `pending_id`: the id of an answer that is made in the background and not complete yet."""
+    """The upstream's complete answer; None for what could not be read."""
 
-    completion: dict[str, Any] | None = None
-    usage: dict[str, Any] | None = None
+    completion: dict[str, Any] | None = None  # in the form of a chat completion
+    usage: dict[str, Any] | None = None  # as the upstream reported it
+    # of an answer that is made in the background and not complete yet
     pending_id: str | None = None
-    unread: Unread | None = None
+    unread: Unread | None = None  # why the content could not be read
     failure: Refusal | None = None  # the error that the upstream reported under a status of success
 
 
 class Caller(Struct, kw_only=True):
-    """Sender of a request. `key`: the name of its gateway key; `labels`: that one's team and
-    owner."""
+    """Sender of a request."""
 
-    tenant: str = ""
-    key: str = ""
-    labels: dict[str, str] = {}
+    tenant: str = ""  # of the gateway key
+    key: str = ""  # name of the gateway key; "" without one
+    labels: dict[str, str] = {}  # the key's team and owner, by name
 
 
 class RequestInfo(Caller, kw_only=True):
-    """The request as it arrived. `streamed`: the client asked for a stream."""
+    """The request as it arrived."""
 
-    method: str
-    path: str
-    id: str
-    model: str = ""
-    streamed: bool = False
+    method: str  # of HTTP
+    path: str  # without the query
+    id: str  # the client's `x-request-id`, or a new one
+    model: str = ""  # that it names; "" until it is read
+    streamed: bool = False  # the client asked for a stream
 
 
 class UpstreamInfo(Struct, kw_only=True):
-    """The upstream call that was made for the request. `provider`: the model's, such as `openai`.
-    `model`: as sent; empty until it is chosen. `usage`: as the upstream reported it, or
-    `usage_estimated` from the texts; None when neither is known; `tokens`: the counts in it."""
+    """The upstream call that was made for the request."""
 
-    lane: str = "none"
-    deployment: str = ""
-    provider: str = ""
-    model: str = ""
-    attempts: list[str] = []
+    lane: str = "none"  # native or litellm; none until it is chosen
+    deployment: str = ""  # `model_name`, or `default`; a closed label for metrics
+    provider: str = ""  # the model's, such as `openai`
+    model: str = ""  # as sent; "" until it is chosen
+    attempts: list[str] = []  # each sending, with its target and how it ended
+    # as the upstream reported it, or estimated from the texts; None when neither is known
     usage: dict[str, Any] | None = None
-    tokens: TokenUsage = TokenUsage()
-    usage_estimated: bool = False
+    tokens: TokenUsage = TokenUsage()  # the counts in `usage`
+    usage_estimated: bool = False  # `usage` is estimated
 
     def bill(
         self,
@@ -78,30 +76,29 @@ class UpstreamInfo(Struct, kw_only=True):
 
 
 class ResponseInfo(Struct, kw_only=True):
-    """The answer to the client. `error`: the label of the error, empty for none. `error_body`: how
-    the client's dialect writes a gateway error; None for OpenAI's form. `headers`: those that the
-    gateway adds. `upstream_id`: the upstream's own id of it, if it sent one. `begin`:
-    sends the head of a stream, and pings until its content comes; `begun`: it did."""
+    """The answer to the client."""
 
-    status: int = 0
-    error: str = ""
+    status: int = 0  # of HTTP; 0 before it is sent
+    error: str = ""  # label of the error; "" for none
+    # how the client's dialect writes a gateway error; None for OpenAI's form
     error_body: Callable[[Any], bytes] | None = None
-    headers: list[tuple[bytes, bytes]] = []
-    client_gone: bool = False
-    upstream_id: str = ""
+    headers: list[tuple[bytes, bytes]] = []  # those that the gateway adds
+    client_gone: bool = False  # the client disconnected before the end
+    upstream_id: str = ""  # the upstream's own id of the request; "" if it sent none
+    # sends the head of a stream, and pings until its content comes; None for other answers
     begin: Callable[[], Awaitable[None]] | None = None
-    begun: bool = False
+    begun: bool = False  # `begin` has sent the head
 
 
 class Timing(Struct, kw_only=True):
-    """The time that a request took, by what it was spent on, in seconds. `started`: arrival, on the
-    monotonic clock. `waited_s`: for the client's body and the upstream. `first_byte_s`: from the
-    arrival to the start of the upstream's answer. `overhead_s`: the gateway's own time up to the
-    start of the answer; 0.0 before that."""
+    """The time that a request took, by what it was spent on."""
 
+    # arrival, in seconds of the monotonic clock
     started: float = field(default_factory=time.perf_counter)
-    waited_s: float = 0.0
+    waited_s: float = 0.0  # seconds of waiting for the client's body and the upstream
+    # seconds from the arrival to the start of the upstream's answer; None before that
     first_byte_s: float | None = None
+    # the gateway's own seconds up to the start of the answer; 0.0 before that
     overhead_s: float = 0.0
 
     def stop_overhead(self) -> None:
@@ -114,18 +111,18 @@ class Timing(Struct, kw_only=True):
 
 
 class Exchange(Struct):
-    """All facts of one request. `route`: its label in metrics. `notes`: further fields of the log
-    line, from steering. `texts`: attributes of the span that hold texts, with `otel.content`, or
-    name a session or a person, and `evaluations`: those of its events; never logged, and empty
-    without a collector of spans."""
+    """All facts of one request."""
 
-    request: RequestInfo
-    route: str = "unknown"
-    upstream: UpstreamInfo = field(default_factory=UpstreamInfo)
-    response: ResponseInfo = field(default_factory=ResponseInfo)
-    timing: Timing = field(default_factory=Timing)
-    notes: dict[str, Any] = {}
+    request: RequestInfo  # as it arrived
+    route: str = "unknown"  # its label in metrics
+    upstream: UpstreamInfo = field(default_factory=UpstreamInfo)  # the call that was made for it
+    response: ResponseInfo = field(default_factory=ResponseInfo)  # the answer to the client
+    timing: Timing = field(default_factory=Timing)  # seconds by what they were spent on
+    notes: dict[str, Any] = {}  # further fields of the log line, from steering
+    # attributes of the span that hold texts, with `otel.content`, or name a session or a person;
+    # never logged, and empty without a collector of spans
     texts: dict[str, str] = {}
+    # events of the span; never logged, and empty without a collector
     evaluations: list[dict[str, Any]] = []
 
     def start_response(self) -> None:

@@ -45,17 +45,16 @@ _LOOKUP_LOG_S = 60.0  # in which a tier's failing look-ups are logged once; the 
 
 class Runtime:
     """The process: stores, keys, metrics, background tasks, the current services. `start` sets the
-    attributes that are declared here: `opened`, and the parts of it that are asked for most;
-    `store` is that of conversations, which never makes an answer wait for long."""
+    attributes that are declared here."""
 
-    opened: Opened
-    services: Services
-    store: GuardedStateStore
-    runs: RunStore
-    accounting: Accounting
-    holds: Holds
-    raw_calls: RawKeeper | None
-    learning: LearningStore
+    opened: Opened  # everything that the start has opened
+    services: Services  # of the newest config; a request keeps those that it began with
+    store: GuardedStateStore  # of conversations; never makes an answer wait for long
+    runs: RunStore  # the run log
+    accounting: Accounting  # of budgets
+    holds: Holds  # stops and pauses
+    raw_calls: RawKeeper | None  # keeps calls as they were sent; None when that is off
+    learning: LearningStore  # lessons, outcomes and jobs
 
     def __init__(self, settings: Settings) -> None:
         self.own_key = ""  # of `gateway wrap`, whose agent may be able to read the config

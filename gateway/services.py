@@ -37,37 +37,34 @@ from gateway.values import frozen
 
 @dataclass(frozen=True, slots=True)
 class KnownRefusals:
-    """Refusals of upstreams that outlive a version of the config: deployments that rest, targets
-    that do not report usage, places where guidance is not accepted."""
+    """Refusals of upstreams that outlive a version of the config."""
 
+    # deployments that rest after failures
     rests: DeploymentRests = field(default_factory=DeploymentRests)
     # by address and model, for an hour; models are named by clients
     usage: TTLCache[tuple[str, str], bool] = field(default_factory=lambda: TTLCache(1000, 3600))
-    places: RefusedPlaces = field(default_factory=RefusedPlaces)
+    places: RefusedPlaces = field(default_factory=RefusedPlaces)  # where guidance is not accepted
 
 
 class Patterns(NamedTuple):
     """The guidance patterns, and the count of how they did."""
 
-    library: PatternLibrary
-    tally: PatternTally
+    library: PatternLibrary  # looks patterns up
+    tally: PatternTally  # counts how they did
 
 
 @frozen
 class Opened:
-    """Everything that the start has opened: the stores, and what reads and writes them. `states`:
-    the store of conversations, which never makes an answer wait for long. `patterns`: None when
-    `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps calls as
-    they were sent and received; None if that is switched off."""
+    """Everything that the start has opened: the stores, and what reads and writes them."""
 
-    stores: Stores
-    states: GuardedStateStore
-    accounting: Accounting
-    index: ConversationIndex
-    patterns: Patterns | None
-    learning: Learning
-    workloads: Workloads | None
-    raw_calls: RawKeeper | None
+    stores: Stores  # as the database gives them
+    states: GuardedStateStore  # of conversations; never makes an answer wait for long
+    accounting: Accounting  # of budgets
+    index: ConversationIndex  # conversations in memory
+    patterns: Patterns | None  # None when `etraces.enabled` is false
+    learning: Learning  # what is learned, and when
+    workloads: Workloads | None  # outcomes by workload and model; None for a store without
+    raw_calls: RawKeeper | None  # keeps calls as they were sent and received; None if that is off
 
 
 class Services:

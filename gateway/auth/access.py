@@ -28,13 +28,12 @@ SESSION_S = 12 * 3600  # how long a login lasts: a working day
 
 @frozen
 class Access:
-    """Right to see one tenant's data, or all data if `tenant` is None (the operator). `how`: by a
-    key in a header, by a browser's session, or because no key is required. `author`: the name that
-    the caller states, which nothing proves."""
+    """Right to see one tenant's data, or all data."""
 
-    tenant: str | None
+    tenant: str | None  # None: all tenants' (the operator)
+    # by a key in a header, by a browser's session, or because no key is required
     how: Literal["key", "session", "open"]
-    author: str = ""
+    author: str = ""  # name that the caller states; nothing proves it
 
     @property
     def operator(self) -> bool:

@@ -65,8 +65,8 @@ UNGUESSABLE_CHARACTERS = 32
 class Principal:
     """The tenant a request belongs to, and the headers in which it sent gateway keys."""
 
-    tenant: str = DEFAULT_TENANT
-    key_headers: frozenset[bytes] = frozenset()
+    tenant: str = DEFAULT_TENANT  # whose budgets, conversations and patterns the request uses
+    key_headers: frozenset[bytes] = frozenset()  # names in lower case; they are not forwarded
     guessable: bool = False  # whether the key is short enough to be found by trying
     # the name of the gateway key, of the config its tenant's; empty for a request without one
     key: str = ""

@@ -34,10 +34,10 @@ def key_digest(key: str) -> bytes:
 
 @frozen
 class NewKey:
-    """A new key; `text` is shown once and not stored."""
+    """A new key."""
 
-    text: str
-    record: KeyRecord
+    text: str  # shown once and not stored
+    record: KeyRecord  # what is stored of it
 
 
 def make_key(tenant: str, name: str = "", terms: KeyTerms | None = None) -> NewKey:

@@ -48,11 +48,11 @@ _log = get_logger("gateway.steering")
 class PreparedRequest:
     """Sends a call as it was decided, and notes in it what happened."""
 
-    runtime: Runtime
-    recorder: Recorder
-    services: Services
-    request: SteeredRequest
-    call: Call
+    runtime: Runtime  # what lives as long as the process
+    recorder: Recorder  # commits the call
+    services: Services  # of the config that was in force when the request came
+    request: SteeredRequest  # as the client wrote it
+    call: Call  # the decision, and what happened
     # whether the usage of the stream is wanted, which the client did not ask for
     hides_usage: bool = field(default=False, init=False)
 
@@ -62,6 +62,7 @@ class PreparedRequest:
     # the WebSocket that it came over: its answers can be continued there, stored or not
     connection: OpenConnection | None = field(default=None, init=False)
 
+    # body of the latest attempt; bytes in the native lane
     _sent: bytes | Mapping[str, Any] = field(default=b"", init=False)
 
     def decided(self) -> None:

@@ -52,26 +52,25 @@ _KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY, MatchKind.S
 
 
 class Known(NamedTuple):
-    """The conversation whose latest request another one begins with, byte for byte, compared with
-    the store of other gateways; and hashes of its history when that one came."""
+    """The conversation whose latest request another one begins with, byte for byte."""
 
-    id: str
-    root: bytes
-    tail: bytes | None
+    id: str  # of that conversation
+    root: bytes  # hash of the history's first message
+    tail: bytes | None  # hash of the history from its first reply on; None when unknown
 
 
 class Search(Struct, kw_only=True):
-    """A request whose conversation is looked for. `continued`: the stored answer that it continues
-    from, and the id of that one's conversation. `unread`: as in Resolved."""
+    """A request whose conversation is looked for."""
 
-    request: SteeredRequest
-    headers: Mapping[str, str]
-    tenant: str
-    identity: Identity
+    request: SteeredRequest  # as the client wrote it
+    headers: Mapping[str, str]  # names in lower case
+    tenant: str  # only conversations of this one are found
+    identity: Identity  # the id that the client sent, and where
+    # the stored answer that it continues from, by id, and that one's conversation; None without
     continued: tuple[str, StoredResponse] | None
-    known: Known | None
-    incoming: Incoming
-    unread: str = ""
+    known: Known | None  # the conversation by the body's first bytes; None when none begins alike
+    incoming: Incoming  # what matching reads
+    unread: str = ""  # why the store could not be asked; "" when it was or need not be
 
     @property
     def given(self) -> str | None:

@@ -27,11 +27,10 @@ from gateway.wire.prefix_hash import ChainState, PrefixHashes
 
 
 class KeptFold(Value):
-    """A fold that another gateway has overtaken, and the prefix hash of the messages it has read;
-    kept until a request continues them."""
+    """A fold that another gateway has overtaken, kept until a request continues its messages."""
 
-    fold: ConversationFold
-    digest: bytes
+    fold: ConversationFold  # over the messages that were read here
+    digest: bytes  # prefix hash of these messages
 
     def has_read(self, hashes: PrefixHashes) -> bool:
         """Whether a history begins with the messages that were read, at the same positions."""
@@ -112,16 +111,14 @@ def first_hash(hashes: PrefixHashes) -> bytes:
 
 
 class StoredResponse(Value):
-    """One answer, with the history and the run as they were when it was given. `chain`: the hash
-    state after the request, `after`: after the reply too. A reply that is not `storable` is empty
-    after a restart."""
+    """One answer, with the history and the run as they were when it was given."""
 
-    id: str
-    chain: ChainState
-    after: ChainState
-    snapshot: RunSnapshot
-    reply: tuple[Any, ...] = ()
-    storable: bool = True
+    id: str  # the provider's, by which a request continues it
+    chain: ChainState  # hash state after the request
+    after: ChainState  # hash state after the reply too
+    snapshot: RunSnapshot  # the run when the answer was given
+    reply: tuple[Any, ...] = ()  # its items; empty after a restart, if it is not storable
+    storable: bool = True  # it may be written to the store
 
     def earlier(self) -> EarlierHistory:
         """The part of the history that a request which continues from here leaves out."""
@@ -153,24 +150,25 @@ StepPlace = tuple[str, int]  # the id of a run, and one of its steps
 
 
 class History(Struct, kw_only=True):
-    """The connection between the requests of a conversation.
+    """The connection between the requests of a conversation."""
 
-    `root`: hash of the history's first message, by which the store groups the prefix hashes; the
-    index knows the conversation under `prefix_hashes`. `responses`: the newest answers that a
-    request may continue by id, oldest first. `tail`: hash of the messages from the first reply on,
-    up to those of `chain`; None when unknown. `cut`: prefix hash of the newest request whose answer
-    the client broke off; `dropped`: the answer of another conversation that this one was forked to
-    replace, until that is noted. Neither is stored."""
-
-    branch: Branch
-    chain: ChainState | None = None
+    branch: Branch  # what a next request is matched with
+    chain: ChainState | None = None  # hash state after the latest request; None after a restart
+    # offsets in the latest body, to read only what is new in the next one
     prefix: BodyPrefix | None = None
+    # digests of the replies that earlier requests had
     seen: SeenDigests = field(default_factory=SeenDigests)
+    # hash of the history's first message, by which the store groups the prefix hashes
     root: bytes = b""
+    # hash of the messages from the first reply on, up to those of `chain`; None when unknown
     tail: bytes | None = None
-    prefix_hashes: list[bytes] = []
+    prefix_hashes: list[bytes] = []  # those under which the index knows the conversation
+    # the newest answers that a request may continue, by id, oldest first
     responses: dict[str, StoredResponse] = {}
+    # prefix hash of the newest request whose answer the client broke off; not stored
     cut: bytes = b""
+    # the answer of another conversation that this one was forked to replace, until that is noted;
+    # not stored
     dropped: StepPlace | None = None
 
     def knows_replies(self, request: Incoming) -> bool:
@@ -189,28 +187,27 @@ class History(Struct, kw_only=True):
 class Workload(Value):
     """The kind of work that one client asks of one model with one set of tools, for one tenant."""
 
-    tenant: str
-    client: str
-    requested: str
-    key: str
+    tenant: str  # owner of the runs
+    client: str  # the agent's program; "" when unknown
+    requested: str  # model that the client named
+    key: str  # digest of client, tools and requested model
 
 
 class RoutedCall(Value):
     """The latest call and the model it was routed to; a retry of it goes to the same model."""
 
-    prefix_hash: bytes
-    requested: str
-    model: str
+    prefix_hash: bytes  # of the whole request
+    requested: str  # model that the client named
+    model: str  # that it was sent to
 
 
 class RunStart(Value, array_like=True):
-    """A replacement for the part of the transcript that a compaction removed. `offset`: messages at
-    the front of the new history whose steps are in `snapshot` already. `logged_in`: the
-    conversation whose run log has those steps; "" at the start of a run."""
+    """A replacement for the part of the transcript that a compaction removed."""
 
-    snapshot: RunSnapshot
+    snapshot: RunSnapshot  # the run before the first message that is scored
+    # messages at the front of the new history whose steps are in `snapshot` already
     offset: int = 0
-    logged_in: str = ""
+    logged_in: str = ""  # conversation whose run log has those steps; "" at the start of a run
 
 
 class Undecided(Value):
@@ -222,29 +219,26 @@ class Undecided(Value):
 
 
 class CurrentRun(Struct, kw_only=True):
-    """The newest run.
+    """The newest run of a conversation."""
 
-    `judged`: scores that a model gave, by their keys. `resting`: routed models that refused a call,
-    with the number of calls for which each is not used. `unscored_calls`: the newest calls that
-    were recorded without their step being scored. `start`: set when the transcript alone does not
-    give the run's beginning. `answers`: how many messages the history had with each final answer
-    that was delivered. `workload`: what the run is counted for; `workload_noted`: whether its
-    beginning was. `kept_fold`: what was read here before another gateway went on; `fold` is None
-    then. `undecided`: calls since the newest decision here, oldest first, where another gateway may
-    have decided about them."""
-
-    index: int = 0
-    started_at: float = 0.0
+    index: int = 0  # number of the run in its conversation, from 0
+    started_at: float = 0.0  # epoch seconds of its first call; 0 before that
+    # what cannot be derived from the transcript
     memory: RunMemory = field(default_factory=RunMemory)
+    # scores in [0, 1] that a model gave, by their keys, the newest last
     judged: dict[str, float] = {}
+    # the latest call and its model, for a retry; None while nothing was routed
     routed: RoutedCall | None = None
+    # routed models that refused a call, with the calls for which each is not used
     resting: dict[str, int] = {}
-    unscored_calls: int = 0
-    start: RunStart | None = None
+    unscored_calls: int = 0  # newest calls that were recorded without their step being scored
+    start: RunStart | None = None  # set when the transcript alone does not give the run's beginning
+    # for each final answer that was delivered, the messages that the history then had
     answers: list[int] = []
-    workload: Workload | None = None
-    workload_noted: bool = False
-    fold: ConversationFold | None = None
+    workload: Workload | None = None  # what the run is counted for; None when it is not counted
+    workload_noted: bool = False  # its beginning was counted
+    fold: ConversationFold | None = None  # over the transcript; None when it is not in memory
+    # what was read here before another gateway went on; then `fold` is None
     kept_fold: KeptFold | None = None
     undecided: list[Undecided] = []
 
@@ -290,16 +284,14 @@ class CurrentRun(Struct, kw_only=True):
 
 
 class Unsaved(Struct, kw_only=True):
-    """Changes that the store does not have yet, and the version it has, 0 before there is one.
-    `steps`: scored steps to be stored, by run and index. `snapshot`: the newest run when it was
-    last stored. `ended_run`: the run whose final answer was the latest reply; `state_before_end`:
-    its state before that."""
+    """Changes that the store does not have yet."""
 
-    version: int = 0
-    steps: dict[tuple[int, int], StepOutcome] = {}
-    snapshot: RunSnapshot | None = None
+    version: int = 0  # the one that the store has; 0 before there is one
+    steps: dict[tuple[int, int], StepOutcome] = {}  # scored steps to be stored, by run and index
+    snapshot: RunSnapshot | None = None  # the newest run when it was last stored; None before that
+    # the run whose final answer was the latest reply; None for another reply
     ended_run: int | None = None
-    state_before_end: FSMState = FSMState.NORMAL
+    state_before_end: FSMState = FSMState.NORMAL  # that run's state before END
 
     def add(self, outcomes: Iterable[StepOutcome]) -> None:
         """Add newly scored steps, without those that a restart has scored again."""
@@ -312,22 +304,22 @@ class Unsaved(Struct, kw_only=True):
 
 
 class Conversation(Struct, kw_only=True):
-    """One conversation; `lock` is held while a decision is made or a call is stored. `unit`:
-    decides about its arm in an experiment; empty for the conversation itself, else what the client
-    named, or the unit of the conversation that this one was forked from or started by. `ancestors`:
-    those above it, the root of the tree first; empty for a root."""
+    """One conversation."""
 
-    tenant: str
-    source: str
-    external_key: str | None
-    created_at: float
-    history: History
+    tenant: str  # owner; requests of another never reach it
+    source: str  # where its id came from
+    external_key: str | None  # the client's own id; None without one
+    created_at: float  # epoch seconds of its first request
+    history: History  # what a next request is matched with
+    # decides about its arm in an experiment: what the client named, or the unit of the conversation
+    # that this one was forked from or started by; "" for the conversation itself
     unit: str = ""
-    ancestors: tuple[str, ...] = ()
-    run: CurrentRun = field(default_factory=CurrentRun)
-    unsaved: Unsaved = field(default_factory=Unsaved)
+    ancestors: tuple[str, ...] = ()  # those above it, the root of the tree first; empty for a root
+    run: CurrentRun = field(default_factory=CurrentRun)  # the newest one
+    unsaved: Unsaved = field(default_factory=Unsaved)  # what the next commit writes
+    # held while a decision is made or a call is stored
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    id: str = ""
+    id: str = ""  # "" = taken from the branch
 
     def __post_init__(self) -> None:
         self.id = self.history.branch.conversation_id

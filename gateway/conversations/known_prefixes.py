@@ -180,12 +180,11 @@ class BodyTree:
 
 
 class _Node(Struct):
-    """Bodies that agree in their first `at` bytes. `ending`: those that end there, by name; all of
-    them are equal. `below`: the others, by the byte that follows."""
+    """Bodies that agree in their first `at` bytes."""
 
-    at: int
-    ending: dict[str, BodyPrefix]
-    below: dict[int, _Node] = {}
+    at: int  # bytes
+    ending: dict[str, BodyPrefix]  # those that end there, by conversation; all of them are equal
+    below: dict[int, _Node] = {}  # the others, by the byte that follows
 
     def any_body(self) -> BodyPrefix:
         """One of the bodies here or below."""
@@ -209,10 +208,11 @@ def _agreed(one: bytes, other: bytes, limit: int) -> int:
 
 
 class _Alike(Struct):
-    """The known bodies with one opening by conversation, the oldest first; `names` by identity."""
+    """The known bodies with one opening."""
 
-    bodies: dict[str, BodyPrefix] = {}
-    names: dict[int, str] = {}
+    bodies: dict[str, BodyPrefix] = {}  # by conversation, the oldest first
+    names: dict[int, str] = {}  # conversation by identity of the body
+    # finds the longest body that another one begins with
     tree: BodyTree = field(default_factory=BodyTree)
 
     def add(self, name: str, prefix: BodyPrefix) -> None:
@@ -299,11 +299,11 @@ class GrowingBodies:
 
 
 class Growth(Value):
-    """A body's list of messages: its length, its digest, and the conversation it continues."""
+    """The list of messages of a body."""
 
-    size: int
-    digest: bytes
-    conversation_id: str | None = None
+    size: int  # number of messages
+    digest: bytes  # of all of them
+    conversation_id: str | None = None  # the one that it continues; None for none that is known
 
 
 def messages_of(raw: bytes, spans: Sequence[tuple[int, int]]) -> memoryview | None:

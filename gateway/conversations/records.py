@@ -62,24 +62,24 @@ _ROLES = (*SYSTEM_ROLES, "user")
 class Cost(Value):
     """US dollars for one call; None where the model has no price or its usage is unknown."""
 
-    usd: float | None
+    usd: float | None  # at the prices of the model that answered
     # the same tokens at the price of the model that the client asked for
     unsteered_usd: float | None
     is_estimated: bool  # whether the price is that of a relative, because no list has the model
 
 
 class Recorded(Value):
-    """The answer to a call, with its cost, and the rules that it is recorded under. `choices`: the
-    replies in `completion` (`replies_in`). `answered`: False for a call whose answer is still being
-    made. `masks_secrets`: texts are stored without what looks like a secret."""
+    """The answer to a call, and the rules that it is recorded under."""
 
+    # in the form of a chat completion; None when nothing could be read
     completion: Mapping[str, Any] | None
+    # (reply, finish reason) of each choice in `completion`, see `replies_in`
     choices: Sequence[tuple[dict[str, Any], str | None]]
-    cost: Cost
-    profile: str
-    policy_digest: str
-    answered: bool
-    masks_secrets: bool
+    cost: Cost  # of the call
+    profile: str  # weights of the monitors, by kind of task
+    policy_digest: str  # of the settings that decided
+    answered: bool  # False for a call whose answer is still being made
+    masks_secrets: bool  # texts are stored without what looks like a secret
 
 
 def call_record(

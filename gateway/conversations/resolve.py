@@ -55,18 +55,16 @@ _MANY_MESSAGES = 1000  # new messages whose digests are made in a thread: each t
 
 
 class Resolved(Struct):
-    """A request with its conversation; `conversation` is None for a side request. `label`: for
-    `x-gateway-identity`; `source`: where the id came from; `unread`: why the store could not be
-    asked, empty when it was or need not be. `shared`: other gateways use the same store."""
+    """A request with its conversation."""
 
-    label: str
-    source: str
-    match: ConversationMatch
-    incoming: Incoming
-    conversation: Conversation | None
-    conversation_id: str
-    unread: str = ""
-    shared: bool = False
+    label: str  # for `x-gateway-identity`
+    source: str  # where the id came from
+    match: ConversationMatch  # how the request relates to the conversation
+    incoming: Incoming  # what matching read
+    conversation: Conversation | None  # None for a side request
+    conversation_id: str  # of the conversation that a side request belongs to, too
+    unread: str = ""  # why the store could not be asked; "" when it was or need not be
+    shared: bool = False  # other gateways use the same store
 
     @property
     def lags(self) -> bool:
@@ -78,14 +76,13 @@ class Resolved(Struct):
 
 @dataclass(eq=False)
 class ConversationResolver:
-    """Finds the conversations of requests; changes memory only, the store follows at the commit.
-    `shared`: other gateways use the same store."""
+    """Finds the conversations of requests. It changes memory only; the store follows at the commit."""
 
-    index: ConversationIndex
-    loader: ConversationLoader
-    settings: ConversationSettings
+    index: ConversationIndex  # conversations in memory, by id and by prefix hash
+    loader: ConversationLoader  # reads conversations from the store
+    settings: ConversationSettings  # the section `conversations`
     _: KW_ONLY
-    shared: bool = False
+    shared: bool = False  # other gateways use the same store, which may know more than memory
 
     async def resolve(
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, now: float

@@ -116,10 +116,10 @@ class StepHistory(Protocol):
 
 @frozen
 class ModelTraits:
-    """Properties of the models that may be asked. `target_of`: how guidance may be placed in a
-    request to a model. `refusal`: why a model cannot serve a request; None when it can."""
+    """Properties of the models that may be asked."""
 
-    target_of: Callable[[str], GuidanceTarget]
+    target_of: Callable[[str], GuidanceTarget]  # how guidance may be placed in a request to a model
+    # why a model cannot serve a request; None when it can
     refusal: Callable[[str, SteeredRequest], str | None]
 
 
@@ -610,10 +610,10 @@ def marked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 class Client(NamedTuple):
     """Requests of one kind: those that one program of a tenant sends to one model."""
 
-    tenant: str
-    agent: str
-    dialect: str
-    model: str
+    tenant: str  # of the gateway key
+    agent: str  # the client's program
+    dialect: str  # API that it speaks, by name
+    model: str  # that it names
 
 
 class RefusedPlaces:

@@ -63,8 +63,9 @@ _Priors = dict[str, WorkloadPrior]  # by model
 
 class Workloads:
     """The counts in memory, and the runs that are not written yet. Of several errors of the store
-    in a row the first is logged. `published`: what applies in place of what is learned."""
+    in a row the first is logged."""
 
+    # what applies in place of what is learned; None: what is learned
     published: LearnedPolicy | None = None
 
     def __init__(self, store: WorkloadStore, changes: ChangeStore | None = None) -> None:
@@ -239,11 +240,11 @@ def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:
 
 @dataclass(eq=False)
 class RunWorkloads:
-    """The outcomes that one set of rules may use. Without `workloads` nothing is known of any run.
-    `price`: the price of a model, by which models are compared; None when it is not known."""
+    """The outcomes that one set of rules may use."""
 
-    rules: SteeringRules
-    workloads: Workloads | None = None
+    rules: SteeringRules  # the settings that decide
+    workloads: Workloads | None = None  # None: nothing is known of any run
+    # US dollars of a model's average step, by which models are compared; None when not known
     price: Callable[[str], float | None] = lambda model: None
 
     def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:

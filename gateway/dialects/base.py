@@ -63,16 +63,16 @@ class LiteLLMCall(Value):
 
 
 class Addressed(Value):
-    """The model and the kind of answer that a path names, where in other APIs the body does.
-    `before`, `named` and `after`: the path up to the model's name, the name and the rest, as the
-    client sent them; `elsewhere`: what is before it at a deployment's host, where that differs."""
+    """The model and the kind of answer that a path names, where in other APIs the body does. The
+    parts of the path are as the client sent them."""
 
-    before: str
-    named: str
-    after: str
-    stream: bool = False
+    before: str  # the path up to the model's name
+    named: str  # the name, with the encoding of paths
+    after: str  # the rest of the path
+    stream: bool = False  # the path asks for a stream
+    # what is before the name at a deployment's host; "" where that does not differ
     elsewhere: str = ""
-    query: bytes = b""
+    query: bytes = b""  # without the question mark
 
     @property
     def model(self) -> str:
@@ -106,7 +106,7 @@ class SteeredRequest(ChatRequest):
     )
 
     addressed: Addressed | None  # None: the body names the model
-    dialect: "Dialect"
+    dialect: "Dialect"  # API that it is written in
     earlier: "EarlierHistory | None"  # what the upstream stores and the client does not send
     named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
     opaque: bool  # whether nothing of the body can be read: `body` has an empty model and no more
@@ -411,10 +411,10 @@ _GONE: dict[str, Any] = {"role": "developer"}
 
 
 class EarlierHistory(Value):
-    """The history before a request: `chain` after the request answered last, and that `reply`."""
+    """The history before a request, which the upstream stores."""
 
-    chain: ChainState
-    reply: tuple[Any, ...] = ()
+    chain: ChainState  # hash state after the request that was answered last
+    reply: tuple[Any, ...] = ()  # items of that answer; empty when they are not available
 
     @property
     def gone(self) -> int:

@@ -141,16 +141,18 @@ def _check_size(size: int, limit: int) -> None:
 
 @dataclass(eq=False)
 class DisconnectWatch:
-    """Cancels the block as soon as the client disconnects. Enter it when the body has been read;
-    with `upload`, watching starts when the upload has ended, because two readers would take each
-    other's messages. Without `on_gone` a task waits for the client's messages. Raises: ClientGone:
-    instead of the cancellation."""
+    """Cancels the block as soon as the client disconnects. Enter it when the body has been read.
+    Raises: ClientGone: instead of the cancellation."""
 
-    receive: Receive
-    exchange: Exchange
+    receive: Receive  # of ASGI; gives the client's messages
+    exchange: Exchange  # notes that the client has gone
+    # watching starts when it has ended, because two readers would take each other's messages; None:
+    # at once
     upload: Upload | None = None
+    # registers a callback for the disconnect; None: a task waits for the client's messages
     on_gone: OnGone | None = None
-    _task: asyncio.Task[Any] | None = field(default=None, init=False)
+    _task: asyncio.Task[Any] | None = field(default=None, init=False)  # the one that is cancelled
+    # reads the client's messages; None with `on_gone`
     _watcher: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def __aenter__(self) -> DisconnectWatch:

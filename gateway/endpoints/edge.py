@@ -81,13 +81,13 @@ EXCHANGE = "gateway.exchange"
 class Edge:
     """Middleware around the whole application."""
 
-    app: Any
-    lifespan: Any
-    runtime: Runtime
-    guard: BrowserGuard
+    app: Any  # the application inside
+    lifespan: Any  # of ASGI, start and stop
+    runtime: Runtime  # what lives as long as the process
+    guard: BrowserGuard  # checks of browsers: host and origin
     _: KW_ONLY
-    max_concurrent: int = 0
-    _in_flight: int = field(default=0, init=False)
+    max_concurrent: int = 0  # most requests at one time; 0 = any number
+    _in_flight: int = field(default=0, init=False)  # requests that have begun and not ended
 
     def __post_init__(self) -> None:
         self._metrics = self.runtime.metrics

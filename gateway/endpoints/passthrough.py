@@ -91,12 +91,12 @@ async def admit(
 class CountedCall:
     """A call that has reserved its estimate, until its answer says what it used."""
 
-    guard: BudgetGuard
-    admission: Admission
-    services: Services
-    exchange: Exchange
-    body: CallBody
-    binding: bool
+    guard: BudgetGuard  # the budgets
+    admission: Admission  # what was reserved
+    services: Services  # of the config that was in force when the request came
+    exchange: Exchange  # the record of the request
+    body: CallBody  # as the client wrote it
+    binding: bool  # a budget may refuse the call
 
     async def admits(self, target: Target) -> bool:
         """Whether a fallback may be asked; a price of its own is reserved first."""
@@ -277,14 +277,16 @@ class PassThrough:
 
 @dataclass(slots=True)
 class _Answering:
-    """Relays the answer to one request; the answer to a poll of a background answer (`asked`) is
-    also recorded, and one that repeats its instructions repeats the client's own (`echo`)."""
+    """Relays the answer to one request."""
 
-    runtime: Runtime
-    services: Services
-    exchange: Exchange
-    send: Send
+    runtime: Runtime  # what lives as long as the process
+    services: Services  # of the config that was in force when the request came
+    exchange: Exchange  # the record of the request
+    send: Send  # of ASGI
+    # the background answer that the request polls, which is then recorded; None for others
     asked: Asked | None
+    # puts the client's own instructions in place of those that the answer repeats; None: it repeats
+    # none
     echo: EchoFilter | None
 
     async def relay(self, response: LaneResponse, watch: DisconnectWatch) -> None:

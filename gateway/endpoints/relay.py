@@ -175,21 +175,25 @@ _PING_S = 10.0
 
 @dataclass(eq=False)
 class Relay:
-    """Relays one answer. `complete` runs exactly once for an answer that arrived completely, before
-    the client gets its last byte; `delivered` when the client has been sent all of it: of a stream,
-    its end marker."""
+    """Relays one answer."""
 
-    send: Send
-    exchange: Exchange
-    disconnect: DisconnectWatch
+    send: Send  # of ASGI
+    exchange: Exchange  # the record of the request
+    disconnect: DisconnectWatch  # stopped before the last byte is sent
+    # runs exactly once for an answer that arrived completely, before the client gets its last byte
     complete: Callable[[UpstreamReply], Awaitable[None]]
-    server: ServerSettings
-    dialect: Dialect
+    server: ServerSettings  # limits, and the seconds between two pings
+    dialect: Dialect  # of the answer
+    # runs when the client has been sent all of it: of a stream, its end marker
     delivered: Callable[[], None] = lambda: None
+    # writes to the connection at once; None where that is not possible
     write: WriteNow | None = None
-    share: Share | None = None
+    share: Share | None = None  # the room for the bytes that are held; None: not counted
+    # reads the stream; None before it begins
     _watch: ResponseWatch | None = field(default=None, init=False)
+    # reads an answer that is no stream
     _whole: ResponseWatch | None = field(default=None, init=False)
+    # comments that keep a waiting client; None when they are off
     _pings: KeepAlive | None = field(default=None, init=False)
 
     @property

@@ -77,7 +77,7 @@ class ResponsesSocket(RealtimeEndpoint):
     # An upstream without this route is asked over HTTP, in chat completions if need be.
     refused_as_http = frozenset({404, 405})
     app: ASGIHandler  # the whole application, which has this endpoint as a part
-    room: Room
+    room: Room  # for the bytes of messages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         plain = not header(scope["headers"], b"upgrade") and not scope["path"].startswith("/v1/")
@@ -119,7 +119,7 @@ def _is_off(services: Services, headers: RawHeaders, *, assigned: bool) -> bool:
 class _Answer:
     """`LaneResponse` over the events of an answer; a refusal is an error of HTTP."""
 
-    usage: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None  # None: it is in the events
 
     def __init__(self, status: int, first: str, events: AsyncGenerator[bytes, None]) -> None:
         self.status = status
@@ -140,17 +140,17 @@ class _Answer:
 
 @dataclass(eq=False)
 class _Connection:
-    """One connection, on which one request after the other is answered (`OpenConnection`). `call`:
-    its handshake. `counts`: whether keys or budgets limit the client. `warm`: the items of requests
-    that only prepared a later one, and their bytes, by the ids of their answers."""
+    """One connection, on which one request after the other is answered (`OpenConnection`)."""
 
-    app: ASGIHandler
-    scope: Scope
-    call: UpstreamCall
-    target: Target
-    settings: Settings
-    counts: bool
-    answer_id: str = ""
+    app: ASGIHandler  # the whole application, which answers each message like a request
+    scope: Scope  # of the handshake
+    call: UpstreamCall  # the handshake at the upstream
+    target: Target  # the upstream
+    settings: Settings  # of the config in force at the handshake
+    counts: bool  # keys or budgets limit the client
+    answer_id: str = ""  # by which a later request can continue the newest answer; "" for none
+    # items of requests that only prepared a later one, with their bytes, by the ids of their
+    # answers
     warm: dict[str, tuple[list[Any], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -47,11 +47,11 @@ meanwhile. A body that would take longer is not read, whatever its size."""
 class SteeredEndpoint:
     """Reads one request, has the pipeline prepare and send it, and relays the answer."""
 
-    runtime: Runtime
-    pipeline: Pipeline
-    auth: Authenticator
-    dialect: Dialect
-    room: Room
+    runtime: Runtime  # what lives as long as the process
+    pipeline: Pipeline  # steers and sends
+    auth: Authenticator  # who the caller is
+    dialect: Dialect  # API of the route
+    room: Room  # for the bytes of bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]

@@ -152,12 +152,13 @@ _WAIT_S = 1.0  # longest wait for another worker; one that does not answer is le
 
 @dataclass(eq=False)
 class SharedMetrics:
-    """One worker's part: `path` names a worker's socket, `render` gives its exposition text."""
+    """One worker's part of the metrics."""
 
-    index: int
-    count: int
-    path: Callable[[int], str]
-    render: Callable[[], bytes]
+    index: int  # of this worker, from 0
+    count: int  # of all workers
+    path: Callable[[int], str]  # names a worker's socket
+    render: Callable[[], bytes]  # gives this worker's exposition text
+    # answers the other workers; None before the start
     _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> None:
@@ -274,10 +275,10 @@ UNSTEERED_WORDS: Final[Mapping[str, str]] = {
 
 @dataclass(eq=False)
 class UnsteeredCalls:
-    """Counts them, as a metric and for the health summary. `unrecorded`: those whose conversation
-    was not found, so that no run has them."""
+    """Counts calls without a decision, as a metric and for the health summary."""
 
-    metric: Counter
+    metric: Counter  # by reason
+    # those whose conversation was not found, so that no run has them
     unrecorded: Tally[str] = field(default_factory=Tally, init=False)
 
     def count(self, reason: UnsteeredReason, *, recorded: bool) -> None:

@@ -20,7 +20,7 @@ HOP_BY_HOP = frozenset(
 class LaneResponse(Protocol):
     """An upstream's answer. Iterate once for the body; always `aclose()`."""
 
-    status: int
+    status: int  # of HTTP, or the one that the lane makes of an error
     # end-to-end headers, names in lower case, repeated ones kept, content-length when known
     headers: RawHeaders
     # token usage, where the lane knows it (LiteLLM); None where it is in the body

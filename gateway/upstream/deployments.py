@@ -118,14 +118,14 @@ _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a beare
 class Upstream(Value):
     """The address of a provider, its credentials and its dialects."""
 
-    api_base: httpx.URL
-    api_key: str | None = None
+    api_base: httpx.URL  # with the version, such as `/v1`
+    api_key: str | None = None  # the operator's; None: the client's own credential is used
     # the header that carries `api_key`
     key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
     client_apis: frozenset[str] = frozenset()  # whose clients' own credentials go to this host
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()  # sent with every request, names in lower case
     seat: str = ""  # the API of `gateway.upstream.seats` that the host serves; empty: none
-    provider: str = "openai"
+    provider: str = "openai"  # such as `openai`; decides about prices and dialects
     # names of those that the upstream itself speaks
     dialects: frozenset[str] = _OPENAI_DIALECTS | _ANTHROPIC_DIALECTS
 
@@ -137,13 +137,13 @@ class Target(Upstream):
     """One upstream and model to send a request to."""
 
     name: str  # the deployment's `model_name`, or `default`: a closed label for metrics
-    lane: Literal["native", "litellm"]
+    lane: Literal["native", "litellm"]  # native = bytes are relayed; litellm = translated
     model: str | None  # the model to ask for; None leaves the client's own
-    params: Mapping[str, Any] = {}
+    params: Mapping[str, Any] = {}  # of the deployment; set in the body of every request
     key: int = 0  # the deployment's number in `model_list`, from 1; 0 for the default upstream
     # digest of the deployment, the same on every gateway; empty for the default upstream
     place: str = ""
-    weight: float = 1
+    weight: float = 1  # share of the name's conversations, relative to the others
     # the deployment's `litellm_params`: how LiteLLM reaches the upstream
     litellm_params: Mapping[str, Any] = {}
 

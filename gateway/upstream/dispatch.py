@@ -54,21 +54,21 @@ _PACKED_AT_ONCE = 2**15  # bytes that take about a millisecond to pack
 
 
 class PackedBody(Value):
-    """A client's body: its bytes, their compression, and what is in them as UTF-8."""
+    """A client's compressed body."""
 
-    content: bytes
-    coding: bytes
-    plain: bytes
+    content: bytes  # its own bytes
+    coding: bytes  # name of the compression, as in `content-encoding`
+    plain: bytes  # what is in them, as UTF-8
 
 
 class ClientRequest(Struct, kw_only=True):
     """One request as the client sent it."""
 
-    method: str
+    method: str  # of HTTP
     path: str  # below the target's `api_base`, with a leading slash
-    headers: RawHeaders
+    headers: RawHeaders  # end-to-end ones as the client sent them
     dialect: Dialect | None = None  # None on a route that only some upstreams know
-    query: bytes = b""
+    query: bytes = b""  # without the question mark
     # the client's headers that held gateway keys: never forwarded
     key_headers: frozenset[bytes] = frozenset()
     # the client's own bytes, which are sent when `body` gives what is in them unchanged. Then
@@ -83,7 +83,7 @@ class ClientRequest(Struct, kw_only=True):
 class OpenConnection(Protocol):
     """A connection that a client keeps open to one upstream, and over which it is asked."""
 
-    target: Target
+    target: Target  # the upstream at its other end
     # the id by which a later request on it can continue the newest answer; empty: none
     answer_id: str
 
@@ -120,8 +120,8 @@ class UpstreamCall(ClientRequest, kw_only=True):
 class Delivery(Value):
     """The answer to relay, and the target that gave it."""
 
-    response: LaneResponse
-    target: Target
+    response: LaneResponse  # its body is read once
+    target: Target  # the one that gave it
     # the status of the answer, or the one that an error stands for with which it begins
     status: int
     kind: Kind | None = None  # why a request was refused that the gateway had changed
@@ -131,13 +131,13 @@ class Delivery(Value):
 class Dispatcher:
     """Tries targets in order until one gives an answer to relay."""
 
-    table: DeploymentTable
-    native: NativeLane
-    litellm: LiteLLMLane
-    settings: RouterSettings
-    metrics: Metrics
+    table: DeploymentTable  # the config's deployments
+    native: NativeLane  # relays bytes
+    litellm: LiteLLMLane  # translates
+    settings: RouterSettings  # retries, fallbacks and rests
+    metrics: Metrics  # attempts by target and result
     _: KW_ONLY
-    instance: bytes
+    instance: bytes  # random mark of this process in forwarded requests, to detect a loop
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -480,11 +480,11 @@ class ModelRefused(ValueError):
 
 
 class OwnAnswer(Value):
-    """A model's answer: its text, the usage that was reported, who gave it."""
+    """A model's answer to a question of the gateway's own."""
 
-    text: str
-    usage: Mapping[str, Any] | None
-    target: Target
+    text: str  # of the reply
+    usage: Mapping[str, Any] | None  # as it was reported; None when it was not
+    target: Target  # the one that gave it
 
 
 async def ask(

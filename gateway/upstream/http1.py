@@ -40,8 +40,9 @@ _PART_OF_SIZE: Final = re.compile(rb"\r?|\r?\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)
 class PooledConnection(asyncio.Protocol):
     """A connection to an upstream; an `Http1Answer` reads it while a request is under way."""
 
+    # reads it while a request is under way; None while it is idle
     answer: "Http1Answer | None" = None
-    transport: asyncio.Transport | None = None
+    transport: asyncio.Transport | None = None  # None before it is open
     is_used = False  # whether a request has been sent over it
     has_spoken = False  # whether bytes have come that nobody asked for
     idle_until = 0.0  # when it is closed unless it is used again, in the loop's seconds

@@ -31,10 +31,10 @@ _looking_up = Threads("looking up names", 8).run
 
 
 class Origin(NamedTuple):
-    """The place that connections lead to: scheme, host and port, and the proxy on the way."""
+    """The place that connections lead to."""
 
-    url: URL
-    proxy: URL | None = None
+    url: URL  # scheme, host and port
+    proxy: URL | None = None  # on the way; None for none
     login: bytes = b""  # the value of `Proxy-Authorization`; empty for none
 
 

@@ -151,7 +151,7 @@ _FILED_UNDER = {
 class Listed:
     """Properties of a model that only the list states: the config cannot change them."""
 
-    max_output_tokens: int | None = None
+    max_output_tokens: int | None = None  # None when the list does not say
     lacks: frozenset[str] = frozenset()  # the list's flags (`supports_...`) that are false
     adaptive_thinking: bool | None = None  # Anthropic: the model decides how much it thinks
     # whether reasoning can be switched off, and may be off where a request does not say
@@ -165,12 +165,12 @@ class Listed:
 class ModelInfo:
     """One model. A capability is None when neither the list nor the config states it."""
 
-    provider: str | None = None
-    max_input_tokens: int | None = None
-    tools: bool | None = None
-    vision: bool | None = None
-    response_schema: bool | None = None
-    reasoning: bool | None = None
+    provider: str | None = None  # as in LiteLLM's list; None for a model that only the config knows
+    max_input_tokens: int | None = None  # length of the context; None when nobody says
+    tools: bool | None = None  # takes definitions of tools
+    vision: bool | None = None  # takes images
+    response_schema: bool | None = None  # takes a JSON schema for its answer
+    reasoning: bool | None = None  # takes parameters for reasoning
     listed: Listed | None = None  # None for a model that only the config knows
     # (prompt tokens above which they apply, rates), the highest first; all have the last
     tiers: tuple[tuple[int, Rates], ...] = ((-1, {}),)

@@ -47,10 +47,10 @@ BASELESS, TRANSLATED_PROVIDERS = (frozenset(TABLE[name]) for name in ("baseless"
 
 
 class Provider(NamedTuple):
-    """An OpenAI-compatible API: its base URL, and the variables that may hold its key."""
+    """An OpenAI-compatible API."""
 
-    key_variables: Sequence[str]
-    api_base: str | None = None
+    key_variables: Sequence[str]  # environment variables that may hold its key, tried in this order
+    api_base: str | None = None  # None: the deployment has to name it
     # the dialects of OpenAI's API that it is documented to speak; empty: nobody says
     dialects: Sequence[str] = ()
 

@@ -44,11 +44,11 @@ _CODEX = "/codex"  # where ChatGPT's backend has what `/v1` is at OpenAI's
 
 
 class Seat(Value):
-    """One such API as a request asks it: its name, the base URL of its host, the path there."""
+    """One API that a client logs in to, as a request asks it."""
 
-    api: str
-    base: httpx.URL
-    path: str
+    api: str  # name, such as `codex`
+    base: httpx.URL  # base URL of its host
+    path: str  # at that host
 
     @property
     def model(self) -> str:

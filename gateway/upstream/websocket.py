@@ -31,14 +31,13 @@ _MAX_REFUSAL_BYTES = 2**20
 
 @dataclass(slots=True)
 class Handshake:
-    """The upstream's answer to a request for a WebSocket. `status` 101: `streams` carry its frames.
-    Any other: it refused, `body` says why, and the connection is closed."""
+    """The upstream's answer to a request for a WebSocket."""
 
-    status: int = 0
-    reason: bytes = b""
-    headers: RawHeaders = field(default_factory=list)
-    body: bytes = b""
-    streams: Streams | None = None
+    status: int = 0  # 101: accepted; any other: refused, and the connection is closed
+    reason: bytes = b""  # phrase behind the status
+    headers: RawHeaders = field(default_factory=list)  # as they came
+    body: bytes = b""  # of a refusal: why
+    streams: Streams | None = None  # carry the frames; None after a refusal
 
     def head(self, more: RawHeaders) -> bytes:
         """The status line and the headers as they came, and `more` of our own."""

@@ -65,12 +65,11 @@ body that contains it is parsed completely."""
 
 
 class BodyPrefix(Value):
-    """A body with the offsets of its messages; a later body of the conversation begins like it.
-    `spans` is not empty; `list_key` is the key of the list of messages."""
+    """A body with the offsets of its messages; a later body of the conversation begins like it."""
 
-    raw: bytes
-    spans: tuple[Span, ...]
-    list_key: str
+    raw: bytes  # the whole body
+    spans: tuple[Span, ...]  # (start, end) of each message in bytes; not empty
+    list_key: str  # key of the list of messages
 
     @property
     def end(self) -> int:

@@ -33,12 +33,12 @@ _NO_CODING: Final = (b"", b"identity", b"none", b"utf-8")
 
 
 class Coding(Value):
-    """One content coding. `opened`: a decompressor of one member, chosen by its first two bytes, in
-    the form of zlib's; `several`: whether members may follow each other."""
+    """One content coding."""
 
+    # makes a decompressor of one member, chosen by its first two bytes, in the form of zlib's
     opened: Callable[[bytes], Any]
-    packed: Callable[[bytes], bytes]
-    several: bool = True
+    packed: Callable[[bytes], bytes]  # compresses a whole body
+    several: bool = True  # members may follow each other
 
 
 class Inflater:

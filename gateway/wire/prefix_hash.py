@@ -21,36 +21,34 @@ def root_digest(tenant: str) -> bytes:
 
 
 class ChainState(Value):
-    """The state of chaining after `count` messages: all that is needed to continue from there.
-    `root` is the hash of the empty history and `digest` that of the `count` messages; the rest is
-    the state of the `MessageReader`."""
+    """The state of chaining after some messages: all that is needed to continue from there."""
 
-    root: bytes
-    digest: bytes
-    count: int = 0
-    turns: int = 0
-    in_turn: bool = False
-    call_ids: tuple[str, ...] = ()
-    answered: int = 0
+    root: bytes  # hash of the empty history
+    digest: bytes  # hash of the `count` messages
+    count: int = 0  # messages so far
+    turns: int = 0  # assistant turns so far
+    in_turn: bool = False  # the newest message belongs to an assistant turn that may go on
+    call_ids: tuple[str, ...] = ()  # of the newest turn's calls, which results may answer
+    answered: int = 0  # how many of these calls have a result
 
 
 class PrefixHashes(Value):
-    """The prefix hashes of one transcript from message `start` on.
+    """The prefix hashes of one transcript from one of its messages on. Messages without a digest do
+    not change the hash."""
 
-    `digests[i]` is the hash of the first `start + i` messages and `turns[i]` the number of
-    assistant turns in them; `messages[i]` is the digest of message `start + i` alone, or None.
-
-    `candidates`: (messages covered, prefix hash) of every hash to look up, the longest prefix
-    first. The root is left out, since all histories start there. Messages without a digest do not
-    change the hash; it is then listed once, with all the messages it covers. `tails`: what
-    `extend_tail` of `gateway.steering.identity.rebuilt` gives, as far as it was made beforehand."""
-
-    start: int
-    digests: tuple[bytes, ...]
+    start: int  # number of the first message that is covered
+    digests: tuple[bytes, ...]  # `digests[i]` is the hash of the first `start + i` messages
+    # `turns[i]` is the number of assistant turns in the first `start + i` messages
     turns: tuple[int, ...]
+    # `messages[i]` is the digest of message `start + i` alone; None for one that does not count
     messages: tuple[bytes | None, ...]
-    state: ChainState
+    state: ChainState  # after the last message
+    # (messages covered, prefix hash) of every hash to look up, the longest prefix first; the root
+    # is left out, since all histories start there, and equal hashes are listed once, with the most
+    # messages
     candidates: tuple[tuple[int, bytes], ...]
+    # what `extend_tail` of `gateway.steering.identity.rebuilt` gives, as far as it was made
+    # beforehand; None: nothing was
     tails: Mapping[tuple[bytes, int, int], bytes] | None = None
 
     def turns_after(self, position: int) -> int:

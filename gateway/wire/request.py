@@ -26,11 +26,11 @@ tool call's arguments, of all contents the dearest to read, took 80."""
 
 
 class Splice(Value):
-    """Replace the bytes `start` to `end` of the body by `text`."""
+    """Replacement of a part of the body."""
 
-    start: int
-    end: int
-    text: str
+    start: int  # offset of the first byte that goes
+    end: int  # offset behind the last byte that goes
+    text: str  # put in their place, as JSON text
 
 
 class ChatRequest:

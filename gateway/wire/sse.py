@@ -18,13 +18,12 @@ DONE: Final = b"[DONE]"
 
 
 class SSEEvent(NamedTuple):
-    """One event. `raw` holds its bytes with the blank line: all `raw` joined are the stream. A
-    named tuple, because one is made for each chunk and a frozen dataclass costs three times
-    that."""
+    """One event. A named tuple, because one is made for each chunk and a frozen dataclass costs
+    three times that."""
 
-    raw: bytes
-    data: bytes
-    event: bytes = b""
+    raw: bytes  # its bytes with the blank line: all `raw` joined are the stream
+    data: bytes  # its data lines, joined
+    event: bytes = b""  # its name; empty for most
 
     @property
     def done(self) -> bool:

@@ -12,13 +12,13 @@ OUTPUT = ("completion_tokens", "output_tokens", "outputTokens", "candidatesToken
 
 
 class TokenUsage(Value):
-    """Tokens of one call. `input` includes the cached and cache-write ones; None = not reported."""
+    """Tokens of one call; None = not reported."""
 
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    cache_write: int | None = None
-    reasoning: int | None = None
+    input: int | None = None  # with cached and cache-write ones
+    output: int | None = None  # with those of reasoning
+    cached: int | None = None  # of the input, read from the provider's cache
+    cache_write: int | None = None  # of the input, written into the provider's cache
+    reasoning: int | None = None  # of the output, those that the client does not see
 
 
 def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:

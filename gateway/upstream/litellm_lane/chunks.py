@@ -127,11 +127,12 @@ def _is_of_server(id: Any) -> bool:
 
 @dataclass(slots=True)
 class _Choice:
-    calls: toolcalls.ToolCallStream
-    finish_reason: str | None = None
-    thinking: str = ""
-    thinking_blocks: int = 0
-    reasoned: bool = False
+    calls: toolcalls.ToolCallStream  # tool calls, joined from their parts
+    finish_reason: str | None = None  # None before the end
+    thinking: str = ""  # text of the block of reasoning that is open
+    thinking_blocks: int = 0  # blocks of reasoning so far
+    reasoned: bool = False  # a part with reasoning came
+    # indexes of calls that the provider makes itself
     server_slots: set[Any] = field(default_factory=set)
 
 

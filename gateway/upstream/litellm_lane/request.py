@@ -109,10 +109,10 @@ _PASSED_HEADERS = frozenset({b"anthropic-beta", b"traceparent", b"tracestate"})
 
 
 class LiteLLMRequest(NamedTuple):
-    """The keyword arguments of the call, and the fields that will not reach the provider."""
+    """One call as LiteLLM takes it."""
 
-    kwargs: dict[str, Any]
-    dropped: tuple[str, ...]
+    kwargs: dict[str, Any]  # keyword arguments of the call
+    dropped: tuple[str, ...]  # fields of the body that will not reach the provider
 
 
 def prepare(

@@ -197,7 +197,7 @@ class Received:
     tail: bytes = b""  # the end of what has been read, which may contain a streamed error event
     marked: bool = False  # whether an end mark has come
     events: ReadableEvents | None = None  # the reader of an event stream
-    open: LaneResponse | None = None
+    open: LaneResponse | None = None  # the answer while it is read; closed with the call
 
     def refused_again(self, request: httpx.Request) -> httpx.Response | None:
         """The answer that a repeated request gets without being sent: the one it got before."""
@@ -251,9 +251,10 @@ class Destination:
 class ProviderCall:
     """One call to a provider as the network saw it; filled in while it runs."""
 
-    send: Send
+    send: Send  # gives a request to the connection pool
+    # where the call may go, and with which credentials
     to: Destination = field(default_factory=Destination)
-    received: Received = field(default_factory=Received)
+    received: Received = field(default_factory=Received)  # the answer
     failure: UpstreamFailure | None = None  # what broke below HTTP: connection, time limit
     translated: bool = False  # whether LiteLLM answers in another dialect than chat completions
     # the bytes that end a turn, for adapters that report every chunk as the last one
