@@ -76,7 +76,7 @@ class Resolved(Struct):
 
 @dataclass(eq=False)
 class ConversationResolver:
-    """Finds the conversations of requests. It changes memory only; the store follows at the commit."""
+    """Finds the conversations of requests. Changes memory only; the store follows at the commit."""
 
     index: ConversationIndex  # conversations in memory, by id and by prefix hash
     loader: ConversationLoader  # reads conversations from the store
