@@ -24,6 +24,7 @@ from gateway.process.workers import freeze_startup_objects
 from gateway.upstream.litellm_lane.sdk import LOCAL_TABLES
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.examples import load_profiles
+from tests.memory import give_back, save_memory
 from tests.memory_folder import use_memory_folder
 from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import CANNOT_START
@@ -48,6 +49,7 @@ for _phase in ("connect", "read", "write", "pool"):
 
 load_profiles()
 use_memory_folder()
+save_memory()
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -75,6 +77,11 @@ def pytest_collection_finish() -> None:
     """From here on garbage is collected again, but not looked for in what the tests consist of."""
     freeze_startup_objects()
     gc.enable()
+
+
+def pytest_runtest_logfinish() -> None:
+    """What the test and its fixtures used is free by now."""
+    give_back()
 
 
 class OutsideNetworkError(OSError):
