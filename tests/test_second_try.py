@@ -11,6 +11,7 @@ import pytest
 
 from lab.acting import FINISH, GIVE_UP, Agent, Move, Rule, Run, World, instructions, worlds
 from lab.second_try import Played, Table, placed, rounds
+from tests.examples import by_day
 
 PLATITUDES = (
     "Be careful and check your work before you finish.",
@@ -46,7 +47,7 @@ def test_sixty_environments_in_three_domains_differ_in_names_and_rules() -> None
     assert len({world.name for world in worlds()}) == len({world.oracle for world in worlds()})
 
 
-@pytest.mark.parametrize("world", worlds(), ids=lambda world: world.name)
+@pytest.mark.parametrize("world", by_day(worlds(), 10), ids=lambda world: world.name)
 def test_the_right_text_helps_and_a_platitude_changes_nothing(world: World) -> None:
     """Platitudes, tasks, and results of failed calls leave the table of actions as it is."""
     assert success(world, world.oracle) >= 0.75
@@ -132,6 +133,7 @@ def test_harm_is_obeyed_like_any_other_text() -> None:
         assert success(world, harm) < right - 0.1, harm
 
 
+@pytest.mark.slow
 def test_lessons_work_through_a_live_gateway(tmp_path: Path) -> None:
     """The same agents: what an operator wrote is read and helps, what belongs to other
     environments changes nothing, and in shadow nothing is given."""

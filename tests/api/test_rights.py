@@ -15,6 +15,7 @@ from gateway.auth.authenticator import process_key
 from gateway.dashboard.routes import _PAGES
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import client_of
+from tests.examples import by_day
 
 ADMIN, ACME, OTHER = "gw-admin-1234567890", "gw-acme-1234567890", "gw-other-1234567890"
 REPORTS = {
@@ -139,17 +140,20 @@ def spoken(text: str) -> str:
 
 @pytest.mark.parametrize(
     "headers",
-    [
-        {},
-        {"x-conversation-id": "mine"},
-        {"x-conversation-id": "another"},
-        {"x-session-id": "new"},
-        {"x-gateway-mode": "off"},
-        {"x-gateway-mode": "shadow", "x-conversation-id": "third"},
-    ],
+    by_day(
+        [
+            {},
+            {"x-conversation-id": "mine"},
+            {"x-conversation-id": "another"},
+            {"x-session-id": "new"},
+            {"x-gateway-mode": "off"},
+            {"x-gateway-mode": "shadow", "x-conversation-id": "third"},
+        ],
+        3,
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("turns", [2, 3, 5])
+@pytest.mark.parametrize("turns", by_day([2, 3, 5], 1))
 def test_a_held_history_stays_held_under_any_id(
     start: Start, upstream: ScriptedUpstream, headers: dict[str, str], turns: int, tmp_path: Path
 ) -> None:

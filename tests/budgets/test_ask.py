@@ -17,6 +17,7 @@ from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCal
 from tests.alerts.conftest import Receiver
 from tests.alerts.conftest import receiver as receiver
 from tests.budgets.test_holds import Start, ask, until
+from tests.examples import by_day
 from tests.postgres import empty_database
 
 ADMIN = {"x-gateway-key": "a" * 40}
@@ -156,7 +157,7 @@ TREE = {**PER_RUN, "scope": "tree"}
 
 
 @pytest.mark.parametrize("verb", ["approve", "deny", "time out"])
-@pytest.mark.parametrize("kind", DIALECTS)
+@pytest.mark.parametrize("kind", by_day(DIALECTS, 1))
 def test_a_stream_is_kept_alive_and_ends_as_one(
     gateway_server: Start, upstream: ScriptedUpstream, kind: str, verb: str
 ) -> None:

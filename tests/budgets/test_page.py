@@ -16,6 +16,7 @@ from gateway.stores.totals import STOPPERS
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.budgets.test_holds import MAIN, ask, control, until
 from tests.control import CONTROL
+from tests.examples import by_day
 
 Start = Callable[..., AppServer]
 PER_RUN = {"name": "per-run", "scope": "run", "limits": {"calls": 1}}
@@ -105,7 +106,7 @@ def test_limits_from_a_terminal_and_the_api(
     assert main(["budgets", "raise", "per-run", "nobody", "--calls", "4"]) == 2
 
 
-@pytest.mark.parametrize("ending", ["error", "answer"])
+@pytest.mark.parametrize("ending", by_day(["error", "answer"], 1))
 @pytest.mark.parametrize("kind", ["budget", "runs", "conversations", "pause"])
 def test_a_stopped_run_is_shown_as_stopped(
     gateway_server: Start,

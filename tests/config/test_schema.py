@@ -174,7 +174,7 @@ def every_section() -> Any:
     return found
 
 
-@examples(400)
+@examples(200)
 @given(st.sampled_from(places(every_section())), st.sampled_from(STRANGE), st.booleans())
 def test_a_changed_config_is_judged_alike(path: tuple[Any, ...], value: Any, key: bool) -> None:
     """A value in the place of another, or an unknown key beside it: what loads is valid, and what

@@ -17,6 +17,7 @@ from gateway.upstream.dispatch import read_error
 from gateway.wire.refusal import Kind
 from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.dialects.gateways import Start
+from tests.examples import by_day
 from tests.field.cases import GUIDANCE, looping
 from tests.live.client import GUIDING
 from tests.patience import ANSWER_S
@@ -87,7 +88,9 @@ def ask(server: Any, name: str) -> httpx.Response:
     )
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda r: f"{r['provider']}-{r['source']}")
+@pytest.mark.parametrize(
+    "refusal", by_day(REFUSALS, 8), ids=lambda r: f"{r['provider']}-{r['source']}"
+)
 def test_what_follows_a_refusal_with_guidance(
     gateway_server: Start, upstream: ScriptedUpstream, refusal: dict[str, Any]
 ) -> None:

@@ -203,7 +203,7 @@ async def attack(
     return wrong
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.nightly)])
 async def test_hostile_and_private_runs_teach_nothing(
     gateway_server: Start,
     upstream: ScriptedUpstream,

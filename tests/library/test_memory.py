@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from gateway.library.memory import PatternCopy, PatternMemory
 from gateway.stores.patterns import Search
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sql.patterns import PatternStore
+from tests.examples import examples
 from tests.live.incidents import until
 
 RULES = Query(tier=Tier.E3, top_k=32)
@@ -105,7 +106,7 @@ def cosine(one: tuple[int, ...], other: array[float]) -> float | None:
     return sum(a * b for a, b in zip(one, other, strict=True)) / float(lengths) ** 0.5
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(patterns=drawn_patterns, wanted=st.lists(searches, min_size=1, max_size=8))
 async def test_a_search_finds_what_comparing_everything_finds(
     patterns: list[Any], wanted: list[Search]

@@ -17,6 +17,7 @@ from gateway.endpoints.steered import SteeredEndpoint
 from gateway.steering.identity import read_request
 from gateway.wire.request import BIG_BYTES
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_unsteered import counted
 
@@ -72,7 +73,7 @@ async def _steps(path: Path, conversation: str, run: int = 0) -> list[tuple[int,
     return [(step.step_index, step.call.unsteered) for step in steps if step.call is not None]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", by_day([False, True], 1))
 @pytest.mark.parametrize("dialect", PATHS)
 async def test_calls_that_are_not_read_are_one_run_where_the_client_names_it(
     gateway_server: Start,

@@ -59,6 +59,7 @@ async def ended(gateway: GatewayProcess) -> tuple[int, str, int]:
     return status, "".join(said).strip(), sum(line["records"] for line in logged)
 
 
+@pytest.mark.slow
 async def test_what_is_in_memory_only_is_lost_and_said(
     upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ async def on_disk(http: httpx.AsyncClient, url: str, records: int) -> bool:
     return (await waiting(http, url)).get("waiting_on_disk") == records
 
 
+@pytest.mark.slow
 async def test_a_full_disk(
     upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:

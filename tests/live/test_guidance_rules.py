@@ -62,7 +62,7 @@ async def test_the_rules_hold_at_every_call_of_recorded_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the reference's monitors, which fire at almost every step."""
-    runs = read_runs(SAMPLE)[::9]
+    runs = read_runs(SAMPLE)[::18]
     settings = {**GUIDING, "etraces": EAGER["etraces"]}
     audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings, monkeypatch)
     assert audit.wrong == []
@@ -70,7 +70,7 @@ async def test_the_rules_hold_at_every_call_of_recorded_runs(
     assert [name for name in seen if not audit.seen[name]] == []
 
 
-@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 18), DEVELOPMENT], ids=["sample", "all"])
+@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 36), DEVELOPMENT], ids=["sample", "all"])
 @pytest.mark.parametrize("eager", [False, True])
 async def test_the_rules_hold_with_the_shipped_monitors(
     gateway_server: Start,

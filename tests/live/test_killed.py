@@ -167,6 +167,7 @@ async def kill_again_and_again(rounds: int, upstream: ScriptedUpstream, director
     return sum(len(client.received) for client in clients)
 
 
+@pytest.mark.slow
 async def test_a_few_kills(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """Two kills at random moments: no received answer is missing, and runs continue."""
     assert await kill_again_and_again(2, upstream, tmp_path) > 0

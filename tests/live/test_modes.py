@@ -13,6 +13,7 @@ import pytest
 from gateway.steering.experiments import MODES, ExperimentSettings, assign
 from gateway.stores.queries import RunTrace
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import GUIDING, TOOLS, Agent, opening, trace, worker
 
 Start = Callable[..., AppServer]
@@ -50,7 +51,7 @@ async def recorded(database: Path, agent: Agent) -> RunTrace:
     return await trace(database, (await agent.send()).conversation)
 
 
-@pytest.mark.parametrize("stream", [None, True])
+@pytest.mark.parametrize("stream", by_day([None, True], 1))
 @pytest.mark.parametrize("way", ["header", "config", "arm"])
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_mode_is_chosen_in_three_ways(

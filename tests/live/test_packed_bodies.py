@@ -15,6 +15,7 @@ import pytest
 
 from gateway.wire.codings import zstd
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
+from tests.examples import by_day
 from tests.live.client import GUIDING, Agent, Answer, trace, worker
 from tests.live.test_big_bodies import PATHS, body_of
 from tests.live.test_unsteered import counted
@@ -151,7 +152,7 @@ async def test_codex_with_a_login_is_steered_and_recorded(
     assert recorded == ("gpt-x", 70, 8)
 
 
-@pytest.mark.parametrize("case", NOT_READ)
+@pytest.mark.parametrize("case", by_day(NOT_READ, 3))
 @pytest.mark.parametrize("dialect", PATHS)
 async def test_what_cannot_be_unpacked_passes_on_and_is_recorded(
     gateway_server: Start,

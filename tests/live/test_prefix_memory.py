@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.examples import by_day
 from tests.live.client import GUIDING
 
 Start = Callable[..., AppServer]
@@ -86,7 +87,9 @@ async def sent(
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(24, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("limits", [{"max_prefix_memory_mb": 0.01}, {}, {"max_transcripts": 2}])
+@pytest.mark.parametrize(
+    "limits", by_day([{"max_prefix_memory_mb": 0.01}, {}, {"max_transcripts": 2}], 1)
+)
 async def test_the_same_bytes_go_out_with_and_without_it(
     gateway_server: Start,
     upstream: ScriptedUpstream,

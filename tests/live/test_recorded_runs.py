@@ -101,7 +101,7 @@ async def test_restart_continues_conversations(
         assert before.homes[run["id"]] == after.homes[run["id"]]
 
 
-@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 6), DEVELOPMENT], ids=["sample", "all"])
+@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 12), DEVELOPMENT], ids=["sample", "all"])
 async def test_recorded_runs_read_as_offline(
     gateway_server: Start, upstream: ScriptedUpstream, file: Path, every: int
 ) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, ReceivedRequest, Reply, ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import PLAIN, TOOLS
 from tests.live.test_refused_routes import REFUSALS, ROUTED, SILENT_S
 
@@ -110,7 +111,7 @@ async def ask(http: httpx.AsyncClient, url: str, path: str, stream: bool, **body
     "both_ways", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["one way", "both"]
 )
 @pytest.mark.parametrize("lane", LANES)
-@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("path", by_day(DIALECTS, 2))
 async def test_the_requested_model_answers_in_every_dialect(
     path: str,
     lane: str,

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, ReceivedRequest, ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, trace, worker
 
 Start = Callable[..., AppServer]
@@ -48,7 +49,7 @@ def models(upstream: ScriptedUpstream) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("refusal", by_day(REFUSALS, 6))
 async def test_the_requested_model_answers(
     refusal: str,
     stream: bool,

@@ -30,6 +30,7 @@ from steering_gateway_testing import (
     ToolCall,
     Usage,
 )
+from tests.examples import by_day
 from tests.learning.runs import SourceRun, lessons_of
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS
@@ -315,7 +316,7 @@ async def _compare(
     return result
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", by_day(POLICIES, 5))
 async def test_live_and_replay_agree(
     name: str, gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:

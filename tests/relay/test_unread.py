@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import trace
 from tests.relay.gateways import a_gateway, hear
 
@@ -135,7 +136,9 @@ def headed(heard: Any) -> tuple[int, bytes, bool, str | None, str | None]:
 
 @pytest.mark.parametrize(
     ("mode", "path"),
-    [*(("off", path) for path in BODIES), ("shadow", "messages"), ("on", "chat/completions")],
+    by_day(
+        [*(("off", path) for path in BODIES), ("shadow", "messages"), ("on", "chat/completions")], 2
+    ),
 )
 def test_any_successful_answer_goes_through(
     upstream: ScriptedUpstream, tmp_path: Path, mode: str, path: str

@@ -87,6 +87,7 @@ def test_workers_share_the_address_the_store_and_one_scrape(
         assert len(gateway.events("stopped")) == 2
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_ends_all_workers(tmp_path: Path) -> None:
     """The reason is logged, with the status of one process; settings that cannot be: status 2."""
     (tmp_path / "taken").write_text("not a database " * 100)

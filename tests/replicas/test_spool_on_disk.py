@@ -126,6 +126,7 @@ async def test_a_killed_gateway_loses_nothing_that_waits(
         assert await until(lambda: asyncio.sleep(0, not files(tmp_path)))
 
 
+@pytest.mark.slow
 async def test_the_database_is_killed_while_what_waited_is_stored(
     upstream: ScriptedUpstream, tmp_path: Path, server: PostgresServer, agents: list[Agent]
 ) -> None:
@@ -152,6 +153,7 @@ async def test_the_database_is_killed_while_what_waited_is_stored(
         assert in_order(server)
 
 
+@pytest.mark.slow
 async def test_gateways_that_share_a_folder(
     upstream: ScriptedUpstream, tmp_path: Path, server: PostgresServer, agents: list[Agent]
 ) -> None:
@@ -178,6 +180,7 @@ async def test_gateways_that_share_a_folder(
         assert in_order(server)
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_stops_says_what_waits_on_disk(
     upstream: ScriptedUpstream, tmp_path: Path, server: PostgresServer, agents: list[Agent]
 ) -> None:

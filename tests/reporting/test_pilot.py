@@ -25,6 +25,7 @@ from gateway.reporting.pilot import (
 from gateway.reporting.rates import Sample
 from gateway.steering.experiments import ExperimentSettings, ModeOfRuns, Pilot, assign
 from lab.pilot import WORLDS, World, covered, drawn, play
+from tests.examples import by_day
 from tests.reporting.builders import START, a_run
 
 NOW = START + 1000 * 600.0
@@ -45,7 +46,7 @@ def many(count: int, world: World, seed: int = 1) -> list[Any]:
     return [run(n, on=on, won=won) for n, (on, won) in enumerate(units)]
 
 
-@pytest.mark.parametrize("world", [World(0.5, 0.9, 0.1), World(0.2, 0.1, 0.5)])
+@pytest.mark.parametrize("world", by_day([World(0.5, 0.9, 0.1), World(0.2, 0.1, 0.5)], 1))
 def test_a_verdict_stays(world: World) -> None:
     """Whoever looks after every run sees it at the same unit, and nothing later changes it."""
     units = drawn(world, 400, random.Random(3))

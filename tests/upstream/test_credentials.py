@@ -106,9 +106,16 @@ def foreign(sent: Sent, provider: str | None) -> list[str]:
     return wrong + [k for k, home in HOMES.items() if k in text and sent.host != home]
 
 
-@pytest.fixture(params=[SOME, pytest.param(None, marks=pytest.mark.nightly)], ids=["some", "all"])
-def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture(
+    scope="module",
+    params=[SOME, pytest.param(None, marks=pytest.mark.nightly)],
+    ids=["some", "all"],
+)
+def planted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     """(providers, proxy, gateway) with a key in every variable and every deployment."""
+    tmp_path = tmp_path_factory.mktemp("planted")
     providers = sorted(request.param or litellm_names())
     with InterceptingProxy(tmp_path) as proxy:
         env = {
@@ -122,6 +129,7 @@ def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
             yield providers, proxy, gateway
 
 
+@pytest.mark.slow
 def test_no_key_reaches_a_host_that_is_not_its_own(planted: Any) -> None:
     """Every provider in every dialect: named by the client, listed, with a key, routed to."""
     providers, proxy, gateway = planted

@@ -23,6 +23,7 @@ from steering_gateway_testing import (
     ToolCall,
     closed_port,
 )
+from tests.examples import by_day
 from tests.upstream.lane import KEY, a_body, a_target, events, message_of, read_events, read_json
 
 K = FaultKind
@@ -244,7 +245,7 @@ async def test_an_error_event_in_a_stream_keeps_its_meaning(
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("streaming", by_day([False, True], 1))
 @pytest.mark.parametrize(
     ("raw", "headers"),
     [
@@ -386,7 +387,7 @@ async def test_an_unreadable_answer_is_a_502(
     assert failed.status == 502
 
 
-@pytest.mark.parametrize("kind", list(K))
+@pytest.mark.parametrize("kind", by_day(list(K), 8))
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_the_lane_serves_on_after_any_fault(
     lane: LiteLLMLane, upstream: ScriptedUpstream, kind: FaultKind, streaming: bool

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire.toolcalls import ToolCallStream, finish_reason, repair_message
-from tests.examples import examples
+from tests.examples import by_day, examples
 
 Delta = dict[str, Any]
 
@@ -168,19 +168,22 @@ def sent_twice(deltas: list[Delta]) -> list[Delta]:
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        zero_index,
-        no_index,
-        shifted_index,
-        repeated_head,
-        null_fields,
-        empty_placeholder,
-        empty_at_the_end,
-        sent_twice,
-        lambda deltas: zero_index(repeated_head(deltas)),
-        lambda deltas: no_index(empty_placeholder(deltas)),
-        lambda deltas: null_fields(sent_twice(deltas)),
-    ],
+    by_day(
+        [
+            zero_index,
+            no_index,
+            shifted_index,
+            repeated_head,
+            null_fields,
+            empty_placeholder,
+            empty_at_the_end,
+            sent_twice,
+            lambda deltas: zero_index(repeated_head(deltas)),
+            lambda deltas: no_index(empty_placeholder(deltas)),
+            lambda deltas: null_fields(sent_twice(deltas)),
+        ],
+        4,
+    ),
 )
 @examples(40)
 @given(wanted=calls())
