@@ -3,12 +3,12 @@
 Filled in while the request is handled; the edge turns them into one log line."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.refusal import Refusal
 from gateway.wire.usage import TokenUsage, token_usage
 
@@ -20,8 +20,8 @@ Unread = Literal["empty", "encoding", "size", "form"]
 class UpstreamReply(Value):
     """The upstream's complete answer; None for what could not be read."""
 
-    completion: dict[str, Any] | None = None  # in the form of a chat completion
-    usage: dict[str, Any] | None = None  # as the upstream reported it
+    completion: FieldDict | None = None  # in the form of a chat completion
+    usage: FieldDict | None = None  # as the upstream reported it
     # of an answer that is made in the background and not complete yet
     pending_id: str | None = None
     unread: Unread | None = None  # why the content could not be read
@@ -55,14 +55,14 @@ class UpstreamInfo(Struct, kw_only=True):
     model: str = ""  # as sent; "" until it is chosen
     attempts: list[str] = []  # each sending, with its target and how it ended
     # as the upstream reported it, or estimated from the texts; None when neither is known
-    usage: dict[str, Any] | None = None
+    usage: FieldDict | None = None
     tokens: TokenUsage = TokenUsage()  # the counts in `usage`
     usage_estimated: bool = False  # `usage` is estimated
 
     def bill(
         self,
-        usage: dict[str, Any] | None,
-        answer: Mapping[str, Any] | None = None,
+        usage: FieldDict | None,
+        answer: Fields | None = None,
         *,
         estimated: bool = False,
     ) -> None:
@@ -123,7 +123,7 @@ class Exchange(Struct):
     # never logged, and empty without a collector of spans
     texts: dict[str, str] = {}
     # events of the span; never logged, and empty without a collector
-    evaluations: list[dict[str, Any]] = []
+    evaluations: list[FieldDict] = []
 
     def start_response(self) -> None:
         """Note the gateway's own time, and add it to the headers of the answer."""

@@ -38,6 +38,7 @@ from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
 from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.tasks import Unfinished, loading, off_loop, spawn
+from gateway.values import FieldDict
 
 STOP_S = 5.0  # longest wait for background work that gives back what it holds, at the end
 _LOOKUP_LOG_S = 60.0  # in which a tier's failing look-ups are logged once; the metric counts all
@@ -335,7 +336,7 @@ class Runtime:
         settings = started
         if settings.etraces.enabled and opened.patterns is None:
             waiting.append("etraces.enabled")
-        changed: dict[str, Any] = {**differences(self.settings, settings)}
+        changed: FieldDict = {**differences(self.settings, settings)}
         changed |= {"at the next start": waiting} if waiting else {}
         if changed and opened.stores.changes is not None:
             spawn(opened.stores.changes.note_config(changed))

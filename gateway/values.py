@@ -1,11 +1,16 @@
-"""Values: objects that are made by naming their fields, and that nothing can change afterwards."""
+"""Values with named fields: objects that nothing can change once they are made, and mappings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 from msgspec import Struct, StructMeta
 from msgspec import field as struct_field
 
+Fields = Mapping[str, Any]
+"""Values by name, to be read: an object of JSON, keyword arguments, the columns of a row."""
+FieldDict = dict[str, Any]
+"""The same, made or changed by its holder."""
 T = TypeVar("T")
 _CONFIG = {"frozen": True, "kw_only": True}
 

@@ -14,7 +14,7 @@ from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.queries import LiveRun
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
 from gateway.text.formatting import about, counted, money, percent
-from gateway.values import Value, frozen
+from gateway.values import FieldDict, Value, frozen
 
 _ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())
 _CLIENT_GONE = 499
@@ -159,7 +159,7 @@ class Finding(Value):
 Rule = Callable[[Signals, AlertRuleSettings], Iterator[Finding]]
 
 
-def _of_run(run: RunRecord, **own: Any) -> dict[str, Any]:
+def _of_run(run: RunRecord, **own: Any) -> FieldDict:
     """The fields of a finding about a run; `own`: further facts."""
     facts = {"run_id": run.id, "agent": run.agent, "model": run.model_requested, **own}
     facts |= {"steps": run.totals.steps, "cost_usd": run.totals.cost_usd}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -19,6 +19,7 @@ from gateway.stores.alerts import AlertRecord
 from gateway.tasks import loading
 from gateway.text.formatting import counted, iso
 from gateway.text.sanitize import one_line
+from gateway.values import FieldDict
 
 if TYPE_CHECKING:
     import aiohttp
@@ -29,7 +30,7 @@ _TASK_CHARS = 120
 _MARKS = {"danger": "🔴", "warn": "🟠", "low": "🔵"}
 
 
-def alert_view(alert: AlertRecord, base_url: str | None) -> dict[str, Any]:
+def alert_view(alert: AlertRecord, base_url: str | None) -> FieldDict:
     """An alert as plain values."""
     names = ("id", "rule", "severity", "title", "tenant", "facts", "raised_at")
     return {**{name: getattr(alert, name) for name in names}, "link": _link(alert, base_url)}
@@ -74,28 +75,28 @@ def _lines(
     )
 
 
-def _webhook(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+def _webhook(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     return {"alerts": [alert_view(alert, base_url) for alert in alerts]}
 
 
-def _slack(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+def _slack(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     # Source: Slack's mrkdwn, which gives `&`, `<` and `>` a meaning.
     return {"text": _lines(alerts, base_url, " <{}|open>", partial(escape, quote=False))}
 
 
-def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     text = _lines(alerts, base_url, " <{}>")
     content = text if len(text) <= _DISCORD_CHARS else text[: _DISCORD_CHARS - 1] + "…"
     return {"content": content, "allowed_mentions": {"parse": []}}
 
 
-def _apprise(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+def _apprise(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     title = alerts[0].title if len(alerts) == 1 else counted(len(alerts), "alert")
     return {"title": one_line(title, 120), "body": _lines(alerts, base_url, "\n{}")}
 
 
 # Each kind of receiver, with the JSON body of its messages.
-KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], dict[str, Any]]] = {
+KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], FieldDict]] = {
     "webhook": _webhook,
     "slack": _slack,
     "discord": _discord,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import orjson
 from pydantic import BaseModel, Field
@@ -17,6 +17,7 @@ from gateway.errors import Overloaded
 from gateway.observability.live_events import Event, Subscription, TooManySubscribers
 from gateway.runtime import Runtime
 from gateway.stores.alerts import AlertRecord, DeliveryState, StoredAlert
+from gateway.values import FieldDict
 
 OPERATIONS = Operations()
 
@@ -62,7 +63,7 @@ async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
     return ApiResponse({"alerts": [stored_alert_view(one, settings) for one in found]})
 
 
-def stored_alert_view(stored: StoredAlert, settings: Settings) -> dict[str, Any]:
+def stored_alert_view(stored: StoredAlert, settings: Settings) -> FieldDict:
     """An alert with its deliveries as plain values."""
     deliveries = [
         {

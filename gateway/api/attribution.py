@@ -33,6 +33,7 @@ from gateway.runtime import Runtime
 from gateway.stores.queries import RunTrace, run_filter
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.usage import GROUPS, Sums, Tree, TreeNode
+from gateway.values import FieldDict
 
 OPERATIONS = Operations()
 _LINES_AT_ONCE = 50
@@ -99,14 +100,14 @@ class ExportParameters(RunFilters):
     content: Flag = described("With the texts of each step.", True)
 
 
-def tree_view(tree: Tree) -> dict[str, Any]:
+def tree_view(tree: Tree) -> FieldDict:
     """A tree as the control plane and the commands show it."""
     names = ("id", "parent_id", "external_key", "created_at", "updated_at")
     nodes = [{**picked(node, *names), "sums": sums_view(node.sums)} for node in tree.nodes]
     return {"root_id": tree.root_id, "total": sums_view(tree.total), "conversations": nodes}
 
 
-def sums_view(sums: Sums) -> dict[str, Any]:
+def sums_view(sums: Sums) -> FieldDict:
     """Sums with what is derived from them."""
     return {**asdict(sums), "tokens": sums.tokens, "cached_share": sums.cached_share}
 

@@ -1,6 +1,6 @@
 """`/api/audit`: who changed what, when and why; `/api/runs/{run_id}/comments`."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,6 +16,7 @@ from gateway.errors import Forbidden
 from gateway.reporting.run_exports import MEDIA, csv_lines
 from gateway.runtime import Runtime
 from gateway.stores.sql.changes import Change, ChangeStore, persons_name
+from gateway.values import FieldDict, Fields
 
 OPERATIONS = Operations()
 _AT_ONCE = 500
@@ -35,10 +36,10 @@ class AuditParameters(PageParameters):
     format: Literal["json", "jsonl", "csv"] = described("jsonl, csv: all pages at once.", "json")
 
 
-AuditPage = shape("AuditPage", "Acts, newest first.", acts=list[dict[str, Any]], next_cursor=Cursor)
+AuditPage = shape("AuditPage", "Acts, newest first.", acts=list[FieldDict], next_cursor=Cursor)
 
 
-def act_view(change: Change) -> dict[str, Any]:
+def act_view(change: Change) -> FieldDict:
     """An act; of a policy or a pilot, which has its own command, not its content."""
     plain = len(change.body) <= _MOST_CHARS and change.kind not in ("policy", "pilot")
     body = msgspec.json.decode(change.body) if plain else {}
@@ -46,8 +47,8 @@ def act_view(change: Change) -> dict[str, Any]:
 
 
 async def acts_of(
-    store: ChangeStore | None, values: Mapping[str, Any], **changed: Any
-) -> tuple[list[dict[str, Any]], str | None]:
+    store: ChangeStore | None, values: Fields, **changed: Any
+) -> tuple[list[FieldDict], str | None]:
     """A page of acts by the values of AuditParameters, and its cursor; empty ones select all."""
     values = {name: value or None for name, value in {**values, **changed}.items()}
     wanted = {name: values.get(name) for name in ("kind", "author", "since", "until", "cursor")}
@@ -79,9 +80,7 @@ async def list_acts(request: ApiRequest[AuditParameters]) -> ApiResponse:
     return ApiResponse(media=MEDIA[form], chunks=act_lines(store, values, form))
 
 
-async def act_lines(
-    store: ChangeStore | None, values: Mapping[str, Any], form: str
-) -> AsyncIterator[bytes]:
+async def act_lines(store: ChangeStore | None, values: Fields, form: str) -> AsyncIterator[bytes]:
     """All acts by the values of AuditParameters, as JSON lines or CSV."""
     cursor = values["cursor"]
     head = [[*_FIELDS, "act", "changed"]]

@@ -16,6 +16,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.stores.budgets import STEERING, Account, AccountKey, Action, Amounts, Control
 from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line
+from gateway.values import FieldDict
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -146,7 +147,7 @@ async def find_account(runtime: "Runtime", budget: str, subject: str) -> Account
     return found[0]
 
 
-def _view(runtime: "Runtime", account: Account) -> dict[str, Any]:
+def _view(runtime: "Runtime", account: Account) -> FieldDict:
     return account_view(account, runtime.accounting.budgets(), time.time())
 
 
@@ -198,11 +199,11 @@ async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
 
 async def hold(
     runtime: "Runtime", given: str, action: Action | None, said: ControlBody, tenant: str | None
-) -> dict[str, Any]:
+) -> FieldDict:
     """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
     StoreError."""
     said = said if action else ControlBody()
-    about: dict[str, Any] = {"reason": said.reason, "author": one_line(said.author, 80)}
+    about: FieldDict = {"reason": said.reason, "author": one_line(said.author, 80)}
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
@@ -221,7 +222,7 @@ async def hold(
 
 async def answer(
     runtime: "Runtime", subject: str, yes: bool, said: ControlBody, tenant: str | None
-) -> dict[str, Any]:
+) -> FieldDict:
     """Answer the question about a run of the tenant. Raises: NotFound: none is open; StoreError."""
     about = {"reason": said.reason, "author": one_line(said.author, 80)}
     await runtime.holds.refresh()  # a question is shown while it is being stored

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, create_model
@@ -12,13 +12,14 @@ from gateway.api.params import Parameters, PathText, TenantParameter, Text, desc
 from gateway.auth.keyring import create_key, key_view, rotate_key
 from gateway.errors import NotFound
 from gateway.stores.records import KeyRecord, KeyTerms
+from gateway.values import FieldDict
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
 
 OPERATIONS = Operations()
 T = TypeVar("T")
-_OPTIONAL: dict[str, Any] = {
+_OPTIONAL: FieldDict = {
     field.name: (field.type, {} if field.name == "tags" else field.default)
     for field in fields(KeyTerms)
     if field.name != "replaces"

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,7 @@ from gateway.learning.life_cycle import LessonActions
 from gateway.runtime import Runtime
 from gateway.stores import learning
 from gateway.stores.learning import LessonFilter, StoredLesson, Support
+from gateway.values import FieldDict
 
 OPERATIONS = Operations()
 STATUSES = tuple(status.value for status in Status)
@@ -125,7 +126,7 @@ Forgotten = shape(
     "Forgotten", "The lessons that nothing but the run supported.", run_id=str, removed=list[str]
 )
 OutcomeList = shape(
-    "OutcomeList", "Every verdict on a run, oldest first.", outcomes=list[dict[str, Any]]
+    "OutcomeList", "Every verdict on a run, oldest first.", outcomes=list[FieldDict]
 )
 
 
@@ -198,7 +199,7 @@ async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> 
     return stored
 
 
-def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> dict[str, Any]:
+def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> FieldDict:
     """A lesson; names that only the runs it is from may know are for the operator."""
     view = lesson_view(stored)
     if not access.operator and strange(f"{view['situation']} {view['advice']}"):
@@ -206,7 +207,7 @@ def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> dict[str, A
     return view
 
 
-async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> dict[str, Any]:
+async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> FieldDict:
     """A lesson with its evidence and decisions, those of the caller's own runs."""
     pattern = stored.pattern
     known = stored.pattern.lesson

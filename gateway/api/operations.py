@@ -16,7 +16,7 @@ from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.text.sanitize import without_folders
 from gateway.upstream.base import header
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_json_value
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ApiRequest(Generic[P]):
             refuse_unknown(name, names_of(model))
         return read_model(model, values)
 
-    def json_object(self) -> dict[str, Any]:
+    def json_object(self) -> FieldDict:
         """The body. Raises: BadRequest when it is not one JSON object."""
         try:
             value = orjson.loads(self.body)
@@ -98,7 +98,7 @@ def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
         hints = get_type_hints(stored)
         own = model.model_fields
         wanted = [name for name in names or hints if name not in own]
-        fields: dict[str, Any] = {name: (hints[name], ...) for name in wanted}
+        fields: FieldDict = {name: (hints[name], ...) for name in wanted}
         fields["described"] = (ClassVar[Any], (stored, model))
         fields |= {name: (field.annotation, field) for name, field in own.items()}
         return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[no-any-return]
@@ -260,7 +260,7 @@ def kind_of(path: str) -> str:
 
 
 async def note(
-    runtime: "Runtime", access: Access, kind: str, act: str, subject: str, said: Mapping[str, Any]
+    runtime: "Runtime", access: Access, kind: str, act: str, subject: str, said: Fields
 ) -> None:
     """Append to the audit log what the caller has done."""
     if (changes := runtime.opened.stores.changes) is not None:
@@ -285,7 +285,7 @@ def unavailable(error: StoreError) -> GatewayError:
     return unusable(message, "store_unavailable", error.label, ("retry-after", "1"))
 
 
-def _head(response: ApiResponse, length: int | None) -> dict[str, Any]:
+def _head(response: ApiResponse, length: int | None) -> FieldDict:
     headers = [
         (b"content-type", response.media.encode()),
         (b"cache-control", b"no-store"),

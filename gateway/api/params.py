@@ -23,6 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 from gateway.core.pattern import MAX_ID_CHARS
 from gateway.errors import BadRequest
 from gateway.stores import queries
+from gateway.values import FieldDict, Fields
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -100,7 +101,7 @@ def read_parameters(
     return read_model(model, values)
 
 
-def read_model(model: type[M], values: Mapping[str, Any]) -> M:
+def read_model(model: type[M], values: Fields) -> M:
     """`values` as a model. Raises: BadRequest, naming the first key that is wrong."""
     try:
         return model.model_validate(values)
@@ -147,7 +148,7 @@ def _filter(name: str, text: str, choices: Sequence[str]) -> Any:
     return (kind | None, described(text, None))
 
 
-_FILTERS: dict[str, Any] = {n: _filter(n, *of) for n, of in queries.FILTERS.items()}
+_FILTERS: FieldDict = {n: _filter(n, *of) for n, of in queries.FILTERS.items()}
 
 
 class RunFilters(create_model("_", __base__=TenantParameter, **_FILTERS)):  # type: ignore[misc]
@@ -175,7 +176,7 @@ class SortParameters(PageParameters):
     order: Annotated[str, OneOf(("desc", "asc"))] = described("The direction.", "desc")
 
 
-def page_request(values: Mapping[str, Any]) -> queries.PageRequest:
+def page_request(values: Fields) -> queries.PageRequest:
     """The page that the values of SortParameters describe."""
     descending = values["order"] == "desc"
     keys = ("limit", "sort", "cursor")

@@ -36,6 +36,7 @@ from gateway.library import PatternLibrary
 from gateway.runtime import Runtime
 from gateway.steering.guidance.codec import from_record, to_record
 from gateway.stores.patterns import Added, PatternConflict, PatternFilter, StoredPattern
+from gateway.values import Fields
 
 OPERATIONS = Operations()
 
@@ -49,7 +50,7 @@ async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) ->
     return stored
 
 
-def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) -> Pattern:
+def read_pattern(record: Fields, access: Access, tenant: str | None) -> Pattern:
     """The pattern in a record, owned by the caller's tenant or the one that the operator names.
     Raises: BadRequest; Forbidden, a tenant's key may not change shared patterns."""
     owner = access.scope(tenant) or ""
@@ -72,7 +73,7 @@ async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]
 
 
 async def change_pattern(
-    runtime: Runtime, access: Access, stored: StoredPattern, record: Mapping[str, Any]
+    runtime: Runtime, access: Access, stored: StoredPattern, record: Fields
 ) -> StoredPattern:
     """Replace the content of a stored pattern; its id, tier and tenant stay. Raises: BadRequest,
     Forbidden; GatewayError, 409 when another pattern has this content."""
@@ -154,7 +155,7 @@ class PatternBody(PatternPatch):
 
     pattern_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] = ""
     tier: TierName
-    fields: Annotated[Mapping[str, Any], Field(min_length=1)]
+    fields: Annotated[Fields, Field(min_length=1)]
 
 
 @like(Pattern, "pattern_id", "failure_type", "model_family", "gate_threshold", "source_trace_id")

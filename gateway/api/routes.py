@@ -39,6 +39,7 @@ from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 from gateway.tasks import off_loop
+from gateway.values import FieldDict
 
 _MODULES = (runs, patterns, experiments, alerts, budgets, keys, attribution, lessons, reader, audit)
 OPERATIONS = Operations()
@@ -55,7 +56,7 @@ _ERRORS = {
 # Any operation may answer with these.
 _ALWAYS = (401, 403, 503)
 
-Schema = dict[str, Any]
+Schema = FieldDict
 
 
 class _BodySchema(GenerateJsonSchema):
@@ -195,7 +196,7 @@ def operations() -> tuple[Operation[Any], ...]:
     return (*listed, *OPERATIONS)
 
 
-@OPERATIONS.add("GET /api/openapi.json", dict[str, Any], "OpenAPI 3.1.")
+@OPERATIONS.add("GET /api/openapi.json", FieldDict, "OpenAPI 3.1.")
 async def get_document(_request: ApiRequest[Parameters]) -> ApiResponse:
     """This document."""
     return ApiResponse(await off_loop(_document))

@@ -42,6 +42,7 @@ from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
+from gateway.values import FieldDict
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -217,7 +218,7 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     with naming("cursor"):
         found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
     views = [run_view(run, request.runtime.settings) for run in found.runs]
-    payload: dict[str, Any] = {"runs": views, "next_cursor": found.next_cursor}
+    payload: FieldDict = {"runs": views, "next_cursor": found.next_cursor}
     if params.count:
         payload["total"] = await request.runtime.runs.count_runs(runs)
         payload["spread"] = await request.runtime.runs.spread_runs(runs)
@@ -295,7 +296,7 @@ async def keep_outcome(
 ) -> str:
     """Store a run's outcome and notify the subscribers; the run's id. Raises: NotFound."""
     tenant = access.tenant if access else None
-    said: dict[str, Any] = {"verdict": body.outcome, "score": body.score, "comment": body.comment}
+    said: FieldDict = {"verdict": body.outcome, "score": body.score, "comment": body.comment}
     reported = OutcomeRow(run_id=given, tenant="", source="told_api", at=0.0, **said)
     masks = runtime.settings.storage.mask_secrets
     run = await store_outcome(runtime.runs, runtime.learning, reported, tenant, masks=masks)

@@ -6,7 +6,6 @@ the OpenAPI document, and a test compares the two."""
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -24,9 +23,10 @@ from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
+from gateway.values import FieldDict
 
 
-def run_view(run: RunRecord, settings: Settings) -> dict[str, Any]:
+def run_view(run: RunRecord, settings: Settings) -> FieldDict:
     """A run with values derived from its totals."""
     totals = run.totals
     tokens = totals.input_tokens + totals.output_tokens
@@ -56,9 +56,9 @@ def thresholds(settings: Settings) -> dict[str, float]:
     }
 
 
-def step_views(trace: RunTrace) -> list[dict[str, Any]]:
+def step_views(trace: RunTrace) -> list[FieldDict]:
     """The steps, each with the guidance decided at it."""
-    guidance: dict[int, list[dict[str, Any]]] = {}
+    guidance: dict[int, list[FieldDict]] = {}
     for row in trace.injections:
         guidance.setdefault(row.step_index, []).append(_values(row, "run_id", "step_index"))
     return [
@@ -71,7 +71,7 @@ def step_views(trace: RunTrace) -> list[dict[str, Any]]:
     ]
 
 
-def pattern_view(stored: StoredPattern) -> dict[str, Any]:
+def pattern_view(stored: StoredPattern) -> FieldDict:
     """A pattern with its owner, its times and its statistics."""
     pattern = stored.pattern
     lesson = stored.pattern.lesson
@@ -85,16 +85,16 @@ def pattern_view(stored: StoredPattern) -> dict[str, Any]:
     }
 
 
-def _values(record: Struct, *without: str) -> dict[str, Any]:
+def _values(record: Struct, *without: str) -> FieldDict:
     return {name: value for name, value in asdict(record).items() if name not in without}
 
 
-def picked(value: object, *names: str) -> dict[str, Any]:
+def picked(value: object, *names: str) -> FieldDict:
     """Some attributes of a value by their names."""
     return {name: getattr(value, name) for name in names}
 
 
-def lesson_view(stored: StoredLesson) -> dict[str, Any]:
+def lesson_view(stored: StoredLesson) -> FieldDict:
     """A lesson with its support, its trial with the rate at which the failure recurred in each arm
     (95 % intervals), and why it is not active."""
     pattern = stored.pattern
@@ -124,7 +124,7 @@ def lesson_view(stored: StoredLesson) -> dict[str, Any]:
     }
 
 
-def rule_views(found: Sequence[StoredLesson]) -> list[dict[str, Any]]:
+def rule_views(found: Sequence[StoredLesson]) -> list[FieldDict]:
     """The rules that people stated, the most often said first, with project, author and words.
     Projects of one name are distinguished by the beginning of their digest."""
     views = []
@@ -132,7 +132,7 @@ def rule_views(found: Sequence[StoredLesson]) -> list[dict[str, Any]]:
         if (lesson := stored.pattern.lesson) and is_rule(stored.pattern):
             marks = {"author": "", "project": "no name", "said": ""}
             said = lesson.applies_when
-            view: dict[str, Any] = {name: said.get(name, text) for name, text in marks.items()}
+            view: FieldDict = {name: said.get(name, text) for name, text in marks.items()}
             view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored)}
             views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
     folders = {(view["project"], view["scope"]) for view in views}
@@ -145,7 +145,7 @@ def rule_views(found: Sequence[StoredLesson]) -> list[dict[str, Any]]:
 
 async def reader_view(
     store: LearningStore, settings: ReaderSettings, tenant: str | None, now: float
-) -> dict[str, Any]:
+) -> FieldDict:
     """The reader's model: what it may use, what it has used since midnight (UTC),
     how many jobs are in each state. `tenant` None: of all tenants."""
     tokens, usd = await store.spent(JOBS, tenant, day_start(now))
@@ -159,14 +159,14 @@ async def reader_view(
     }
 
 
-def job_view(job: Job) -> dict[str, Any]:
+def job_view(job: Job) -> FieldDict:
     """A job with its run, what was asked about it, its state and its use."""
     names = ("tenant", "state", "attempts", "tokens", "cost_usd", "created_at", "done_at", "error")
     asked = {"run_id": str(job.payload.get("run", "")), "question": job.payload.get("question")}
     return {**asked, **picked(job, *names)}
 
 
-def decision_views(decisions: Sequence[SettledDecision]) -> list[dict[str, Any]]:
+def decision_views(decisions: Sequence[SettledDecision]) -> list[FieldDict]:
     """Decisions about a lesson, with what came after each."""
     own = ("run_id", "share", "given", "similarity", "state", "failure_type")
     return [

@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from msgspec import convert
 from msgspec.structs import asdict
@@ -17,7 +16,7 @@ from gateway.config.values import duration
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import KeyStore, StoreError
 from gateway.stores.records import KeyRecord, KeyTerms
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 
 DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
 
@@ -58,7 +57,7 @@ def make_key(tenant: str, name: str = "", terms: KeyTerms | None = None) -> NewK
     return NewKey(text=text, record=record)
 
 
-async def create_key(store: KeyStore, tenant: str, name: str, terms: Mapping[str, Any]) -> NewKey:
+async def create_key(store: KeyStore, tenant: str, name: str, terms: Fields) -> NewKey:
     """Make a key and store it. Raises: ValueError."""
     made = make_key(tenant, name, KeyTerms(**terms))
     await store.add_key(made.record)
@@ -89,7 +88,7 @@ async def rotate_key(store: KeyStore, key_id: str, overlap: str) -> NewKey | Non
     return made
 
 
-def read_terms(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_terms(given: Fields) -> FieldDict:
     """The fields of KeyTerms that a person has written: texts, `tags` as name=value, `expires` as
     30d or `never`. Lists may be one text with commas. Raises: ValueError."""
     fields = ("owner", "team", "tags", "models", "routes", "usd", "per", "rpm", "tpm")
@@ -114,7 +113,7 @@ def state_of(key: KeyRecord) -> str:
     return "expired" if end is not None and end <= time.time() else "valid"
 
 
-def key_view(key: KeyRecord) -> dict[str, Any]:
+def key_view(key: KeyRecord) -> FieldDict:
     """A key without its digest, as commands and the API show it."""
     names = ("id", "tenant", "name", "hint", "created_at", "revoked_at")
     shown = {name: getattr(key, name) for name in names}

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from cachetools import FIFOCache
 from msgspec import Struct
@@ -22,6 +21,7 @@ from gateway.stores.budgets import NOTHING, Amounts, BudgetStore
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.budgets import ControlStore
 from gateway.tasks import spawn
+from gateway.values import Fields
 
 
 class OwnCalls:
@@ -68,7 +68,7 @@ class OwnCall(Struct):
 
     admitted: tuple[BudgetGuard, Admission, Cost] | None = None
 
-    def settle(self, usage: Mapping[str, Any] | None) -> None:
+    def settle(self, usage: Fields | None) -> None:
         """Note the end of the call. `usage`: None when it is unknown, so that the estimate counts;
         empty for a call that failed."""
         if self.admitted is None:

@@ -1,18 +1,17 @@
 """Expected use of a call before it is sent, learned from earlier calls."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from cachetools import FIFOCache
 from msgspec import Struct
 
 from gateway.stores.budgets import Amounts
 from gateway.upstream.prices import BYTES_PER_TOKEN, body_tokens
-from gateway.values import Value
+from gateway.values import Fields, Value
 from gateway.wire.coerce import as_int
 
 # Model and usage -> US dollars; None for a model without a price.
-Cost = Callable[[str, Mapping[str, Any]], float | None]
+Cost = Callable[[str, Fields], float | None]
 _MAXIMA = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 # Weight of the newest call in the moving means: four calls make three quarters of them.
 _NEWEST = 0.3
@@ -61,7 +60,7 @@ class Estimator:
         self,
         model: str,
         whose: str,
-        body: Mapping[str, Any],
+        body: Fields,
         tokens: int,
         cost: Cost,
         *,

@@ -5,7 +5,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from msgspec import Struct, convert, structs, to_builtins
 
@@ -36,7 +35,7 @@ from gateway.stores.budgets import (
     opened,
     waits_for_others,
 )
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.usage import token_usage
 
 _log = get_logger("gateway.budgets")
@@ -50,7 +49,7 @@ class CallBody(Value):
     """Parts of a request that an estimate reads. `answers`: the model writes an answer. `counted`:
     the list of `routes.toml` that its `route` is in, empty for none."""
 
-    fields: Mapping[str, Any]
+    fields: Fields
     raw: bytes
     answers: bool = True
     calls: int = 1
@@ -365,9 +364,7 @@ class Spending(Struct, kw_only=True):
         await self.guard.settle(self.admission, used, unpriced=unpriced, estimated=estimated)
 
 
-def amounts_of(
-    model: str, usage: Mapping[str, Any], cost: Cost, *, calls: int = 1
-) -> tuple[Amounts, bool]:
+def amounts_of(model: str, usage: Fields, cost: Cost, *, calls: int = 1) -> tuple[Amounts, bool]:
     """(what reported `usage` comes to at the prices of `model`; whether that price is unknown)."""
     price = cost(model, usage)
     tokens = token_usage(usage)
@@ -399,7 +396,7 @@ class LeftOpen(Struct, kw_only=True):
         await self.guard.settle_held(self.held, used, unpriced=unpriced, estimated=estimated)
 
 
-def held_to_values(spending: Spending | LeftOpen | None) -> list[dict[str, Any]]:
+def held_to_values(spending: Spending | LeftOpen | None) -> list[FieldDict]:
     """JSON values for `left_open`; empty when nothing is reserved in the store."""
     if not isinstance(spending, Spending):
         return []
@@ -407,7 +404,7 @@ def held_to_values(spending: Spending | LeftOpen | None) -> list[dict[str, Any]]
 
 
 def left_open(
-    values: list[Mapping[str, Any]], guard: BudgetGuard | None, exchange: Exchange, cost: Cost
+    values: list[Fields], guard: BudgetGuard | None, exchange: Exchange, cost: Cost
 ) -> LeftOpen | None:
     """The reservation of a call of another process; None without one, or without budgets here."""
     if not values or guard is None:

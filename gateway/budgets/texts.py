@@ -4,7 +4,6 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 from gateway import errors
 from gateway.budgets.rules import BudgetStatus, figure, window
@@ -12,6 +11,7 @@ from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
 from gateway.stores.totals import RAISE_IT, as_command
 from gateway.upstream.base import RawHeaders
+from gateway.values import FieldDict
 from gateway.wire.echo import OWN_ANSWER
 
 # What the clients of OpenAI and Anthropic take for: do not send this again.
@@ -179,7 +179,7 @@ def budget_header(
     return ", ".join(parts)
 
 
-def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float) -> dict[str, Any]:
+def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float) -> FieldDict:
     """An account with the limits in force, how far they are used, and the step that is reached."""
     budget = next((each for each in budgets if each.name == account.budget), None)
     configured = budget.limits.given() if budget is not None else {}
@@ -202,7 +202,7 @@ class OwnResponse:
     """`LaneResponse` over bytes that are there already; `code`: why no model was asked."""
 
     status = 200
-    usage: dict[str, Any] | None = None
+    usage: FieldDict | None = None
 
     def __init__(self, content: bytes, *, stream: bytes, code: str) -> None:
         """`stream`: the content type of a stream; empty for a body."""

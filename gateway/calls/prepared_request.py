@@ -3,10 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import orjson
 
@@ -34,6 +33,7 @@ from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.prices import estimated_usage
 from gateway.upstream.retries import AT_OTHER_TARGET, ROUTER_KEYS
 from gateway.upstream.seats import Seat
+from gateway.values import FieldDict, Fields
 from gateway.wire.codings import READABLE
 from gateway.wire.echo import EchoFilter
 from gateway.wire.refusal import Kind, status_of
@@ -63,7 +63,7 @@ class PreparedRequest:
     connection: OpenConnection | None = field(default=None, init=False)
 
     # body of the latest attempt; bytes in the native lane
-    _sent: bytes | Mapping[str, Any] = field(default=b"", init=False)
+    _sent: bytes | Fields = field(default=b"", init=False)
 
     def decided(self) -> None:
         """Note the model to request, once the decision is made or has changed."""
@@ -213,7 +213,7 @@ class PreparedRequest:
         if self.call.completed and self.call.result is not None:
             self.call.result.note_delivered()
 
-    def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
+    def _bill(self, usage: FieldDict | None, reply: Fields | None) -> None:
         """Note the usage: as it was reported, else estimated from the texts; and whose prices hold:
         the answer names the model of a request that could not be read."""
         call = self.call
@@ -261,7 +261,7 @@ class PreparedRequest:
             result.note_failed()
         self.runtime.unfinished.start(self._record(None, pending_id))
 
-    async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
+    async def _record(self, completion: FieldDict | None, pending_id: str | None) -> None:
         """Commit the call; one whose answer is still being made is known as such at once."""
         recorder = self.recorder
         services = self.services
@@ -332,11 +332,11 @@ class PreparedRequest:
             headers.append(header)
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
-    def _parsed(self, target: Target) -> Mapping[str, Any]:
+    def _parsed(self, target: Target) -> Fields:
         """The request as JSON, with its guidance; LiteLLM's lane learns the usage by itself."""
         model = self.call.exchange.upstream.model = target.model or self.call.model
         self.asked_usage = False
-        body: Mapping[str, Any] | None = None
+        body: Fields | None = None
         if (result := self._guided()) is not None and result.placed is not None:
             try:
                 body = self.request.dialect.edited(self.request, result.placed.edits)

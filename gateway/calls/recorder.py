@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -50,6 +50,7 @@ from gateway.stores.protocols import RunStore, StoreError, StoreOverloaded, Vers
 from gateway.stores.records import CallRecord, PrefixHashRecord
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
+from gateway.values import Fields
 from gateway.wire.echo import EchoFilter
 from gateway.wire.prefix_hash import ChainState, extend
 
@@ -69,7 +70,7 @@ class Recorder:
         self,
         services: Services,
         call: Call,
-        completion: Mapping[str, Any] | None,
+        completion: Fields | None,
         *,
         pending_id: str | None = None,
     ) -> None:
@@ -101,7 +102,7 @@ class Recorder:
         services: Services,
         call: Call,
         result: SteeringResult,
-        completion: Mapping[str, Any] | None,
+        completion: Fields | None,
         pending_id: str | None,
     ) -> None:
         exchange = call.exchange
@@ -492,9 +493,7 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
     )
 
 
-def _result(
-    conversation: Conversation, chain: ChainState, values: Mapping[str, Any]
-) -> SteeringResult:
+def _result(conversation: Conversation, chain: ChainState, values: Fields) -> SteeringResult:
     branch = conversation.history.branch
     label, source = values["identity"]
     hashes = extend(chain, ())
@@ -523,7 +522,7 @@ def _result(
     )
 
 
-def _exchange(tenant: str, values: Mapping[str, Any]) -> Exchange:
+def _exchange(tenant: str, values: Fields) -> Exchange:
     name, key, model, streamed = values["request"]
     request = RequestInfo(method="POST", path="/v1/responses", id=name)
     request.tenant = tenant

@@ -25,6 +25,7 @@ from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.prices import capabilities
 from gateway.upstream.providers import provider_of
+from gateway.values import FieldDict
 
 _SHORTEST_KEY = 16  # characters; half as many as 128 random bits have in hexadecimal
 _FEWEST_DISTINCT = 8  # characters; 16 random decimal digits have 8 or more in 9 of 10 cases
@@ -197,12 +198,12 @@ def _check_config(args: argparse.Namespace) -> int:
     return 2 if found else 0
 
 
-def _report(path: Path | None, *, connects: bool) -> dict[str, Any]:
+def _report(path: Path | None, *, connects: bool) -> FieldDict:
     """Faults, which make the config unusable; keys without effect; warnings; where clients'
     credentials and usual names of models go."""
     from gateway.process.start_checks import check, unwritable
 
-    report: dict[str, Any] = {"problems": [], "ignored": [], "warnings": []}
+    report: FieldDict = {"problems": [], "ignored": [], "warnings": []}
     report |= {"client_credentials": {}, "names": {}}
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")

@@ -41,6 +41,7 @@ from gateway.stores.protocols import StoreError
 from gateway.text import formatting
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import one_line
+from gateway.values import FieldDict
 
 
 def add_parser(commands: Any) -> None:
@@ -140,7 +141,7 @@ async def _say_account(
     say(as_line(view) if args.json else f"{used}, limits: {limits}")
 
 
-def _budget_table(views: list[dict[str, Any]]) -> Table:
+def _budget_table(views: list[FieldDict]) -> Table:
     shown = table(
         ("budget", "subject", "last used"), ("used", "cost", "tokens", "calls", "on the way")
     )
@@ -274,7 +275,7 @@ def _note(text: str) -> None:
     sys.stderr.write(f"gateway: {text}\n")
 
 
-def _key_line(key: dict[str, Any]) -> str:
+def _key_line(key: FieldDict) -> str:
     ended = key["revoked_at"] or key["expires_at"]
     until = f" {'until ' * (key['state'] == 'valid')}{formatting.clock(ended)}" if ended else ""
     about = "  ".join(one_line(key[n], 40) for n in ("name", "owner", "team") if key[n])

@@ -27,6 +27,7 @@ from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import PromptMessage
 from gateway.text.formatting import ago, counted
 from gateway.text.sanitize import one_line
+from gateway.values import FieldDict
 
 _PAGE = 200
 _MOST = 100_000
@@ -220,7 +221,7 @@ async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -
         say("nobody has stated a rule yet")
 
 
-async def _export_rules(stores: Stores, file: str, rows: Sequence[dict[str, Any]]) -> None:
+async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) -> None:
     """Print a diff that adds the rules that are given to a project's file, and pause them."""
     rows = [row for row in rows if row["status"] in RETRIEVED]
     if not rows:

@@ -30,6 +30,7 @@ from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.sanitize import one_line
+from gateway.values import FieldDict
 
 _SHOWN = 50
 
@@ -72,7 +73,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     store = stores.runs
     tenant = args.tenant
     found: ExperimentReport | HealthSummary | RoutingReport | None = None
-    shown: dict[str, Any] = {}
+    shown: FieldDict = {}
     if args.html is not None and args.week is None:
         raise ConfigError("report: --html goes with --week")
     if args.routing:
@@ -115,7 +116,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         console.print(Text(_rendered("week.txt", shown)))
 
 
-def _rendered(template: str, values: dict[str, Any]) -> str:
+def _rendered(template: str, values: FieldDict) -> str:
     folder = Path(dashboard.__file__).parent / "templates"
     style = Markup(style_sheet())  # noqa: S704 - a file of this package
     return page_templates(folder).get_template(template).render(values, style=style)
@@ -256,7 +257,7 @@ def _points(value: float, low: float, high: float) -> str:
     return f"{formatting.points(value)} ({formatting.points(low)} to {formatting.points(high)})"
 
 
-def _print_summary(console: Console, found: HealthSummary, shown: dict[str, Any]) -> None:
+def _print_summary(console: Console, found: HealthSummary, shown: FieldDict) -> None:
     console.print(Text(_rendered("summary.txt", shown)))
     for title, counts in (
         ("time in state", found.states),

@@ -33,6 +33,7 @@ from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 from gateway.text.svg import stretches
+from gateway.values import FieldDict
 
 _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
@@ -110,7 +111,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant", help="only runs of this tenant")
     for name, (text, choices) in queries.FILTERS.items():
         words = f"only runs {text[0].lower()}{text[1:]}".rstrip(".").replace("`", "")
-        about: dict[str, Any] = {"help": words, "choices": choices or None}
+        about: FieldDict = {"help": words, "choices": choices or None}
         if queries.ANY in choices:
             about |= {"nargs": "?", "const": queries.ANY}
         parser.add_argument(f"--{name.replace('_', '-')}", **about)
@@ -404,7 +405,7 @@ async def _hold(
 ) -> None:
     found = await known_subject(stores.runs, args.subject, None)
     subject, tenant = kept(found, f"there is no run or conversation {args.subject!r}")
-    said: dict[str, Any] = {"reason": args.reason, "author": args.author, "at": time.time()}
+    said: FieldDict = {"reason": args.reason, "author": args.author, "at": time.time()}
     control = Control(subject=subject, tenant=tenant, action=action, **said)
     await kept(stores.controls, _NO_STOPS).hold(control)
     _say_held(args, subject, action)

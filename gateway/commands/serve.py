@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways
 from gateway.text.sanitize import one_line
+from gateway.values import Fields
 
 _VALUE_CHARS = 66
 _MODES = {
@@ -91,7 +92,7 @@ def _key_line(key: str) -> str:
     return f"to change something there, log in with {key}\n" if key else ""
 
 
-def _loaded(path: Path | None, given: Mapping[str, Any]) -> Settings:
+def _loaded(path: Path | None, given: Fields) -> Settings:
     asked = {name: str(each) for name, each in given.items() if each is not None}
     try:
         return load_settings(path, dict(os.environ) | asked)

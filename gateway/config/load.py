@@ -34,7 +34,7 @@ from gateway.config.settings import (
 )
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Secret, key_path
 from gateway.errors import ConfigError
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_list, as_mapping
 
 _ROUTER_KEYS = {name: name for name in ("num_retries", "fallbacks", "allowed_fails")}
@@ -64,7 +64,7 @@ _USED_KEYS = frozenset(
 )
 
 
-def translate(raw: dict[str, Any]) -> dict[str, Any]:
+def translate(raw: FieldDict) -> FieldDict:
     """`raw` without LiteLLM's sections: what applies here is moved to the gateway's own, which win;
     keys of features that only the LiteLLM proxy has are dropped (see `ignored_keys`)."""
     out = {k: v for k, v in raw.items() if k not in OTHER_SECTIONS.union(LITELLM_SECTIONS)}
@@ -72,7 +72,7 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
     for each in listed if isinstance(listed, list) else ():
         for key in ENTRY_KEYS.intersection(each if isinstance(each, dict) else ()):
             del each[key]
-    aliases: dict[str, Any] = {}
+    aliases: FieldDict = {}
     for section in _MOVED_SECTIONS:
         aliases |= as_mapping(as_mapping(raw.get(section)).get("model_group_alias"))
     for section in _MOVED_SECTIONS:
@@ -99,7 +99,7 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def misplaced(raw: Mapping[str, Any]) -> list[str]:
+def misplaced(raw: Fields) -> list[str]:
     """Faults of what would close or direct nothing, though it looks as if it did: a section of the
     gateway within values of which any key is accepted, and sections of LiteLLM that are no
     mappings. A wrong indentation is enough for that."""
@@ -123,7 +123,7 @@ def misplaced(raw: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def ignored_keys(raw: dict[str, Any]) -> dict[str, str]:
+def ignored_keys(raw: FieldDict) -> dict[str, str]:
     """Key paths of LiteLLM's that have no meaning here, for `gateway check-config`; for what closes
     or limits something there, with what does it here, else with an empty text. Other keys within a
     deployment have a meaning."""
@@ -156,7 +156,7 @@ def written_as(path: str) -> list[str]:
     return found
 
 
-def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
+def _add_aliases(aliases: Any, out: FieldDict) -> None:
     """Add the deployments of each name again under its aliases."""
     listed = out.get("model_list")
     if not isinstance(aliases, dict) or not isinstance(listed, list):
@@ -175,14 +175,12 @@ def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
 _CONTENT_FALLBACKS = ("context_window", "content_policy")
 
 
-def _further_fallbacks(
-    values: Mapping[str, Any], aliases: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+def _further_fallbacks(values: Fields, aliases: Fields) -> Iterator[FieldDict]:
     """Entries of `router.fallbacks` beside a section's own: those for what is in a request, and
     those that names give their aliases."""
     marks = {f"{kind}_fallbacks": f"{kind}:" for kind in _CONTENT_FALLBACKS}
     for key, mark in {"fallbacks": "", **marks}.items():
-        known: dict[str, Any] = {}
+        known: FieldDict = {}
         for entry in as_list(values.get(key)):
             known |= as_mapping(entry)
         given = known.copy() if mark else {}
@@ -193,7 +191,7 @@ def _further_fallbacks(
         yield from ({f"{mark}{name}": models} for name, models in given.items())
 
 
-def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], section: str) -> None:
+def _move(values: FieldDict, names: dict[str, str], out: FieldDict, section: str) -> None:
     for theirs, ours in names.items():
         if values.get(theirs) is not None:
             target = out.setdefault(section, {})
@@ -207,7 +205,7 @@ class ConfigFile:
     of keys that are set twice, of which YAML would use the last."""
 
     name: str
-    values: dict[str, Any] = field(default_factory=dict)
+    values: FieldDict = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
     repeated: tuple[str, ...] = ()
 
@@ -254,7 +252,7 @@ def read_config_file(path: str | os.PathLike[str], check: Callable[[str], Any] =
         raise ConfigError(f"{path}: nested too deeply, or within itself") from exc
 
 
-def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_file(path: str | os.PathLike[str]) -> FieldDict:
     """The values of a config file. Raises ConfigError: as for `read_config_file`, and for keys that
     are set twice."""
     file = read_config_file(path)
@@ -315,7 +313,7 @@ _TOP_LEVEL_VALUES = frozenset(
 )
 
 
-def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
+def overlay(merged: FieldDict, env: Mapping[str, str]) -> None:
     """Put the settings of `env` into `merged`; lists and maps are written as YAML or JSON. Raises
     ConfigError: the text of a list or map is not YAML; that variable is left out."""
     faults = Faults()
@@ -448,15 +446,15 @@ def load_settings(
 
 
 def left_out(
-    sections: Set[str], raw: Mapping[str, Any], env: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, str]]:
+    sections: Set[str], raw: Fields, env: Mapping[str, str]
+) -> tuple[FieldDict, dict[str, str]]:
     """The values of a file, and the variables, without some sections."""
     prefixes = tuple(f"{ENV_PREFIX}{key.upper()}" for key in sections)
     kept = {key: value for key, value in raw.items() if key not in sections}
     return kept, {name: text for name, text in env.items() if not name.startswith(prefixes)}
 
 
-def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
+def settings_from_dict(raw: Fields, env: Mapping[str, str] | None = None) -> Settings:
     """Settings from plain values; references are resolved, `GATEWAY_*` variables win. Raises
     ConfigError: all unknown keys and refused values, with key path and variable."""
     faults = Faults()

@@ -4,9 +4,10 @@ that ended or stopped runs: a limit must not vanish quietly."""
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
+from gateway.values import FieldDict, Fields
 
 _TABLES = tomllib.loads(Path(__file__).with_name("removed.toml").read_text("utf-8"))
 _RENAMED: Final[Mapping[str, str]] = _TABLES["renamed"]
@@ -17,7 +18,7 @@ _NO_LIMIT: Final = (None, False, "off", "hand_over")
 _VALUES: Final[Mapping[str, Mapping[str, str]]] = _TABLES["values"]
 
 
-def removed_keys(raw: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
+def removed_keys(raw: Fields, env: Mapping[str, str]) -> dict[str, str]:
     """Settings of earlier versions that a config or the environment has: the name as it is written
     there, and one line that says what takes its place."""
     found = {}
@@ -49,7 +50,7 @@ def _lines() -> Iterator[tuple[str, str]]:
         yield old, f"has no effect: {why}"
 
 
-def drop_removed(merged: dict[str, Any]) -> list[str]:
+def drop_removed(merged: FieldDict) -> list[str]:
     """Take the settings of earlier versions out of these values; one that only has another name
     hands its value on. Returns why a start is refused: one line for each that was a limit."""
     refused = []

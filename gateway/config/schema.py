@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from gateway.config.values import Faults
 from gateway.errors import ConfigError
+from gateway.values import FieldDict
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     hints = _hints(cls)  # type: ignore[arg-type]
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     faults = Faults()
-    kwargs: dict[str, Any] = {}
+    kwargs: FieldDict = {}
     for key, each in value.items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.7)
@@ -97,7 +98,7 @@ def join(path: str, key: str) -> str:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: type) -> FieldDict:
     """The type of each field; found once, because evaluating annotations takes milliseconds."""
     return typing.get_type_hints(cls)
 

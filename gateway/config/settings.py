@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from gateway.config.alerts import AlertSettings, ObservabilitySettings, OtelSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
@@ -38,18 +38,18 @@ from gateway.core.steer import SteeringRules
 from gateway.dialects import DIALECTS
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 
 PresetName = Literal["default", "seeds"]
 
-SEEDS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("seeds.toml").read_text("utf-8"))
+SEEDS: Fields = tomllib.loads(Path(__file__).with_name("seeds.toml").read_text("utf-8"))
 """Values of the preset `seeds`; its file names their sources."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "seeds": SEEDS}
+PRESETS: Mapping[str, Fields] = {"default": {}, "seeds": SEEDS}
 assert set(PRESETS) == set(get_args(PresetName))
 
 
-def fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) -> None:
+def fill(values: FieldDict, preset: Fields, defaults: object) -> None:
     """Put the values of a preset into `values` where they have none but the default. `defaults`:
     the settings without any file."""
     for key, wanted in preset.items():
@@ -174,12 +174,12 @@ class Deployment:
     `messages` for Anthropic's); requests in any other are translated by LiteLLM."""
 
     model_name: str
-    litellm_params: Mapping[str, Any]
+    litellm_params: Fields
     lane: Lane = "auto"
     weight: float = 1
     forward_client_key: bool = False
     dialects: "tuple[DialectName, ...] | None" = None
-    model_info: Mapping[str, Any] = field(default_factory=dict)
+    model_info: Fields = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.model_name:

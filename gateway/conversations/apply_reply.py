@@ -1,6 +1,6 @@
 """Applying an answer to its conversation, and the hashes under which later requests find it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from gateway.steering.identity import Awaits, MatchKind, calls_hash, clean_call_
 from gateway.steering.identity.branch import line_hashes_of
 from gateway.steering.identity.rebuilt import extend_tail, newest_key, tail_key
 from gateway.stores.records import PrefixHashRecord
+from gateway.values import FieldDict, Fields
 from gateway.wire.messages import content_text, reply_message
 from gateway.wire.prefix_hash import PrefixHashes, extend
 
@@ -33,8 +34,8 @@ _TAIL_KIND = "tail"
 
 def apply_reply(
     result: SteeringResult,
-    completion: Mapping[str, Any] | None,
-    choices: Sequence[tuple[dict[str, Any], str | None]],
+    completion: Fields | None,
+    choices: Sequence[tuple[FieldDict, str | None]],
     index: ConversationIndex,
     *,
     keep: bool = True,
@@ -87,7 +88,7 @@ def apply_reply(
     return tuple(made)
 
 
-def echoed_items(completion: Mapping[str, Any]) -> list[Any]:
+def echoed_items(completion: Fields) -> list[Any]:
     """The items of an answer, in a dialect that has several for one reply; else empty."""
     choices = completion["choices"]
     first = choices[0] if len(choices) == 1 else None
@@ -95,7 +96,7 @@ def echoed_items(completion: Mapping[str, Any]) -> list[Any]:
     return echo if isinstance(echo, list) else []
 
 
-def replies_in(completion: Mapping[str, Any] | None) -> list[tuple[dict[str, Any], str | None]]:
+def replies_in(completion: Fields | None) -> list[tuple[FieldDict, str | None]]:
     """(message, finish reason) of each choice that has a message; empty without a completion."""
     choices = completion.get("choices") if completion else None
     found = []
@@ -127,7 +128,7 @@ def _record(
 
 
 def _apply_first(
-    result: SteeringResult, message: Mapping[str, Any], finish: str | None, echoed: PrefixHashes
+    result: SteeringResult, message: Fields, finish: str | None, echoed: PrefixHashes
 ) -> None:
     """Make this the conversation's latest reply; a final answer ends its run."""
     conversation = result.conversation

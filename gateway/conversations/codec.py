@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -34,6 +33,7 @@ from gateway.steering.identity.branch import split_line_hashes
 from gateway.steering.routing_policy import RunChoice
 from gateway.stores.records import ConversationRecord
 from gateway.text.secrets import find_secrets, mask_repeated
+from gateway.values import FieldDict, Fields
 from gateway.wire.prefix_hash import ChainState
 
 STATE_VERSION = 1
@@ -107,7 +107,7 @@ def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets
         return json.dumps(msgspec.to_builtins(state)).encode()
 
 
-def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
+def _run_state(run: CurrentRun, masks_secrets: bool) -> FieldDict:
     memory = run.memory
     routed = run.routed
     guidance = _masked(memory.guidance) if masks_secrets else memory.guidance
@@ -119,7 +119,7 @@ def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
         "resting": run.resting,
         "decided": routed and (routed.prefix_hash.hex(), routed.requested, routed.model),
     }
-    state: dict[str, Any] = {key: value for key, value in optional.items() if value}
+    state: FieldDict = {key: value for key, value in optional.items() if value}
     if memory.trouble != Trouble():
         state["trouble"] = asdict(memory.trouble)
     return state | {
@@ -140,7 +140,7 @@ def _masked(guidance: GuidanceState) -> GuidanceState:
     return replace(guidance, injections=tuple(kept))
 
 
-def _branch_state(branch: Branch) -> dict[str, Any]:
+def _branch_state(branch: Branch) -> FieldDict:
     digests = {
         "fallback_head": branch.fallback_hash,
         "reply_digest": branch.reply_digest,
@@ -148,7 +148,7 @@ def _branch_state(branch: Branch) -> dict[str, Any]:
         "reply_marks": b"".join(branch.line_hashes),
         "tail": branch.tail,
     }
-    state: dict[str, Any] = {key: digest.hex() for key, digest in digests.items() if digest}
+    state: FieldDict = {key: digest.hex() for key, digest in digests.items() if digest}
     if branch.reply_calls or branch.served_calls:
         state["calls"] = (branch.reply_calls, branch.served_calls)
     return state | {
@@ -159,7 +159,7 @@ def _branch_state(branch: Branch) -> dict[str, Any]:
     }
 
 
-def _conversation(record: ConversationRecord, state: Mapping[str, Any]) -> Conversation:
+def _conversation(record: ConversationRecord, state: Fields) -> Conversation:
     history = History(branch=_branch(record, state))
     run = _run(state)
     if base := state.get("base"):
@@ -196,7 +196,7 @@ def _conversation(record: ConversationRecord, state: Mapping[str, Any]) -> Conve
     )
 
 
-def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:
+def _branch(record: ConversationRecord, state: Fields) -> Branch:
     def digest(key: str) -> bytes:
         return bytes.fromhex(state.get(key) or "")
 
@@ -225,7 +225,7 @@ def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:
     )
 
 
-def _run(state: Mapping[str, Any]) -> CurrentRun:
+def _run(state: Fields) -> CurrentRun:
     pin = state.get("held")
     routed = state.get("decided")
     choice = state.get("choice")

@@ -20,7 +20,7 @@ from gateway.core.steer import RunMemory, RunPosition
 from gateway.dialects.base import EarlierHistory
 from gateway.steering.identity import Awaits, Branch, Incoming
 from gateway.steering.transcript.steps import Step
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields
 from gateway.wire.prefix_hash import ChainState, PrefixHashes
@@ -130,7 +130,7 @@ def response_hash(tenant: str, id: str) -> bytes:
     return digest_fields(RESPONSE_KIND, tenant, id)
 
 
-def items_by_id(reply: Iterable[Any]) -> dict[str, Any]:
+def items_by_id(reply: Iterable[Any]) -> FieldDict:
     """The items of an answer that a later request may name by their ids."""
     named = ((item.get("id"), item) for item in reply if isinstance(item, Mapping))
     return {name: slim(item) for name, item in named if isinstance(name, str) and name}

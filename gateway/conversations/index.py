@@ -5,7 +5,7 @@ StoredAnswers      answers that later requests name by id: the deployment that s
                    guidance to take out of it, and the pending call that it completes"""
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from gateway.exchange import UpstreamReply
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import is_window_of, latest_turn, tail_key
 from gateway.upstream.deployments import Target
+from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.echo import EchoFilter
 
@@ -220,11 +221,11 @@ class ConversationIndex:
                 return found.id, next(reversed(found.history.responses.values()))
         return ("", None) if ids else None
 
-    def items(self, tenant: str, ids: Iterable[str]) -> dict[str, Any]:
+    def items(self, tenant: str, ids: Iterable[str]) -> FieldDict:
         """The items of answers with these ids, as far as they are in memory."""
         return {name: self._items[tenant, name] for name in ids if (tenant, name) in self._items}
 
-    def keep_items(self, tenant: str, items: Mapping[str, Any]) -> None:
+    def keep_items(self, tenant: str, items: Fields) -> None:
         """Keep items of answers, up to the newest `_MAX_ITEMS`."""
         for name, item in items.items():
             self._items[tenant, name] = item

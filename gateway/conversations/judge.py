@@ -2,8 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from cachetools import LRUCache
 
@@ -15,6 +14,7 @@ from gateway.core.scoring.judged import INSTRUCTION, question, read_score
 from gateway.observability.logging import get_logger
 from gateway.steering.transcript.steps import Step
 from gateway.upstream.dispatch import Dispatcher, ask
+from gateway.values import Fields
 
 _log = get_logger("gateway.steering")
 
@@ -83,7 +83,7 @@ class ModelJudge:
         if spent is None:
             self._count("budget")
             return None
-        usage: Mapping[str, Any] | None = None
+        usage: Fields | None = None
         try:
             async with asyncio.timeout(self._limit_s):
                 messages = [

@@ -14,7 +14,6 @@ LoggedSteps         the steps of a run that its transcript no longer has, from t
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -46,6 +45,7 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
+from gateway.values import FieldDict
 from gateway.wire.prefix_hash import PrefixHashes
 
 _log = get_logger("gateway.conversations")
@@ -133,7 +133,7 @@ class ConversationLoader:
             found = self._index.newest_response(tenant, external_key)
         return found or ("", None)
 
-    async def items(self, tenant: str, ids: Iterable[str]) -> dict[str, Any]:
+    async def items(self, tenant: str, ids: Iterable[str]) -> FieldDict:
         """The items with these ids, from memory or the store, as far as they are known."""
         wanted = list(dict.fromkeys(ids))
         found = self._index.items(tenant, wanted)

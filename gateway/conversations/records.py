@@ -4,7 +4,7 @@ Its steps and its cost, its guidance, and its system and user messages."""
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
@@ -47,7 +47,7 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import HAND_OVER
 from gateway.text.secrets import mask_repeated
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
@@ -72,9 +72,9 @@ class Recorded(Value):
     """The answer to a call, and the rules that it is recorded under."""
 
     # in the form of a chat completion; None when nothing could be read
-    completion: Mapping[str, Any] | None
+    completion: Fields | None
     # (reply, finish reason) of each choice in `completion`, see `replies_in`
-    choices: Sequence[tuple[dict[str, Any], str | None]]
+    choices: Sequence[tuple[FieldDict, str | None]]
     cost: Cost  # of the call
     profile: str  # weights of the monitors, by kind of task
     policy_digest: str  # of the settings that decided
@@ -99,7 +99,7 @@ def call_record(
     last = conversation.unsaved.snapshot
     if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
         runs.add(last.run)  # a new run has ended it
-    items: Mapping[str, Any] = {}
+    items: Fields = {}
     if recorded.completion is not None and recorded.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(recorded.completion))
     updates, steps = with_acts(
@@ -164,7 +164,7 @@ def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow
     )
 
 
-def _reply_content(choices: Sequence[tuple[dict[str, Any], str | None]]) -> StepContent:
+def _reply_content(choices: Sequence[tuple[FieldDict, str | None]]) -> StepContent:
     if not choices:
         return StepContent()
     message = choices[0][0]
@@ -484,7 +484,7 @@ def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:
     ]
 
 
-def _place_of(block: Injection | None) -> dict[str, Any]:
+def _place_of(block: Injection | None) -> FieldDict:
     if block is None:
         return {"placement": "", "message_position": None}
     between = block.place != "system"
@@ -513,9 +513,7 @@ def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -
     )
 
 
-def opening_prompts(
-    body: Mapping[str, Any], transcript: Sequence[Any], start: int
-) -> list[PromptMessage]:
+def opening_prompts(body: Fields, transcript: Sequence[Any], start: int) -> list[PromptMessage]:
     """The opening of a run: the system prompt, then the messages before its first reply. `start` is
     the index of the run's first message."""
     separate = [content_text(body.get(key)) for key in ("system", "instructions")]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -62,7 +62,7 @@ from gateway.steering.identity.branch import split_ending
 from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.tasks import OwnTime, off_loop
-from gateway.values import frozen
+from gateway.values import Fields, frozen
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
 from gateway.wire.prefix_hash import PrefixHashes
@@ -600,7 +600,7 @@ def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
     return routed.model if (routed.prefix_hash, routed.requested) == asked else None
 
 
-def marked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def marked(body: Fields) -> list[Fields]:
     """Places of cache markers besides the messages: the tools, and the request as a whole."""
     tools = body.get("tools")
     listed = [t for t in tools if isinstance(t, dict)] if isinstance(tools, list) else []

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 
-Message = Mapping[str, Any]
+Message = Fields
 MessageRole = Literal["system", "developer", "user"]
 
 
@@ -45,11 +45,11 @@ class AppendToResult(Value):
 Edit = SystemAppend | InsertSystem | InsertMessage | AppendToResult
 
 
-def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[dict[str, Any]]:
+def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[FieldDict]:
     """New messages with the edits made; the given ones are not changed. The reference for other
     ways of making the edits, such as splicing bytes."""
-    result: list[dict[str, Any]] = []
-    inserts: dict[int, list[dict[str, Any]]] = {}
+    result: list[FieldDict] = []
+    inserts: dict[int, list[FieldDict]] = {}
     appends: dict[int, SystemAppend | AppendToResult] = {}
     for edit in edits:
         if isinstance(edit, InsertSystem):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import ValidationError, convert, to_builtins
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from gateway.core.monitors import Readings
 from gateway.steering.guidance.situation import Situation, read_situation, restored_edit
 from gateway.steering.transcript.steps import Step
 from gateway.steering.word_lists import word_list
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 
 SCHEMA_VERSION = 1
 FIRST_CALL = -1  # the step of a run's first call, which comes before any step is scored
@@ -108,15 +108,15 @@ def _highest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]
     return {**other, **{key: max(value, other.get(key, value)) for key, value in one.items()}}
 
 
-def to_json(state: GuidanceState) -> dict[str, Any]:
+def to_json(state: GuidanceState) -> FieldDict:
     """The state as JSON values; fields at their default are left out."""
-    record: dict[str, Any] = {"v": SCHEMA_VERSION, **to_builtins(state)}
+    record: FieldDict = {"v": SCHEMA_VERSION, **to_builtins(state)}
     if "fired_step" in record:  # stored as the list that it once was
         record["fired_steps"] = [record.pop("fired_step")]
     return record
 
 
-def from_json(record: Mapping[str, Any]) -> GuidanceState:
+def from_json(record: Fields) -> GuidanceState:
     """The state that `to_json` wrote. Raises: ValueError when it was written by another schema
     version or is damaged."""
     if record.get("v") != SCHEMA_VERSION:

@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
-from gateway.values import Value
+from gateway.values import Fields, Value
 
 
 class Status(enum.StrEnum):
@@ -92,7 +92,7 @@ class Pattern(Value):
     anything that cannot be stored."""
 
     tier: Tier  # e1 (an instance), e2 (a kind of failure) or e3 (a universal rule)
-    fields: Mapping[str, Any]  # the payload as JSON values; its shape depends on the tier
+    fields: Fields  # the payload as JSON values; its shape depends on the tier
     pattern_id: str = ""  # unique within a store; "" before it is stored
     tenant: str = ""  # owner; "" for shared patterns (e3, and e2 without a lesson)
     failure_type: str | None = None  # label of the only failure it is for; None = any
@@ -200,7 +200,7 @@ def etrace_of(match: PatternMatch, *, cleared: bool) -> ETrace:
     )
 
 
-def content(fields: Mapping[str, Any]) -> PatternContent:
+def content(fields: Fields) -> PatternContent:
     """The texts of a payload of any of the three shapes. Never raises; unknown keys are ignored."""
 
     def pick(*keys: str) -> str:

@@ -22,6 +22,7 @@ from gateway.stores.queries import STATES, HealthSummary
 from gateway.stores.totals import RULES, SEVERITIES, severity_of
 from gateway.text import formatting
 from gateway.text.formatting import counted, percent
+from gateway.values import FieldDict
 
 
 async def show_audit(visit: Visit) -> Page:
@@ -124,7 +125,7 @@ async def show_health(visit: Visit) -> Page:
     return Page(template="health.html", values=values)
 
 
-def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]:
+def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
     """The values of the page: the summary, and its charts. `unrecorded`: unsteered calls since the
     start of the process that no run has."""
     calls = summary.calls

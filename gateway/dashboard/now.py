@@ -32,6 +32,7 @@ from gateway.stores.queries import (
 from gateway.stores.totals import SEVERITIES, plus
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 from gateway.text import formatting
+from gateway.values import FieldDict
 
 SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
 _FINISHED = 6
@@ -71,7 +72,7 @@ async def show(visit: Visit) -> Page:
     shown = {run.id for run in (*(one.run for one in live), *stopped)}
     page = PageRequest(limit=_FINISHED + len(shown), sort="updated_at")
     newest = await store.list_runs(RunFilter(tenant=tenant, mode=LIVE), page)
-    values: dict[str, Any] = {
+    values: FieldDict = {
         "title": "Now",
         "live_runs": live,
         "stopped": stopped,
@@ -126,7 +127,7 @@ def _spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> dict[str,
     }
 
 
-async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:
+async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> FieldDict:
     """Budget usage: the most used budget of each active run, and the budgets shared by several
     runs."""
     ledger = visit.runtime.accounting.ledger
@@ -136,7 +137,7 @@ async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[st
         accounts = await ledger.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
     views = [account_view(account, budgets, now) for account in accounts]
     views.sort(key=lambda view: -view["used"])
-    of_subject: dict[str, dict[str, Any]] = {}
+    of_subject: dict[str, FieldDict] = {}
     for view in views:
         of_subject.setdefault(view["subject"], view)
     shared = [v for v in views if v["scope"] not in ("run", "tree", None) and v["limits"]]
@@ -211,7 +212,7 @@ async def show_time(visit: Visit) -> Page:
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
     total = reduce(usage.UsagePoint.plus, points, usage.UsagePoint(start=0))
     filled = [point for points_of in series.by_name.values() for point in points_of.values()]
-    shown: dict[str, Any] = {
+    shown: FieldDict = {
         "title": "Over time",
         "panels": panels(series, total),
         "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
@@ -270,18 +271,18 @@ def grouped(
     return found
 
 
-def panels(series: TimeSeries, total: usage.UsagePoint) -> list[dict[str, Any]]:
+def panels(series: TimeSeries, total: usage.UsagePoint) -> list[FieldDict]:
     """Every chart of the page: title, drawing, highest value, and what it comes to in all."""
     money = formatting.money
     count = formatting.count
     percent = formatting.percent
     seconds = formatting.seconds
 
-    def summed(title: str, value: Any, show: Any, note: str) -> dict[str, Any]:
+    def summed(title: str, value: Any, show: Any, note: str) -> FieldDict:
         drawing, top = bars(series, value)
         return {"title": title, "note": note, "drawing": drawing, "top": show(top)}
 
-    def share(title: str, value: Any, note: str) -> dict[str, Any]:
+    def share(title: str, value: Any, note: str) -> FieldDict:
         drawing, _ = line(series, value, top=1.0)
         return {"title": title, "note": note, "drawing": drawing, "top": "100%"}
 

@@ -27,7 +27,7 @@ from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.base import header
-from gateway.values import frozen
+from gateway.values import Fields, frozen
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,7 +38,7 @@ MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript", ".sv
 _FOLDER = Path(__file__).parent
 
 
-def _render(template: str, values: Mapping[str, Any]) -> bytes:
+def _render(template: str, values: Fields) -> bytes:
     return _environment().get_template(template).render(values).encode("utf-8", "replace")
 
 
@@ -93,7 +93,7 @@ class Visit:
     gate: Gate
     access: Access
     scope: Scope
-    values: Mapping[str, Any]
+    values: Fields
     form: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -125,7 +125,7 @@ class Page:
     """A response: a template and its values, a redirect, or bytes."""
 
     template: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Fields = field(default_factory=dict)
     status: int = 200
     location: str = ""
     body: bytes | None = None

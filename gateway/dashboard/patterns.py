@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import orjson
@@ -18,6 +18,7 @@ from gateway.learning.gate import MOST_CHARS
 from gateway.steering.guidance.codec import to_record
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.patterns import PatternFilter, StoredPattern
+from gateway.values import FieldDict, Fields
 
 TIERS = tuple(tier.value for tier in Tier)
 _FIELD = "field."
@@ -110,7 +111,7 @@ async def show_new(visit: Visit) -> Page:
 async def add_new(visit: Visit) -> Page:
     """Add a new pattern."""
     tier = visit.form.get("tier", "")
-    record: dict[str, Any] = {"tier": tier if tier in TIERS else "e3", "fields": {}}
+    record: FieldDict = {"tier": tier if tier in TIERS else "e3", "fields": {}}
     tenant = visit.form.get("tenant") or None
     try:
         record = read_form(visit.form, record["tier"])
@@ -122,7 +123,7 @@ async def add_new(visit: Visit) -> Page:
     return redirect(f"/dashboard/patterns/{quote(pattern_id)}?saved=1{owner}")
 
 
-def read_form(form: Mapping[str, str], tier: str) -> dict[str, Any]:
+def read_form(form: Mapping[str, str], tier: str) -> FieldDict:
     """The pattern in a form: one text per field, and the rest of the payload as JSON. Raises:
     BadRequest: the rest is not a JSON object, or the gate is not a number."""
     texts = {
@@ -136,7 +137,7 @@ def read_form(form: Mapping[str, str], tier: str) -> dict[str, Any]:
         raise BadRequest(f"More fields: not JSON: {error}", param="rest") from None
     if not isinstance(rest, dict):
         raise BadRequest("More fields: must be a JSON object", param="rest")
-    record: dict[str, Any] = {"tier": tier, "fields": {**rest, **texts}}
+    record: FieldDict = {"tier": tier, "fields": {**rest, **texts}}
     for name in ("failure_type", "model_family", "pattern_id"):
         if value := form.get(name, "").strip():
             record[name] = value
@@ -151,7 +152,7 @@ def read_form(form: Mapping[str, str], tier: str) -> dict[str, Any]:
 def _form(
     visit: Visit,
     stored: StoredPattern | None,
-    record: Mapping[str, Any],
+    record: Fields,
     error: GatewayError | None = None,
 ) -> Page:
     fields = dict.fromkeys(_SHAPES[record["tier"]], "") if stored is None else {}

@@ -54,6 +54,7 @@ from gateway.stores.totals import (
 )
 from gateway.stores.usage import Tree
 from gateway.text.sanitize import visible
+from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
 
 # Columns that sort, and further orders of the list; each with its label.
@@ -104,7 +105,7 @@ async def show_list(visit: Visit) -> Page:
         now_sorted = {"desc": "descending", "asc": "ascending"}[order] if sort == key else "none"
         link = visit.query(sort=key, order=turned, cursor=None)
         sorts[key] = {"label": label, "link": link, "now": now_sorted}
-    shown: dict[str, Any] = {
+    shown: FieldDict = {
         "rows": [row_of(run, now) for run in found.runs],
         "total": total,
         "spread": spread,
@@ -139,7 +140,7 @@ def chosen(visit: Visit) -> RunFilter:
     return run_filter(visit.values, visit.tenant)
 
 
-async def filter_values(visit: Visit) -> dict[str, Any]:
+async def filter_values(visit: Visit) -> FieldDict:
     """The options of each filter, and the chosen ones."""
     facets = await visit.runtime.runs.facets(tenant=visit.tenant, newest=_CHOICES_FROM)
     options = {name: choices for name, (_, choices) in FILTERS.items()}
@@ -157,7 +158,7 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
     }
 
 
-def row_of(run: RunRecord, now: float) -> dict[str, Any]:
+def row_of(run: RunRecord, now: float) -> FieldDict:
     """The row of a run, with its drawings, the monitors that fired, and the other models asked."""
     totals = run.totals
     severity = run_severity(run.totals)
@@ -269,7 +270,7 @@ async def _root(visit: Visit, run: RunRecord) -> str:
     return record.root_id if record is not None and record.root_id else run.conversation_id
 
 
-async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
+async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[FieldDict]:
     budgets = visit.runtime.accounting.budgets()
     ledger = visit.runtime.accounting.ledger
     own = [budget.name for budget in budgets if budget.scopes in (("run",), ("tree",))]
@@ -405,14 +406,14 @@ async def set_outcome(visit: Visit) -> Page:
     return redirect(f"/dashboard/runs{here}")
 
 
-async def _acts(visit: Visit, subjects: list[str]) -> list[dict[str, Any]]:
+async def _acts(visit: Visit, subjects: list[str]) -> list[FieldDict]:
     """The comments on a run, and what people did to it, newest first."""
     store = visit.runtime.opened.stores.changes
     found = await store.find(subjects=subjects, limit=_MOST_ACTS) if store else []
     return [act_view(each) for each in found]
 
 
-async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
+async def _transcript(visit: Visit, after: int) -> FieldDict:
     trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
     last = trace.steps[-1].step_index if trace.steps else after
     rows = await visit.runtime.learning.outcomes(visit.tenant, trace.run.id)
@@ -435,7 +436,7 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     }
 
 
-async def _cards(visit: Visit, trace: RunTrace) -> list[dict[str, Any]]:
+async def _cards(visit: Visit, trace: RunTrace) -> list[FieldDict]:
     if not trace.steps:
         return []
     # The streak of a step counts the steps in a row, up to it, at which the run was stuck.

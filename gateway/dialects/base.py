@@ -3,7 +3,7 @@
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
@@ -12,7 +12,7 @@ from gateway.core.target import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.identity.branch import asks_for_summary, split_ending
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.echo import EchoFilter
@@ -26,7 +26,7 @@ from gateway.wire.sse import SSEDecoder, encode_event
 
 Api = Literal["openai", "anthropic", "google", "vertex", "bedrock"]
 # A finished answer in the shape of a chat completion: `choices`, `model`, `usage`.
-ChatView = dict[str, Any]
+ChatView = FieldDict
 # Key in a choice: the items that a client sends back for it, when they differ from its message.
 ECHO = "gateway.echo"
 ANSWER_ID = "gateway.answer"
@@ -38,7 +38,7 @@ class StreamRead(Value):
 
     completion: ChatView | None = None  # None when there is no complete reply
     partial: ChatView | None = None  # what arrived of such a reply, where the dialect knows it
-    usage: dict[str, Any] | None = None
+    usage: FieldDict | None = None
     began: bool = False  # any part of a reply came; not always set for one that `ended`
     ended: bool = False  # the end mark came
     odd: bool = False  # a part of it was not understood, so that nobody knows whether it is cut
@@ -86,7 +86,7 @@ class Addressed(Value):
         named = self.named if model == self.model else quote(model, safe=":@")
         return f"{before}{named}{self.after}"
 
-    def members(self) -> dict[str, Any]:
+    def members(self) -> FieldDict:
         """The same as members of the body, for whoever reads the parsed request."""
         return {"model": self.model, "stream": self.stream}
 
@@ -108,13 +108,13 @@ class SteeredRequest(ChatRequest):
     addressed: Addressed | None  # None: the body names the model
     dialect: "Dialect"  # API that it is written in
     earlier: "EarlierHistory | None"  # what the upstream stores and the client does not send
-    named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
+    named: Fields  # the items that the request refers to by id, as far as they are known
     opaque: bool  # whether nothing of the body can be read: `body` has an empty model and no more
 
     def __init__(
         self,
         raw: bytes,
-        body: dict[str, Any],
+        body: FieldDict,
         dialect: "Dialect",
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
@@ -137,7 +137,7 @@ class SteeredRequest(ChatRequest):
         self.transcript = self.own_messages
         """The complete history as the core reads it, including what the upstream stores."""
 
-    def complete(self, named: Mapping[str, Any], earlier: "EarlierHistory | None") -> None:
+    def complete(self, named: Fields, earlier: "EarlierHistory | None") -> None:
         """Add to the transcript what the upstream stores of it."""
         self.named = named
         self.earlier = earlier
@@ -150,7 +150,7 @@ class SteeredRequest(ChatRequest):
         return [] if self.addressed is not None else super().with_model(model)
 
     @property
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> FieldDict:
         """The body with all its messages in one list, and what the path says. Raises: BadRequest,
         where it was not read."""
         whole = super().whole
@@ -198,7 +198,7 @@ class Dialect(ABC):
         return answer
 
     @abstractmethod
-    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+    def read_answer(self, body: FieldDict) -> ChatView | None:
         """A complete answer; None when the body is no reply."""
 
     def addressed(self, path: str) -> Addressed | None:
@@ -206,7 +206,7 @@ class Dialect(ABC):
         does."""
         return None
 
-    def members(self, addressed: Addressed, body: Mapping[str, Any]) -> dict[str, Any]:
+    def members(self, addressed: Addressed, body: Fields) -> FieldDict:
         """Members of the parsed body that the client's own does not have."""
         return addressed.members()
 
@@ -230,7 +230,7 @@ class Dialect(ABC):
             raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
         return SteeredRequest(raw, body, self, known, addressed=addressed)
 
-    def wrong_list(self, body: Mapping[str, Any]) -> str:
+    def wrong_list(self, body: Fields) -> str:
         """The fault of the list of messages or items, in words; empty if there is none."""
         if isinstance(body.get(self.list_key), (list, KnownMessages)):
             return ""
@@ -262,9 +262,9 @@ class Dialect(ABC):
         """Target for this dialect, where `given` is what the model accepts in general."""
         return given
 
-    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
+    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Fields:
         """The parsed body with the edits made."""
-        body: dict[str, Any] = json.loads(request.render(self.splices(request, edits)))
+        body: FieldDict = json.loads(request.render(self.splices(request, edits)))
         return body if request.addressed is None else body | request.addressed.members()
 
     # whether answers repeat the instructions of their request; `echo` gives the client's own
@@ -307,7 +307,7 @@ class Dialect(ABC):
         few = bool(said) and (not isinstance(tools, list) or len(tools) < 2)
         return asks_for_summary(system_text(request.body, messages) if few else "", said)
 
-    def pending_id(self, body: Mapping[str, Any]) -> str | None:
+    def pending_id(self, body: Fields) -> str | None:
         """The id of an answer that is still being made, when the body is one."""
         return None
 
@@ -333,7 +333,7 @@ class Dialect(ABC):
         return b"\n\n" + self.error_event(error)
 
 
-def _check(body: Mapping[str, Any]) -> None:
+def _check(body: Fields) -> None:
     model = body.get("model")
     if not isinstance(model, str) or not model:
         what = "is required" if model is None else "must be a non-empty string"
@@ -342,13 +342,13 @@ def _check(body: Mapping[str, Any]) -> None:
         raise BadRequest("'stream' must be true or false", param="stream")
 
 
-Known = tuple[list[dict[str, Any]], Refusal | None, bool]
+Known = tuple[list[FieldDict], Refusal | None, bool]
 
 
 def known_events(stream: bytes, loads: Loads, *beginnings: str) -> Known:
     """(the events of a complete stream whose types begin like this, the error that another one
     reports, whether others are not understood)."""
-    known: list[dict[str, Any]] = []
+    known: list[FieldDict] = []
     failure: Refusal | None = None
     odd = False
     for data in events_of(stream, loads):
@@ -364,7 +364,7 @@ def known_events(stream: bytes, loads: Loads, *beginnings: str) -> Known:
 _DATA = b"\ndata: "
 
 
-def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
+def events_of(stream: bytes, loads: Loads) -> Iterator[FieldDict]:
     """The JSON objects of a complete stream, in order; anything else as an empty one, and nothing
     for a last event that is cut."""
     parsed = _plain(stream, loads)
@@ -406,7 +406,7 @@ def _payload(data: bytes, loads: Loads) -> Any:
     return None
 
 
-_GONE: dict[str, Any] = {"role": "developer"}
+_GONE: FieldDict = {"role": "developer"}
 """Replaces a message that is not available: a developer message without text or digest."""
 
 
@@ -438,7 +438,7 @@ class ResolvedReferences(MessagesView):
 
     __slots__ = ("_items", "_known")
 
-    def __init__(self, items: Sequence[Any], known: Mapping[str, Any]) -> None:
+    def __init__(self, items: Sequence[Any], known: Fields) -> None:
         self._items = items
         self._known = known
 

@@ -1,7 +1,6 @@
 """Chat completions: the dialect whose messages are those of the core."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gateway.core.edits import (
     AppendToResult,
@@ -12,6 +11,7 @@ from gateway.core.edits import (
     apply,
 )
 from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
+from gateway.values import FieldDict, Fields
 from gateway.wire.completion import assemble
 from gateway.wire.parsing import Loads
 from gateway.wire.request import Splice, append_to_message, insert_message
@@ -41,7 +41,7 @@ class ChatDialect(Dialect):
                     splices += append_to_message(request, edit.index, edit.texts)
         return splices
 
-    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
+    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Fields:
         return {**request.body, self.list_key: apply(request.messages, edits)}
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
@@ -59,7 +59,7 @@ class ChatDialect(Dialect):
             failure=failure,
         )
 
-    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+    def read_answer(self, body: FieldDict) -> ChatView | None:
         return body
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from gateway.core.edits import AppendToResult, Edit, SystemAppend
@@ -20,6 +20,7 @@ from gateway.dialects.base import (
 )
 from gateway.errors import GatewayError
 from gateway.steering.transcript.content import json_text, read_result
+from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 from gateway.wire.parsing import Loads, Span, array_spans, object_spans, scannable
@@ -28,11 +29,9 @@ from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
 
-Json = Mapping[str, Any]
-
 _ROLES = {"model": "assistant", "function": "user", "tool": "user"}
 # Source: Gemini API reference, `Candidate.finishReason`; others are kept.
-_FINISH: Final[Json] = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
+_FINISH: Final[Fields] = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
     ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
     "content_filter",
 )
@@ -58,7 +57,7 @@ _ASIDE = frozenset(
 )
 
 
-def _field(holder: Json, name: str) -> Any:
+def _field(holder: Fields, name: str) -> Any:
     """A member by its name in camel case, or as the API also takes it, in snake case."""
     if name in holder:
         return holder[name]
@@ -101,7 +100,7 @@ class GeminiDialect(Dialect):
             elsewhere="/v1beta/models/",
         )
 
-    def members(self, addressed: Addressed, body: Json) -> dict[str, Any]:
+    def members(self, addressed: Addressed, body: Fields) -> FieldDict:
         """See Dialect. The core asks in the words of the other dialects about the system prompt,
         the tools, the most tokens, the number and the form of answers."""
         instruction = _field(body, "systemInstruction")
@@ -122,7 +121,7 @@ class GeminiDialect(Dialect):
             words["response_format"] = {"type": "json_object"}
         return addressed.members() | {key: value for key, value in words.items() if value}
 
-    def wrong_list(self, body: Json) -> str:
+    def wrong_list(self, body: Fields) -> str:
         return "" if isinstance(body.get(self.list_key), dict) else super().wrong_list(body)
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
@@ -150,7 +149,7 @@ class GeminiDialect(Dialect):
                     splices += _append(request, spans[edit.index - 1], edit.texts)
         return splices
 
-    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Json:
+    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Fields:
         members = {} if request.addressed is None else request.addressed.members()
         return {**super().edited(request, edits), **members}
 
@@ -192,7 +191,7 @@ class GeminiDialect(Dialect):
             failure=answer.failure,
         )
 
-    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+    def read_answer(self, body: FieldDict) -> ChatView | None:
         answer = _Joined([body])
         return chat_view(answer.body) if answer.finished else None
 
@@ -207,7 +206,7 @@ class GeminiDialect(Dialect):
         return encode_event(_error(error))
 
 
-def _schema(config: Json) -> Any:
+def _schema(config: Fields) -> Any:
     return _field(config, "responseJsonSchema") or _field(config, "responseSchema")
 
 
@@ -254,7 +253,7 @@ def _blocks(parts: Any) -> list[Any]:
     return [_block(part) if isinstance(part, dict) else part for part in listed]
 
 
-def _block(part: dict[str, Any]) -> dict[str, Any]:
+def _block(part: FieldDict) -> FieldDict:
     """One part. Its signature belongs to the provider and is left out."""
     if isinstance(text := part.get("text"), str):
         kind = "thinking" if part.get("thought") is True else "text"
@@ -275,14 +274,14 @@ def _block(part: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "type": "part" if kept else "thinking"}
 
 
-def _result(result: Json) -> dict[str, Any]:
+def _result(result: Fields) -> FieldDict:
     """A result; an object with one text is that text."""
     given = result.get("response")
     response = as_mapping(given)
     shown = next(iter(response.values())) if len(response) == 1 else given
     text = shown if isinstance(shown, str) else json_text(given)
     text = text.removeprefix("<untrusted_context>").lstrip()  # of Gemini CLI
-    block: dict[str, Any] = {"type": "tool_result", "name": result.get("name"), "content": text}
+    block: FieldDict = {"type": "tool_result", "name": result.get("name"), "content": text}
     if pictures := _blocks(result.get("parts")):
         block["content"] = [{"type": "text", "text": text}, *pictures]
     if response.get("error"):
@@ -290,13 +289,13 @@ def _result(result: Json) -> dict[str, Any]:
     return {**block, "tool_use_id": result["id"]} if result.get("id") else block
 
 
-def chat_messages(contents: Sequence[Any], system: Any = None) -> list[dict[str, Any]]:
+def chat_messages(contents: Sequence[Any], system: Any = None) -> list[FieldDict]:
     """Contents as messages of chat completions. Calls get ids that are used once, and their results
     come right behind them."""
     texts = [
         as_text(as_mapping(b).get("text"), "") for b in _blocks(as_mapping(system).get("parts"))
     ]
-    made: list[dict[str, Any]] = []
+    made: list[FieldDict] = []
     if any(texts):
         made.append({"role": "system", "content": "\n\n".join(texts)})
     waiting: list[tuple[Any, str]] = []
@@ -308,7 +307,7 @@ def chat_messages(contents: Sequence[Any], system: Any = None) -> list[dict[str,
             waiting = [(call.get("id"), f"call_{len(made)}_{i}") for i, call in enumerate(calls)]
             listed = [_chat_call(*pair) for pair in zip(waiting, calls, strict=True)]
             text = "".join([part.get("text", "") for part in said])
-            reply: dict[str, Any] = {"role": "assistant", "content": text or None}
+            reply: FieldDict = {"role": "assistant", "content": text or None}
             made.append({**reply, "tool_calls": listed} if listed else reply)
             continue
         for block in blocks:
@@ -323,12 +322,12 @@ def chat_messages(contents: Sequence[Any], system: Any = None) -> list[dict[str,
     return made
 
 
-def _chat_call(waiting: tuple[Any, str], call: Json) -> dict[str, Any]:
+def _chat_call(waiting: tuple[Any, str], call: Fields) -> FieldDict:
     function = {"name": call["name"], "arguments": json.dumps(call["input"])}
     return {"id": waiting[1], "type": "function", "function": function}
 
 
-def _chat_part(block: Json) -> list[dict[str, Any]]:
+def _chat_part(block: Fields) -> list[FieldDict]:
     if block.get("type") == "text":
         return [{"type": "text", "text": block["text"]}]
     source = as_mapping(block.get("source"))
@@ -375,10 +374,10 @@ class _Joined:
     """The chunks of one answer put together; malformed ones are left out."""
 
     def __init__(self, chunks: Iterable[Any]) -> None:
-        self.body: dict[str, Any] = {}
+        self.body: FieldDict = {}
         self.failure: Refusal | None = None
         self.odd = False
-        candidates: dict[int, dict[str, Any]] = {}
+        candidates: dict[int, FieldDict] = {}
         for chunk in map(as_mapping, chunks):
             self.failure = refusal_of(chunk) or self.failure
             self.odd = self.odd or not chunk or not _MEMBERS.issuperset(chunk)
@@ -398,13 +397,13 @@ class _Joined:
         self.whole = self.finished and all(reasons)
 
 
-def chat_view(body: Json) -> ChatView:
+def chat_view(body: Fields) -> ChatView:
     """A joined answer in the shape of a chat completion. Calls are separate from the content."""
     choices = [_choice(index, candidate) for index, candidate in enumerate(body["candidates"])]
     return {"model": body.get("modelVersion"), "choices": choices, "usage": usage_of(body)}
 
 
-def _choice(index: int, candidate: Json) -> dict[str, Any]:
+def _choice(index: int, candidate: Fields) -> FieldDict:
     content = []
     calls = []
     for block in _blocks(candidate["parts"]):
@@ -413,7 +412,7 @@ def _choice(index: int, candidate: Json) -> dict[str, Any]:
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
             content.append(block)
-    reply: dict[str, Any] = {"role": "assistant", "content": content}
+    reply: FieldDict = {"role": "assistant", "content": content}
     given = candidate.get("finishReason")
     finish = _FINISH.get(str(given), given)
     if calls:
@@ -422,7 +421,7 @@ def _choice(index: int, candidate: Json) -> dict[str, Any]:
     return {"index": index, "message": reply, "finish_reason": finish}
 
 
-def usage_of(body: Json) -> dict[str, Any] | None:
+def usage_of(body: Fields) -> FieldDict | None:
     """The usage of an answer, thoughts among the output; None for the zeros that LiteLLM writes.
     Source: Gemini API reference, `UsageMetadata`."""
     given = as_mapping(body.get("usageMetadata"))
@@ -441,7 +440,7 @@ def usage_of(body: Json) -> dict[str, Any] | None:
     }
 
 
-def _error(error: GatewayError) -> dict[str, Any]:
+def _error(error: GatewayError) -> FieldDict:
     usual = "UNAVAILABLE" if error.status >= 500 else "FAILED_PRECONDITION"
     status = name_of("google", error.status, usual)
     return {"error": {"code": error.status, "message": error.message, "status": status}}

@@ -19,6 +19,7 @@ from gateway.dialects.base import (
 )
 from gateway.errors import GatewayError, RunRefused
 from gateway.steering.transcript.content import json_text
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
@@ -42,12 +43,12 @@ class BlockAssembler:
     __slots__ = ("_blocks", "_head", "_parts", "usage")
 
     def __init__(self) -> None:
-        self._head: dict[str, Any] = {}
-        self._blocks: dict[int, dict[str, Any]] = {}
+        self._head: FieldDict = {}
+        self._blocks: dict[int, FieldDict] = {}
         self._parts: dict[tuple[int, str], list[str]] = {}
-        self.usage: dict[str, Any] | None = None
+        self.usage: FieldDict | None = None
 
-    def add(self, event: Mapping[str, Any]) -> None:
+    def add(self, event: Fields) -> None:
         """One parsed event."""
         index = event.get("index")
         delta = event.get("delta")
@@ -67,7 +68,7 @@ class BlockAssembler:
                 self._head.update(as_mapping(delta))
                 self._count(event.get("usage"))
 
-    def message(self) -> dict[str, Any] | None:
+    def message(self) -> FieldDict | None:
         """The complete message; None when none began."""
         if not self._head:
             return None
@@ -194,7 +195,7 @@ class MessagesDialect(Dialect):
             failure=failure,
         )
 
-    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+    def read_answer(self, body: FieldDict) -> ChatView | None:
         return chat_view(body) if isinstance(body.get("content"), list) else None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
@@ -207,7 +208,7 @@ class MessagesDialect(Dialect):
         return encode_event(_error(error), event="error")
 
 
-def chat_view(message: Mapping[str, Any]) -> ChatView:
+def chat_view(message: Fields) -> ChatView:
     """A complete message in the shape of a chat completion. Text and the blocks of tools that ran
     at the provider stay in the content; calls are separate."""
     content = []
@@ -218,7 +219,7 @@ def chat_view(message: Mapping[str, Any]) -> ChatView:
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
             content.append(block)
-    reply: dict[str, Any] = {"role": "assistant", "content": content}
+    reply: FieldDict = {"role": "assistant", "content": content}
     if calls:
         reply["tool_calls"] = calls
     reason = message.get("stop_reason")
@@ -250,7 +251,7 @@ def _append(
     return splices
 
 
-def _error(error: GatewayError) -> dict[str, Any]:
+def _error(error: GatewayError) -> FieldDict:
     usual = "api_error" if error.status >= 500 else "invalid_request_error"
     kind = name_of("anthropic", error.status, usual)
     detail = {"type": kind, "message": error.message}

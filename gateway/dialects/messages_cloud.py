@@ -16,6 +16,7 @@ from zlib import crc32
 from gateway.dialects.base import Addressed, SteeredRequest, StreamRead
 from gateway.dialects.messages import MessagesDialect
 from gateway.errors import GatewayError
+from gateway.values import Fields
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.parsing import Loads
 from gateway.wire.refusal import name_of
@@ -75,7 +76,7 @@ class BedrockDialect(MessagesDialect):
     def addressed(self, path: str) -> Addressed | None:
         return _addressed(_INVOKE, path)
 
-    def wrong_list(self, body: Mapping[str, Any]) -> str:
+    def wrong_list(self, body: Fields) -> str:
         return super().wrong_list(body) if _VERSION in body else ""
 
     def is_side_request(self, request: SteeredRequest) -> bool:

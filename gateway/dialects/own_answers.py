@@ -3,18 +3,19 @@
 Clients take them for a model's: they end the run, call no tool, and used no token."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping
 from gateway.wire.sse import encode_event
 
-Body = Mapping[str, Any]
+Body = Fields
 
 _MOST_CHOICES = 128  # Source: OpenAI API reference, `n`
 
-_ECHOED: Mapping[str, Any] = json.loads(
+_ECHOED: Fields = json.loads(
     resources.files("gateway.dialects").joinpath("echoed_fields.json").read_bytes()
 )
 """Fields of a Responses request that its answer repeats, with what it shows for a missing one."""
@@ -66,7 +67,7 @@ def messages(body: Body, text: str, number: str) -> bytes:
         return whole(message)
     block = {"type": "text", "text": ""}
     place = {"index": 0}
-    events: list[Mapping[str, Any]] = [
+    events: list[Fields] = [
         {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
         {"type": "content_block_start", **place, "content_block": block},
         {"type": "content_block_delta", **place, "delta": {"type": "text_delta", "text": text}},
@@ -127,7 +128,7 @@ def responses(body: Body, text: str, number: str, at: int) -> bytes:
     place = {"item_id": item["id"], **output, "content_index": 0}
     kind = "response.output_text"
     opened = {**item, "status": "in_progress", "content": []}
-    events: list[dict[str, Any]] = [
+    events: list[FieldDict] = [
         {"type": "response.created", "response": begun},
         {"type": "response.in_progress", "response": begun},
         {"type": "response.output_item.added", **output, "item": opened},
@@ -141,11 +142,11 @@ def responses(body: Body, text: str, number: str, at: int) -> bytes:
     return _named({**event, "sequence_number": place} for place, event in enumerate(events))
 
 
-def _named(events: Iterable[Mapping[str, Any]]) -> bytes:
+def _named(events: Iterable[Fields]) -> bytes:
     return b"".join(encode_event(event, event=str(event["type"])) for event in events)
 
 
-def answer_formats(body: Body) -> list[Mapping[str, Any]]:
+def answer_formats(body: Body) -> list[Fields]:
     """The formats that a request demands of its answer, in the words of each dialect."""
     formats = (
         body.get("response_format"),

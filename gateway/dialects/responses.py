@@ -1,7 +1,7 @@
 """OpenAI's Responses: a history of typed items, which the upstream may store for the client."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from gateway.dialects.base import (
 )
 from gateway.errors import GatewayError
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call
+from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.echo import EchoFilter
@@ -70,7 +71,7 @@ class ResponsesDialect(Dialect):
         stored_history=("previous_response_id", "conversation"),
     )
 
-    def wrong_list(self, body: Mapping[str, Any]) -> str:
+    def wrong_list(self, body: Fields) -> str:
         fits = isinstance(body.get("input"), (str, list, KnownMessages, type(None)))
         return "" if fits else "must be a string or an array"
 
@@ -156,10 +157,10 @@ class ResponsesDialect(Dialect):
             return _read_all(stream, loads)
         return _read(settled, ended=True)
 
-    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+    def read_answer(self, body: FieldDict) -> ChatView | None:
         return chat_view(body)
 
-    def pending_id(self, body: Mapping[str, Any]) -> str | None:
+    def pending_id(self, body: Fields) -> str | None:
         name = body.get("id")
         unfinished = body.get("status") in _UNDER_WAY and isinstance(name, str)
         return str(name) if unfinished else None
@@ -172,7 +173,7 @@ class ResponsesDialect(Dialect):
         return encode_event({"type": "error", **detail, "sequence_number": 0}, event="error")
 
 
-def _settled_last(stream: bytes, loads: Loads) -> dict[str, Any] | None:
+def _settled_last(stream: bytes, loads: Loads) -> FieldDict | None:
     """The response in a stream's last event, which contains everything in the events before. None
     when the last event is of another type or leaves the output out."""
     begins = stream.rfind(b"\n\n", 0, len(stream) - 2) + 2
@@ -185,8 +186,8 @@ def _settled_last(stream: bytes, loads: Loads) -> dict[str, Any] | None:
 
 def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     items: list[Any] = []
-    begun: dict[str, Any] = {}
-    settled: dict[str, Any] = {}
+    begun: FieldDict = {}
+    settled: FieldDict = {}
     ended = False
     known, failure, odd = known_events(stream, loads, "response.")
     for data in known:
@@ -211,7 +212,7 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     return replace(read, partial={"choices": [{"message": {"content": said}}]} if broken else None)
 
 
-def _read(response: dict[str, Any], *, ended: bool, failure: Refusal | None = None) -> StreamRead:
+def _read(response: FieldDict, *, ended: bool, failure: Refusal | None = None) -> StreamRead:
     usage = response.get("usage")
     failure = failure or refusal_of(response)
     return StreamRead(
@@ -222,7 +223,7 @@ def _read(response: dict[str, Any], *, ended: bool, failure: Refusal | None = No
     )
 
 
-def chat_view(response: Mapping[str, Any]) -> ChatView | None:
+def chat_view(response: Fields) -> ChatView | None:
     """A response in the shape of a chat completion; None for one that failed or is not finished."""
     status = response.get("status")
     output = response.get("output")
@@ -239,7 +240,7 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
         for call in found
         if call is not None
     ]
-    reply: dict[str, Any] = {"role": "assistant", "content": "".join(map(_text, items))}
+    reply: FieldDict = {"role": "assistant", "content": "".join(map(_text, items))}
     if calls:
         reply["tool_calls"] = calls
     if status == "incomplete":
@@ -259,7 +260,7 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     }
 
 
-def _text(item: Mapping[str, Any]) -> str:
+def _text(item: Fields) -> str:
     if item.get("type") != "message":
         return ""
     parts = [part for part in item.get("content") or () if isinstance(part, dict)]

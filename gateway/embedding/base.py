@@ -7,10 +7,12 @@ import math
 import re
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 from cachetools import LRUCache
+
+from gateway.values import Fields
 
 Vector = array  # of "f"
 """One embedding: float32, unit length (all zeros for a text without a known word)."""
@@ -19,7 +21,7 @@ Vector = array  # of "f"
 class Spent(Protocol):
     """A call that is counted on budgets."""
 
-    def settle(self, usage: Mapping[str, Any] | None) -> None:
+    def settle(self, usage: Fields | None) -> None:
         """Note what it used; None when that is not known, empty when it failed."""
 
 

@@ -17,6 +17,7 @@ from gateway.tasks import loading
 from gateway.upstream.litellm_lane.sdk import litellm_imported
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
+from gateway.values import Fields
 
 Call = Callable[..., Awaitable[Any]]  # `litellm.aembedding`, or a replacement for it
 
@@ -57,7 +58,7 @@ class LiteLLMEmbedder:
             spent = await self._meter.admit(model, asked, answers=False)
             if spent is None:
                 raise EmbeddingError(f"{self.embedder_id}: a budget is used up")
-            usage: Mapping[str, Any] | None = {}
+            usage: Fields | None = {}
             try:
                 vectors, usage = await _embed(self._call, self._settings, texts)
             finally:
@@ -97,7 +98,7 @@ def _aembedding() -> Call:
 
 async def _embed(
     call: Call, settings: EmbeddingSettings, texts: Sequence[str]
-) -> tuple[list[Vector[float]], Mapping[str, Any] | None]:
+) -> tuple[list[Vector[float]], Fields | None]:
     """The vectors, and the usage that the provider reports."""
     optional = {name: getattr(settings, name) for name in ("dimensions", "api_base", "api_key")}
     given = {key: value for key, value in optional.items() if value is not None}

@@ -20,6 +20,7 @@ from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
 from gateway.observability.logging import get_logger
 from gateway.upstream.base import RawHeaders, header
+from gateway.values import FieldDict
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -260,10 +261,10 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
     return Exchange(request, response=ResponseInfo(error_body=error_body)), usable
 
 
-def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str, Any]:
+def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> FieldDict:
     request = exchange.request
     upstream = exchange.upstream
-    line: dict[str, Any] = {"request_id": request.id, "method": request.method}
+    line: FieldDict = {"request_id": request.id, "method": request.method}
     line |= {"path": request.path, "status": exchange.response.status}
     line |= {"duration_ms": round(duration_s * 1000, 2), "overhead_ms": round(overhead_s * 1000, 3)}
     if request.model:

@@ -1,7 +1,6 @@
 """`/healthz`, `/readyz`, `/metrics`, and the answers to unknown paths and methods."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from gateway import __version__
 from gateway.endpoints.body import Receive, Scope, Send, refuse_websocket, send_bytes, send_json
@@ -13,6 +12,7 @@ from gateway.runtime import Runtime
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.text.sanitize import without_folders
 from gateway.upstream.base import header
+from gateway.values import FieldDict
 
 
 class HealthEndpoints:
@@ -36,7 +36,7 @@ class HealthEndpoints:
         200: requests are answered. Anybody may ask, so folders are left out; the log has them."""
         scope[EXCHANGE].route = "readyz"
         problems = [without_folders(problem) for problem in self._runtime.problems()]
-        body: dict[str, Any] = {"status": "unready" if problems else "ready", "problems": problems}
+        body: FieldDict = {"status": "unready" if problems else "ready", "problems": problems}
         if not problems and (health := self._runtime.store_health()):
             body |= _degraded(health) if health.incident else {}
             body |= (
@@ -54,7 +54,7 @@ class HealthEndpoints:
         await send_bytes(send, 200, text, CONTENT_TYPE.encode())
 
 
-def _degraded(health: StoreHealth) -> dict[str, Any]:
+def _degraded(health: StoreHealth) -> FieldDict:
     incident = health.incident
     assert incident is not None
     return {

@@ -25,6 +25,7 @@ from gateway.stores.records import KeyTerms
 from gateway.tasks import off_loop
 from gateway.upstream.base import header
 from gateway.upstream.dispatch import UpstreamCall
+from gateway.values import Fields
 from gateway.wire.messages import REFERENCE
 from gateway.wire.parsing import parse_object, refuse_repeated
 from gateway.wire.request import ChatRequest
@@ -80,9 +81,7 @@ def may_use_model(services: Services, principal: Principal, name: str) -> bool:
     return all(any(fnmatchcase(name, p) for p in rights.models) for rights in limits)
 
 
-def require_models(
-    services: Services, principal: Principal, body: Mapping[str, Any] | None
-) -> None:
+def require_models(services: Services, principal: Principal, body: Fields | None) -> None:
     """Refuse a body that asks for a model which this key may not use; None: cannot be read. Raises:
     Forbidden: a model that is not in `auth.rights`, or none where models are limited."""
     if not _rights(services, principal):
@@ -201,7 +200,7 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
     return found
 
 
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
+def _mappings(value: Any) -> list[Fields]:
     return [v for v in value if isinstance(v, Mapping)] if isinstance(value, list) else []
 
 

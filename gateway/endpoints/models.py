@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Any
 
 import orjson
 
@@ -17,6 +16,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
+from gateway.values import FieldDict
 
 _MAX_LIST_BYTES = 2**23  # 8 MiB; the longest public list (a few hundred models) is below 1 MiB
 _LIST_WAIT_S = 5.0  # an upstream that hangs counts as down here
@@ -98,7 +98,7 @@ async def _upstream_list(services: Services, call: UpstreamCall) -> bytes:
     return bytes(body) if response.status < 300 else b""
 
 
-def _entries(body: bytes) -> list[dict[str, Any]]:
+def _entries(body: bytes) -> list[FieldDict]:
     try:
         data = orjson.loads(body).get("data")
     except (ValueError, AttributeError):
@@ -110,5 +110,5 @@ def _configured(services: Services) -> list[str]:
     return [name for name in services.table.names if "*" not in name]
 
 
-def _own(name: str) -> dict[str, Any]:
+def _own(name: str) -> FieldDict:
     return {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -45,6 +45,7 @@ from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
+from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
 from gateway.wire.request import ChatRequest
@@ -169,9 +170,9 @@ class _CountedAnswer:
         await self._response.aclose()
 
 
-def _usage_in(content: bytes) -> dict[str, Any]:
+def _usage_in(content: bytes) -> FieldDict:
     """The usage in an answer, JSON or the events of a stream: the latest of each count."""
-    found: dict[str, Any] = {}
+    found: FieldDict = {}
     for match in _USAGE.finditer(content):
         text = content[match.end() : match.end() + _USAGE_BYTES].decode("utf-8", "replace")
         try:

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -30,6 +30,7 @@ from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.dispatch import begun
 from gateway.upstream.http1 import Http1Answer
+from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import parse_object
 from gateway.wire.refusal import refusal_of
@@ -49,9 +50,7 @@ def _start_of(content: bytes) -> bytes:
     return content.removeprefix(_BOM).lstrip(_SPACE)
 
 
-def _read_body(
-    dialect: Dialect, watch: ResponseWatch, usage: dict[str, Any] | None
-) -> UpstreamReply:
+def _read_body(dialect: Dialect, watch: ResponseWatch, usage: FieldDict | None) -> UpstreamReply:
     """A successful answer that is not a stream; `usage` as far as the lane knows it."""
     content = _start_of(watch.content)
     if not content:
@@ -76,7 +75,7 @@ def _read_body(
         return _unread(watch, usage)
 
 
-def _of_stream(read: StreamRead, usage: dict[str, Any] | None) -> UpstreamReply:
+def _of_stream(read: StreamRead, usage: FieldDict | None) -> UpstreamReply:
     """The reply of a stream that is complete."""
     usage = usage or read.usage
     return UpstreamReply(completion=read.completion, usage=usage, failure=read.failure)
@@ -90,7 +89,7 @@ def _read_events(dialect: Dialect, content: bytes) -> StreamRead:
         return StreamRead()
 
 
-def _unread(watch: ResponseWatch, usage: dict[str, Any] | None) -> UpstreamReply:
+def _unread(watch: ResponseWatch, usage: FieldDict | None) -> UpstreamReply:
     """The reply of an answer that cannot be read."""
     if watch.oversized:
         return UpstreamReply(usage=usage, unread="size")

@@ -51,6 +51,7 @@ from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.websocket import BUFFER_BYTES, Handshake, MessageSide, Streams
+from gateway.values import FieldDict
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.refusal import refusal_of, status_of
 from gateway.wire.request import ChatRequest
@@ -119,7 +120,7 @@ def _is_off(services: Services, headers: RawHeaders, *, assigned: bool) -> bool:
 class _Answer:
     """`LaneResponse` over the events of an answer; a refusal is an error of HTTP."""
 
-    usage: dict[str, Any] | None = None  # None: it is in the events
+    usage: FieldDict | None = None  # None: it is in the events
 
     def __init__(self, status: int, first: str, events: AsyncGenerator[bytes, None]) -> None:
         self.status = status
@@ -301,7 +302,7 @@ class _Connection:
     async def _answer(self, raw: bytes, request: ChatRequest) -> None:
         """Have the application answer a message."""
         decoder = SSEDecoder()
-        start = dict[str, Any]()
+        start = FieldDict()
         refusal = b""
 
         async def receive() -> Message:

@@ -7,19 +7,19 @@ who approves this very text may give it all the same."""
 import itertools
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any
 
 from gateway.text.secrets import MARK, find_secrets
+from gateway.values import Fields
 
 MOST_WORDS = 25  # of one instruction. Source: `learning.md`, "What a lesson may say"
 MOST_CHARS = 600  # of a text that an operator wrote
 
 
 @cache
-def language() -> Mapping[str, Any]:
+def language() -> Fields:
     """The tables of `language.toml`, read once."""
     source = resources.files("gateway.learning").joinpath("language.toml")
     return tomllib.loads(source.read_text("utf-8"))

@@ -4,11 +4,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gateway.steering.evidence.failure_keys import CallReading, read_action
 from gateway.steering.transcript.steps import Action, Step
-from gateway.values import frozen
+from gateway.values import Fields, frozen
 
 WINDOW_CALLS = 6  # calls after a failure among which its fix is looked for. Source: `learning.md`
 
@@ -56,7 +55,7 @@ def command_of(arguments: str) -> str | None:
     return None
 
 
-def parse(arguments: str) -> Mapping[str, Any] | None:
+def parse(arguments: str) -> Fields | None:
     """The arguments as a JSON object, None for anything else."""
     try:
         values = json.loads(arguments)

@@ -5,11 +5,12 @@ import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+
+from gateway.values import Fields
 
 # One event: `type`, `tenant`, and numbers and names; never texts of a conversation.
-Event = Mapping[str, Any]
+Event = Fields
 QUEUE_LIMIT = 1000
 """Events queued per subscriber. Source: the reference's queue, which also drops the oldest."""
 LINGER_S = 60.0

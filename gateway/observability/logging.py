@@ -12,6 +12,7 @@ import orjson
 import structlog
 
 from gateway.config import LoggingSettings
+from gateway.values import FieldDict
 
 # Whatever looks like a credential, anywhere in a line: OpenAI and Anthropic keys, bearer tokens.
 # Both cases are spelled out and the first letter comes first: a search that ignores case, or
@@ -66,7 +67,7 @@ class LossyStream:
             pass
 
 
-_labels: dict[str, Any] = {}
+_labels: FieldDict = {}
 
 
 def label_lines(**labels: Any) -> None:
@@ -74,7 +75,7 @@ def label_lines(**labels: Any) -> None:
     _labels.update(labels)
 
 
-def _complete(_logger: Any, method: str, line: MutableMapping[str, Any]) -> dict[str, Any]:
+def _complete(_logger: Any, method: str, line: MutableMapping[str, Any]) -> FieldDict:
     """The line with the process's fields, its level and its time. structlog's own processors for
     these look at every context variable and make ten calls more."""
     level = _LEVELS.get(method, method)

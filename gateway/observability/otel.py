@@ -21,6 +21,7 @@ from gateway.exchange import Exchange
 from gateway.steering.identity import Identity
 from gateway.steering.identity.sources import clean_id
 from gateway.text.secrets import find_secrets, mask_secrets
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import content_text
 
@@ -118,7 +119,7 @@ class Telemetry:
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(end_time=end)
 
-    def outcome(self, conversation: str, run: str, outcome: Mapping[str, Any]) -> None:
+    def outcome(self, conversation: str, run: str, outcome: Fields) -> None:
         """Record an outcome that was reported for a run: below its newest call, if that is known
         to this process, else as a trace."""
         from opentelemetry.trace import NonRecordingSpan, set_span_in_context
@@ -130,7 +131,7 @@ class Telemetry:
             span.add_event(_EVALUATION, outcome)
 
 
-def evaluation(name: str, value: float, label: str, explanation: str = "") -> dict[str, Any]:
+def evaluation(name: str, value: float, label: str, explanation: str = "") -> FieldDict:
     """The attributes of one event `gen_ai.evaluation.result`."""
     named = {"name": name, "score.value": float(value), "score.label": label}
     named |= {"explanation": mask_secrets(explanation)} if explanation else {}
@@ -139,7 +140,7 @@ def evaluation(name: str, value: float, label: str, explanation: str = "") -> di
 
 def evaluations(
     position: RunPosition, outcome: str | None, settings: OtelSettings
-) -> list[dict[str, Any]]:
+) -> list[FieldDict]:
     """A step's difficulty with the run's state, the monitors that fired, whose reasons may quote
     the run's texts, and what a header says of its outcome."""
     found = [evaluation("outcome", outcome == "success", outcome)] if outcome else []
@@ -155,7 +156,7 @@ def evaluations(
     return [evaluation("difficulty", latest.difficulty, state, reason), *found]
 
 
-def caller(body: Mapping[str, Any], identity: Identity, key: str) -> dict[str, str]:
+def caller(body: Fields, identity: Identity, key: str) -> dict[str, str]:
     """`session.id` and `user.id` of a call, as far as the client names them: by an id of its own,
     and by a person or the name of its gateway key. Nothing that looks like a secret."""
     session = None if identity.weak else identity.value
@@ -180,7 +181,7 @@ def _person(value: object) -> object:
     return next((parsed[name] for name in _PERSON if parsed.get(name)), None)
 
 
-def _common(exchange: Exchange) -> dict[str, Any]:
+def _common(exchange: Exchange) -> FieldDict:
     """Attributes of both spans and measurements: few values each, so that metrics stay small."""
     upstream = exchange.upstream
     found = {
@@ -198,7 +199,7 @@ def _error(exchange: Exchange) -> str:
     return response.error or (str(response.status) if response.status >= 400 else "")
 
 
-def _details(exchange: Exchange) -> dict[str, Any]:
+def _details(exchange: Exchange) -> FieldDict:
     upstream = exchange.upstream
     request = exchange.request
     notes = exchange.notes
@@ -274,7 +275,7 @@ Clean = Callable[[str], str]
 
 def call_texts(
     history: Sequence[Any],
-    completion: Mapping[str, Any] | None,
+    completion: Fields | None,
     settings: OtelSettings,
     *,
     mask: bool,
@@ -312,7 +313,7 @@ def _newest(history: Sequence[Any]) -> list[Any]:
     return found[::-1]
 
 
-def _message(message: Any, clean: Clean) -> dict[str, Any]:
+def _message(message: Any, clean: Clean) -> FieldDict:
     values = as_mapping(message)
     role = as_text(values.get("role"), "user")
     text = clean(content_text(values.get("content")))
@@ -322,9 +323,9 @@ def _message(message: Any, clean: Clean) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
-def _answer(choice: Any, clean: Clean) -> dict[str, Any]:
+def _answer(choice: Any, clean: Clean) -> FieldDict:
     message = as_mapping(as_mapping(choice).get("message"))
-    parts: list[dict[str, Any]] = []
+    parts: list[FieldDict] = []
     if text := content_text(message.get("content")):
         parts.append({"type": "text", "content": clean(text)})
     for call in map(as_mapping, as_list(message.get("tool_calls"))):

@@ -31,7 +31,7 @@ from gateway.offline.recordings import Recording, scored_steps
 from gateway.steering.experiments import RandomArm
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.transcript.steps import count_steps
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import tool_names
 from gateway.wire.usage import token_usage
@@ -205,7 +205,7 @@ class ReplayedCalls:
         body = {**recording.request, "model": recording.label.model or "-", "messages": messages}
         return lambda model: catalogue.refusal(model, CHAT.parse(orjson.dumps(body), orjson.loads))
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> FieldDict:
         """Rough tokens and USD per model, from each call's characters sent and received."""
         usage: dict[str, dict[str, float]] = {}
         calls = self._calls if self._recording.messages is not None else ()
@@ -232,9 +232,9 @@ def _catalogue(policy: ReplayPolicy) -> "ModelCatalogue | None":
     return ModelCatalogue(DeploymentTable(settings, os.environ), infos)
 
 
-def given(decision: Decision) -> list[dict[str, Any]]:
+def given(decision: Decision) -> list[FieldDict]:
     """The guidance of one call by its sources; universal rules are left out."""
-    given: list[dict[str, Any]] = [{"source": "skip"}] if decision.decided.directive else []
+    given: list[FieldDict] = [{"source": "skip"}] if decision.decided.directive else []
     for item in decision.decided.items:
         if item.tier is None:
             about = {"failure_type": item.failure_type, "severity": item.severity}
@@ -246,7 +246,7 @@ def given(decision: Decision) -> list[dict[str, Any]]:
     return given
 
 
-_UNSCORED: Mapping[str, Any] = {
+_UNSCORED: Fields = {
     "trouble": None,
     "state": FSMState.END.value,
     "scores": {},
@@ -258,9 +258,7 @@ _UNSCORED: Mapping[str, Any] = {
 }
 
 
-def play(
-    recording: Recording, policy: ReplayPolicy, look_ups: LookUps = ANSWERED
-) -> dict[str, Any]:
+def play(recording: Recording, policy: ReplayPolicy, look_ups: LookUps = ANSWERED) -> FieldDict:
     """The replay of one recording as a JSON object (docs/steering.md). A step that is not scored
     repeats the last numbers with `scored` false. Never raises for a malformed transcript."""
     calls = ReplayedCalls(policy, recording, look_ups)
@@ -269,7 +267,7 @@ def play(
     else:
         outcomes, decisions = _play_messages(recording, policy.rules.policy, calls)
     steps = []
-    entry: dict[str, Any] = {"difficulty": UNKNOWN}
+    entry: FieldDict = {"difficulty": UNKNOWN}
     for index, decision in enumerate(decisions):
         outcome = outcomes.get(index)
         if outcome is not None:
@@ -351,7 +349,7 @@ def _play_messages(
 
 
 def _play_steps(
-    recorded: Sequence[Mapping[str, Any]], policy: Policy, calls: ReplayedCalls
+    recorded: Sequence[Fields], policy: Policy, calls: ReplayedCalls
 ) -> tuple[dict[int, StepOutcome], list[Decision]]:
     """The same for exported steps, which are scored one by one."""
     run = RunFold(policy, keep=_KEPT_STEPS)
@@ -366,7 +364,7 @@ def _play_steps(
     return found, decisions
 
 
-def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
+def _scored(index: int, outcome: StepOutcome) -> FieldDict:
     readings = outcome.readings
     return {
         "index": index,
@@ -385,7 +383,7 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
     }
 
 
-def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def first_showings(steps: Iterable[Fields]) -> dict[str, int]:
     """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, alarm."""
     first: dict[str, int] = {}
     for step in steps:
@@ -397,7 +395,7 @@ def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return first
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
+def differences(one: Fields, other: Fields) -> list[FieldDict]:
     """The steps on which two replays of one recording decide differently, each value as a pair."""
     keys = ("state", "fired", "model", "guidance")
     changes = []
@@ -415,7 +413,7 @@ class Replayed:
 
     place: str
     line: str | None = None
-    played: Mapping[str, Any] | None = None
-    other: Mapping[str, Any] | None = None
-    changes: Sequence[Mapping[str, Any]] = ()
+    played: Fields | None = None
+    other: Fields | None = None
+    changes: Sequence[Fields] = ()
     problem: str | None = None

@@ -23,6 +23,7 @@ from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores import learning as rows
 from gateway.text.secrets import mask_secrets
+from gateway.values import FieldDict, Fields
 
 SECTIONS = ("routes", "lessons", "rules")
 HEAD = """\
@@ -157,7 +158,7 @@ def _lesson(name: str, stored: rows.StoredLesson, known: Any) -> rows.PolicyEntr
     return _entry(name, replace(stored.pattern, lesson=lesson, source_trace_id=None), shown)
 
 
-def _entry(name: str, applies: Any, evidence: Mapping[str, Any]) -> rows.PolicyEntry[Any]:
+def _entry(name: str, applies: Any, evidence: Fields) -> rows.PolicyEntry[Any]:
     """An entry without secrets, with its digest."""
     values = _slim(msgspec.to_builtins({"applies": applies, "evidence": evidence}))
     values["applies"] = msgspec.convert(values["applies"], type(applies))
@@ -176,7 +177,7 @@ def _slim(value: Any) -> Any:
     return mask_secrets(value) if isinstance(value, str) else number
 
 
-def _parts(entry: rows.PolicyEntry[Any]) -> dict[str, Any]:
+def _parts(entry: rows.PolicyEntry[Any]) -> FieldDict:
     values = msgspec.to_builtins(entry.applies)
     return {_WORDS.get(name, name): value for name, value in values.items()}
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
-from gateway.values import frozen
+from gateway.values import Fields, frozen
 from gateway.wire.coerce import as_bool, as_int, as_list, as_mapping, as_number, as_text
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
@@ -58,8 +58,8 @@ class Recording:
     label: RunLabel
     license: str = ""
     messages: Sequence[Any] | None = None
-    steps: Sequence[Mapping[str, Any]] | None = None
-    request: Mapping[str, Any] = field(default_factory=dict)
+    steps: Sequence[Fields] | None = None
+    request: Fields = field(default_factory=dict)
     compactions: Sequence[int] = ()
 
 
@@ -146,7 +146,7 @@ def parse_recording(line: str, place: str) -> Recording:
     return recording_of(data, place)
 
 
-def recording_of(data: Mapping[str, Any], place: str) -> Recording:
+def recording_of(data: Fields, place: str) -> Recording:
     """The recording in an object; see `parse_recording`. Raises ConfigError: neither `messages` nor
     `steps` is a list."""
     messages = data.get("messages")
@@ -165,7 +165,7 @@ def recording_of(data: Mapping[str, Any], place: str) -> Recording:
     )
 
 
-def _label(run: Mapping[str, Any], labels: Mapping[str, Any], place: str) -> RunLabel:
+def _label(run: Fields, labels: Fields, place: str) -> RunLabel:
     own_id = as_text(run.get("id"), "") or place
     outcome = {"success": True, "failure": False}.get(as_text(run.get("outcome"), ""))
     return RunLabel(
@@ -178,7 +178,7 @@ def _label(run: Mapping[str, Any], labels: Mapping[str, Any], place: str) -> Run
     )
 
 
-def _request(data: Mapping[str, Any], messages: object) -> Mapping[str, Any]:
+def _request(data: Fields, messages: object) -> Fields:
     """The recorded request parameters; tools that were called but not recorded are added."""
     request = dict(as_mapping(data.get("request")))
     tools = data.get("tools", request.get("tools"))
@@ -199,7 +199,7 @@ def steps_of(recording: Recording) -> tuple[Step, ...]:
     return tuple(step for step, _ in scored_steps(recording.steps or ()))
 
 
-def scored_steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float | None]]:
+def scored_steps(records: Iterable[Fields]) -> list[tuple[Step, float | None]]:
     """Steps from exported rows (texts under `content`) or plain records, each with its recorded
     difficulty, or None. A row without content, as for a run's first call, is left out."""
     steps: list[tuple[Step, float | None]] = []
@@ -216,7 +216,7 @@ def scored_steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float
     return steps
 
 
-def _content_step(index: int, content: Mapping[str, Any]) -> Step:
+def _content_step(index: int, content: Fields) -> Step:
     actions = []
     for each in as_list(content.get("actions")):
         if isinstance(each, Mapping):

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import orjson
 
@@ -29,7 +29,7 @@ from gateway.offline.playback import (
 )
 from gateway.steering.experiments import RandomArm
 from gateway.text.formatting import progress_bar
-from gateway.values import frozen
+from gateway.values import Fields, frozen
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
@@ -81,7 +81,7 @@ class Work:
         return Replayed(place=place, line=line, played=_slim(played), other=slim, changes=changes)
 
 
-def _slim(played: Mapping[str, Any]) -> Mapping[str, Any]:
+def _slim(played: Fields) -> Fields:
     """Without scores and evidence, so that thousands of runs fit into memory."""
     kept = ("index", "difficulty", "trouble", "state", "fired", "guidance", "model")
     steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
@@ -94,7 +94,7 @@ def load_policy(path: Path) -> ReplayPolicy:
     return policy_from_dict(read_file(path), os.environ)
 
 
-def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> ReplayPolicy:
+def policy_from_dict(raw: Fields, env: Mapping[str, str] | None = None) -> ReplayPolicy:
     """The policy in the plain values of a config file. An experiment with no arm but `random` is
     replayed, with each recording's id as its unit. Raises ConfigError: unknown key or refused
     value."""

@@ -1,18 +1,18 @@
 """Results of a replay: a summary per source and model, and a comparison of two policies."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
 
 from rich.console import Console
 
 from gateway.offline.playback import ALARM, Replayed
 from gateway.offline.recordings import report_table
+from gateway.values import Fields
 
 SHOWN_CHANGES = 20
 
-Run = Mapping[str, Any]
+Run = Fields
 Side = Callable[[Replayed], Run | None]
 first_side: Side = attrgetter("played")  # the run under the policy
 other_side: Side = attrgetter("other")  # the run under the policy it is compared with

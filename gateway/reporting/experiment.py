@@ -3,13 +3,14 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from gateway.reporting import results
 from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
 from gateway.steering.experiments import ARMS
 from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
+from gateway.values import FieldDict
 
 Kind = Literal["cost_usd", "tokens", "steps", "duration_s", "interventions"]
 Runs = list[ExperimentRun]
@@ -106,7 +107,7 @@ def _arm(arm: str, group: Group) -> results.Arm:
     scored = sum([run.scored_steps for run in runs])
     entered = sum([run.input_tokens for run in runs])
     outcomes = Counter([run.outcome for run in runs if run.outcome is not None])
-    spent: dict[str, Any] = {kind: amount_of(group.spent(kind)) for kind in get_args(Kind)}
+    spent: FieldDict = {kind: amount_of(group.spent(kind)) for kind in get_args(Kind)}
     return results.Arm(
         arm=arm,
         runs=len(runs),

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gateway.reporting.amounts import Amount, AmountRatio, Ratio
 from gateway.reporting.rates import Difference, Rate, SampleRatio
 from gateway.stores.totals import ExperimentRun
-from gateway.values import Value, frozen
+from gateway.values import FieldDict, Value, frozen
 
 
 @frozen
@@ -114,7 +114,7 @@ _UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more
 _UNEVEN_MODELS = 0.1  # of the calls
 
 
-Found = Iterator[tuple[str, dict[str, Any]]]  # codes, and what their sentences say
+Found = Iterator[tuple[str, FieldDict]]  # codes, and what their sentences say
 
 
 @cache

@@ -7,12 +7,11 @@ policies that were not followed, as far as exploration gave them a share."""
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gateway.backends import Stores
 from gateway.stores.learning import DecidedRun, WorkloadRate
 from gateway.tasks import off_loop
-from gateway.values import frozen
+from gateway.values import FieldDict, frozen
 
 Z = 1.96  # standard errors in a 95 % interval
 FOLLOWED = "learned"
@@ -92,7 +91,7 @@ def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:
     return [value for value in values if value is not None]
 
 
-def _choice(row: DecidedRun) -> dict[str, Any]:
+def _choice(row: DecidedRun) -> FieldDict:
     return row.run.choice or {}
 
 

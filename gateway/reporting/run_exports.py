@@ -14,6 +14,7 @@ from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import Group, Sums
+from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
 
 FORMATS = ("jsonl", "csv", "openai")
@@ -99,7 +100,7 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
     return out.getvalue().encode("utf-8", "replace")
 
 
-def _chat(trace: RunTrace) -> dict[str, Any]:
+def _chat(trace: RunTrace) -> FieldDict:
     """The run as one list of messages, as agents send it. Guidance is no part of it."""
     run = trace.run
     messages = [message for message, _ in chat_messages(trace.steps)]
@@ -107,7 +108,7 @@ def _chat(trace: RunTrace) -> dict[str, Any]:
     return {"messages": messages, "metadata": {**about, "tags": run.tags}}
 
 
-def chat_messages(steps: Sequence[StepRow]) -> Iterator[tuple[dict[str, Any], int]]:
+def chat_messages(steps: Sequence[StepRow]) -> Iterator[tuple[FieldDict, int]]:
     """The messages of a run, each with the index of the step it belongs to."""
     for step in steps:
         yield from ((message, step.step_index) for message in _messages(step))
@@ -119,7 +120,7 @@ def chat_messages(steps: Sequence[StepRow]) -> Iterator[tuple[dict[str, Any], in
         yield _assistant(reply.reply_text, reply.reply_actions, index), index
 
 
-def _messages(step: StepRow) -> Iterator[dict[str, Any]]:
+def _messages(step: StepRow) -> Iterator[FieldDict]:
     content = step.content
     if content is None:
         return
@@ -132,7 +133,7 @@ def _messages(step: StepRow) -> Iterator[dict[str, Any]]:
         yield {"role": message.role, "content": message.text}
 
 
-def _assistant(text: str, actions: Sequence[Action], step: int) -> dict[str, Any]:
+def _assistant(text: str, actions: Sequence[Action], step: int) -> FieldDict:
     if not actions:
         return {"role": "assistant", "content": text}
     calls = [

@@ -1,14 +1,13 @@
 """A run as `TraceState`: its state, a log of its steps, and what was found and alarmed at each."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from msgspec.structs import asdict
 
 from gateway.core.pattern import ETrace, Tier
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 
 
 class StepLogEntry(Value):
@@ -53,7 +52,7 @@ def assessment(step: StepRow) -> StepAssessment:
     )
 
 
-def trace_state(trace: RunTrace) -> dict[str, Any]:
+def trace_state(trace: RunTrace) -> FieldDict:
     """A run with all that is recorded of it, for an export."""
     return {
         "run": trace.run,

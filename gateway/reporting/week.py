@@ -15,6 +15,7 @@ from gateway.stores.queries import RunFilter
 from gateway.stores.totals import HAND_OVER, ExperimentRun, plus, severity_by, streaks
 from gateway.stores.usage import BUCKET_S, bucket_start
 from gateway.text.page import page_templates
+from gateway.values import FieldDict
 
 _WEEK_S = BUCKET_S["week"]
 _STRETCHES = 5
@@ -44,7 +45,7 @@ def _day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
 
 
-async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str, Any]:
+async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDict:
     """The week from `monday` on, as pages show it. Raises: StoreError."""
     until = monday + _WEEK_S
     sums = stores.attribution

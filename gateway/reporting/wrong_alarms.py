@@ -6,7 +6,6 @@ said is in the audit log. Runs without the tag `project` are one project, with a
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from gateway.stores.budgets import Control, alarm_subject
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql.changes import Change
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 
 KIND = "alarm"  # of what was said about alarms, in the audit log
 _MOST_SAID = 10_000
@@ -48,7 +47,7 @@ class AlarmsOfStep(Value):
             for monitor in self.monitors
         ]
 
-    def said(self, *, wrong: bool) -> tuple[str, str, str, dict[str, Any]]:
+    def said(self, *, wrong: bool) -> tuple[str, str, str, FieldDict]:
         """The entry in the audit log: kind, act, subject and fields."""
         about = {"tenant": self.tenant, "project": self.project, "step": self.step}
         act = _WRONG if wrong else _RIGHT
@@ -74,7 +73,7 @@ async def find_alarms(
     return None
 
 
-async def alarms_by_project(stores: Stores, tenant: str | None) -> list[dict[str, Any]]:
+async def alarms_by_project(stores: Stores, tenant: str | None) -> list[FieldDict]:
     """The projects in which an alarm was called wrong: how many were, of how many alarms, counted
     once for each run and kind, their share in [0, 1], and the kinds muted now. Raises:
     StoreError."""

@@ -21,6 +21,7 @@ from gateway.stores.totals import (
     held,
     stop_of,
 )
+from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
 
 T = TypeVar("T")
@@ -125,7 +126,7 @@ def totals_of(row: Sequence[Any]) -> RunTotals:
     return RunTotals(**dict(zip(SUM_COLUMNS, row[:-1], strict=True)), **counts)
 
 
-def _counts_of(text: str) -> dict[str, Any]:
+def _counts_of(text: str) -> FieldDict:
     """From the `counts` column. Earlier versions stored a reading among the times of acts, and
     counters that this one has no use for."""
     stored = orjson.loads(text)
@@ -238,7 +239,7 @@ def _read(text: str, kind: type[T]) -> T:
     except msgspec.ValidationError:
         types = get_type_hints(kind)
         values = _without_nulls(orjson.loads(text))
-        known: dict[str, Any] = {}
+        known: FieldDict = {}
         for name in types.keys() & values.keys():
             with contextlib.suppress(msgspec.ValidationError):
                 known[name] = msgspec.convert(values[name], types[name])

@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
 from gateway.core.pattern import Pattern, Status, Tier
-from gateway.values import Value, frozen
+from gateway.values import FieldDict, Value, frozen
 
 
 @frozen
@@ -198,7 +198,7 @@ class WorkloadRun:
     model: str  # model of the run's first call
     at: float  # epoch seconds of that call
     # decision of the learned policy as JSON values; None when it did not decide
-    choice: dict[str, Any] | None = None
+    choice: FieldDict | None = None
 
 
 @frozen

@@ -4,7 +4,7 @@ Every store must pass the checks of `steering_gateway_testing.store_conformance`
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from gateway.stores.queries import (
     FACET_RUNS,
@@ -24,6 +24,7 @@ from gateway.stores.queries import (
 from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
 from gateway.stores.totals import ExperimentRun, RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
+from gateway.values import Fields
 
 # Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history.
 MAX_HEADS = 256
@@ -223,7 +224,7 @@ class KeyStore(Protocol):
     async def revoke_key(self, key_id: str, at: float) -> bool:
         """Revoke a key; False when no key has that id, or it is already revoked."""
 
-    async def change_key(self, key_id: str, changes: Mapping[str, Any]) -> KeyRecord | None:
+    async def change_key(self, key_id: str, changes: Fields) -> KeyRecord | None:
         """Replace some fields of a key's terms; the key afterwards, None when no key has that id,
         or it is revoked. Raises: ValueError: a value that is not allowed."""
 

@@ -29,7 +29,7 @@ from gateway.stores.totals import (
     severity_by,
     step_severity,
 )
-from gateway.values import Value, frozen
+from gateway.values import FieldDict, Fields, Value, frozen
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
@@ -129,7 +129,7 @@ class RunFilter(Value):
         return self if self.mode is not None else structs.replace(self, mode=LIVE)
 
 
-def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:
+def run_filter(values: Fields, tenant: str | None) -> RunFilter:
     """The filter that values of FILTERS describe, within `tenant`; empty texts select all."""
     given = {n: v for n in FILTERS if (v := values.get(n)) not in (None, "")}
     tags = read_tag_filter(given.pop("tag", ""))
@@ -400,14 +400,14 @@ SUMMED = tuple([name for name in CallTotals.__struct_fields__ if name not in COS
 class Counted(Struct, frozen=True):
     """The counters of runs, added up."""
 
-    counters: Mapping[str, Mapping[str, Any]]  # by name of the counter, then by what it counts
+    counters: Mapping[str, Fields]  # by name of the counter, then by what it counts
     severity_runs: Mapping[str, int]  # runs by the worst severity they came to
 
 
 def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
     """The sums over runs, each as (highest composite, counters as JSON). SQL takes ten times as
     long to group what it finds in JSON."""
-    counters: dict[str, dict[str, Any]] = {}
+    counters: dict[str, FieldDict] = {}
     severity_runs: dict[str, int] = {}
     for peak, text in runs:
         found = orjson.loads(text)
@@ -422,7 +422,7 @@ def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
 
 def summary(
     *,
-    sums: Mapping[str, Any],
+    sums: Fields,
     composite_sum: float,
     scored_steps: int,
     counted: Counted,
@@ -431,7 +431,7 @@ def summary(
     limited: bool,
 ) -> HealthSummary:
     """The summary from sums over the runs: computes the ratios and rounds."""
-    counters: Mapping[str, Any] = counted.counters
+    counters: Fields = counted.counters
     named = ("severity", "failure_types", "models", "unsteered", "estimated", "guidance")
     return HealthSummary(
         **{**sums, "peak_composite": _rounded(sums["peak_composite"])},

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, Final, Literal
 
 from gateway.stores.totals import plus
-from gateway.values import Value, frozen
+from gateway.values import Fields, Value, frozen
 
 # Keys by which runs can be grouped, in addition to `tag:NAME`.
 GROUPS = ("tenant", "key", "agent", "model", "day", "experiment", "arm", "mode", "outcome", "state")
@@ -201,8 +201,8 @@ class UsagePoint:
 
 
 def merged(
-    usage: Mapping[tuple[int, str], Mapping[str, Any]],
-    outcomes: Mapping[tuple[int, str], Mapping[str, Any]],
+    usage: Mapping[tuple[int, str], Fields],
+    outcomes: Mapping[tuple[int, str], Fields],
 ) -> list[UsagePoint]:
     """The points of sums over calls and over runs, both by (start, name); in order of time."""
     return [

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
+from gateway.values import FieldDict
+
 RawHeaders = list[tuple[bytes, bytes]]
 
 # RFC 9110 section 7.6.1, and what the two connections' own HTTP stacks must set for themselves.
@@ -24,7 +26,7 @@ class LaneResponse(Protocol):
     # end-to-end headers, names in lower case, repeated ones kept, content-length when known
     headers: RawHeaders
     # token usage, where the lane knows it (LiteLLM); None where it is in the body
-    usage: dict[str, Any] | None
+    usage: FieldDict | None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises: UpstreamFailure: it broke off or stalled."""

@@ -21,6 +21,7 @@ from gateway.upstream.prices import (
     capabilities,
     default_list,
 )
+from gateway.values import Fields
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
 from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
@@ -31,7 +32,7 @@ _BOUNDED_OUTPUT = frozenset({"openai", "anthropic", "azure", "bedrock", "bedrock
 _REASONING_MARKED = frozenset({"openai", "anthropic"})
 _OUTPUT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 # A value that asks for what happens anyway is accepted by every model.
-_SAMPLING_DEFAULTS: Mapping[str, Any] = {
+_SAMPLING_DEFAULTS: Fields = {
     "temperature": 1,
     "top_p": 1,
     "presence_penalty": 0,
@@ -43,9 +44,7 @@ _SAMPLING_DEFAULTS: Mapping[str, Any] = {
 _ANTHROPIC_SAMPLING = ("temperature", "top_p", "top_k")
 
 
-def refused_parameter(
-    info: ModelInfo, body: Mapping[str, Any], *, dialect: str, native: bool
-) -> str | None:
+def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bool) -> str | None:
     """Why a model refuses a request's parameters, or None. `dialect`: the name of the client's
     dialect; `native`: whether its bytes go to the provider."""
     listed = info.listed
@@ -73,9 +72,7 @@ def refused_parameter(
     return None
 
 
-def _refused_by_openai(
-    listed: Listed, body: Mapping[str, Any], dialect: str, effort: Any
-) -> str | None:
+def _refused_by_openai(listed: Listed, body: Fields, dialect: str, effort: Any) -> str | None:
     """The same for OpenAI's models that reason."""
     if dialect == "chat" and listed.only_responses:
         return "not in chat completions"
@@ -90,7 +87,7 @@ def _refused_by_openai(
     return None
 
 
-def _sampling(body: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def _sampling(body: Fields, names: tuple[str, ...]) -> str | None:
     for name in names:
         value = body.get(name)
         if value is not None and value != _SAMPLING_DEFAULTS.get(name):
@@ -121,7 +118,7 @@ _LOCAL = re.compile(
 class ModelCatalogue:
     """Looks up requested names by the deployments that serve them."""
 
-    def __init__(self, table: DeploymentTable, model_info: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, table: DeploymentTable, model_info: Mapping[str, Fields]) -> None:
         self._table = table
         self._own = model_info
         self.info = functools.lru_cache(1000)(self._info)
@@ -129,7 +126,7 @@ class ModelCatalogue:
         known = default_list()
         self.relative = known.relative if known is not None else lambda _: None
 
-    def cost(self, model: str, usage: Mapping[str, Any] | None) -> float | None:
+    def cost(self, model: str, usage: Fields | None) -> float | None:
         """US dollars for one call; None when the model or its usage is unknown, never 0 for it."""
         info = self.info(model)
         return None if info is None or not usage else info.cost(usage)

@@ -27,7 +27,7 @@ from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream import providers
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.seats import Seat, Seats
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 
 
 class DeploymentRests:
@@ -307,7 +307,7 @@ class _Targets:
             litellm_params=dict(params),
         )
 
-    def _key(self, provider: str, params: Mapping[str, Any]) -> str | None:
+    def _key(self, provider: str, params: Fields) -> str | None:
         if params.get("api_key"):
             return str(params["api_key"])
         # A configured base URL gets no key that is meant for the provider itself.
@@ -492,7 +492,7 @@ class DeploymentTable:
                 f"{model!r} is not in model_list, and provider prefixes such as {provider}/ are "
                 "off because this gateway has keys (default_upstream.provider_prefixes)"
             )
-        params: dict[str, Any] = {"model": f"{provider}/{name}"}
+        params: FieldDict = {"model": f"{provider}/{name}"}
         return self._targets.of(Deployment(model_name="prefixed", litellm_params=params), 0)
 
     def _configured(self, deployment: Deployment, key: int) -> Target:

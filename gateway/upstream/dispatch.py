@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 import orjson
@@ -33,7 +33,7 @@ from gateway.upstream.native import NativeLane
 from gateway.upstream.prices import litellm_folders
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
-from gateway.values import Value
+from gateway.values import Fields, Value
 from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
 from gateway.wire.refusal import Kind, kind_of, refusal_of, status_of
@@ -95,7 +95,7 @@ class UpstreamCall(ClientRequest, kw_only=True):
     """One request to be sent upstream."""
 
     body: Callable[[Target], bytes]  # the bytes to send to a target
-    parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
+    parsed: Callable[[Target], Fields]  # the same as a JSON object, for the LiteLLM lane
     conversation: str = ""  # its id, by which it keeps its deployment; "" for a call without one
     # the only target that can answer: it stores the answer that the request is about
     at: Target | None = None
@@ -472,7 +472,7 @@ async def begun(response: LaneResponse, is_enough: Callable[[bytes], bool]) -> b
     return content
 
 
-Messages = Sequence[Mapping[str, Any]]
+Messages = Sequence[Fields]
 
 
 class ModelRefused(ValueError):
@@ -483,7 +483,7 @@ class OwnAnswer(Value):
     """A model's answer to a question of the gateway's own."""
 
     text: str  # of the reply
-    usage: Mapping[str, Any] | None  # as it was reported; None when it was not
+    usage: Fields | None  # as it was reported; None when it was not
     target: Target  # the one that gave it
 
 
@@ -498,7 +498,7 @@ async def ask(
     fallback may be asked. Raises: UpstreamFailure: no deployment answered; ModelRefused: the answer
     is an error; ValueError, LookupError, TypeError: it is no chat completion."""
 
-    def parsed(target: Target) -> Mapping[str, Any]:
+    def parsed(target: Target) -> Fields:
         own = target.params if target.lane == "native" else {}
         return {**own, "model": target.model or model, "messages": list(messages)}
 

@@ -8,12 +8,13 @@ import math
 import re
 import select
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import httptools
 
 from gateway.errors import UpstreamMalformed, UpstreamTimeout
 from gateway.upstream.base import IdleGuard, RawHeaders
+from gateway.values import FieldDict
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 """The empty line behind a head, with the end of the line before it."""
@@ -153,7 +154,7 @@ class Http1Answer:
         self.status = 0
         self.fields: RawHeaders = []
         self.headers: RawHeaders = []
-        self.usage: dict[str, Any] | None = None
+        self.usage: FieldDict | None = None
         self._connection = connection
         self._guard = guard
         self._parts: list[bytes] = []

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
 from gateway.wire.usage import INPUT, OUTPUT
 
@@ -44,7 +43,7 @@ def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
     return sum(count * rate(kind) for kind, count in tokens.items())
 
 
-def tokens_of(usage: Mapping[str, Any]) -> dict[str, int]:
+def tokens_of(usage: Fields) -> dict[str, int]:
     """The tokens of a `usage` object by the rate they are charged at, each once. OpenAI's
     forms include cached tokens in the prompt, Anthropic's counts them separately. Counts that are
     not positive numbers are read as 0; never raises."""
@@ -77,7 +76,7 @@ def tokens_of(usage: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _count(holder: Mapping[str, Any], *names: str) -> int:
+def _count(holder: Fields, *names: str) -> int:
     """The first positive count among `names`; 0 when there is none."""
     values = (as_number(holder.get(name), 0.0) for name in names)
     return next((int(value) for value in values if 0 < value < math.inf), 0)
@@ -97,7 +96,7 @@ def body_tokens(raw: bytes) -> int:
     return len(text) // BYTES_PER_TOKEN + attached * ATTACHED_TOKENS
 
 
-def estimated_usage(raw: bytes, completion: Mapping[str, Any]) -> dict[str, Any] | None:
+def estimated_usage(raw: bytes, completion: Fields) -> FieldDict | None:
     """A `usage` object for a request body and its answer; None for an answer without a message."""
     choices = [as_mapping(choice) for choice in as_list(completion.get("choices"))]
     messages = [as_mapping(choice["message"]) for choice in choices if choice.get("message")]
@@ -109,7 +108,7 @@ def estimated_usage(raw: bytes, completion: Mapping[str, Any]) -> dict[str, Any]
     return {"prompt_tokens": tokens, "completion_tokens": output, "total_tokens": tokens + output}
 
 
-def _texts(message: Mapping[str, Any]) -> Iterator[str]:
+def _texts(message: Fields) -> Iterator[str]:
     """The texts of a reply, its calls included."""
     for key in ("content", "reasoning_content", "reasoning", "refusal"):
         yield as_text(message.get(key), "")
@@ -182,7 +181,7 @@ class ModelInfo:
         """The rates of a short prompt."""
         return self.tiers[-1][1]
 
-    def cost(self, usage: Mapping[str, Any]) -> float | None:
+    def cost(self, usage: Fields) -> float | None:
         """Cost of a call in US dollars; None when the model has no prices per token. `usage` may
         have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens read from
         and written to the provider's cache are charged as such, where the list has the rates; the
@@ -239,7 +238,7 @@ class PriceList:
                 return name, info
         return None
 
-    def _entry(self, name: str) -> Mapping[str, Any] | None:
+    def _entry(self, name: str) -> Fields | None:
         place = self._places.get(name)
         if place is None or name == "sample_spec":
             return None
@@ -302,7 +301,7 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
             yield _DATE.sub("", name), owners
 
 
-def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
+def _info(entry: Fields, name: str) -> ModelInfo:
     thresholds = {int(found[1]) * 1000 for key in entry if (found := _ABOVE.search(key))}
     base = _rates(entry, "", {})
     if entry.get("mode") == "image_generation":  # tokens of pictures cost more than others
@@ -333,7 +332,7 @@ def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
     )
 
 
-def _services(entry: Mapping[str, Any], base: Rates) -> Mapping[str, Rates]:
+def _services(entry: Fields, base: Rates) -> Mapping[str, Rates]:
     """The rates of classes of service, each divided by that of `base`."""
     stated = as_mapping(entry.get("provider_specific_entry"))
     found = {
@@ -345,7 +344,7 @@ def _services(entry: Mapping[str, Any], base: Rates) -> Mapping[str, Rates]:
     return found
 
 
-def _vision(entry: Mapping[str, Any]) -> bool | None:
+def _vision(entry: Fields) -> bool | None:
     """Whether a model reads images; a chat model whose entry says nothing does not: of 1,578 such
     models of LiteLLM 1.106 one in six may. An image sent to a model that cannot read it is lost or
     refused, one kept from a model that could is answered by the model the client asked for."""
@@ -373,12 +372,12 @@ RATE_KEYS: Mapping[str, str] = {
 _IMAGE_RATES = {"input": "input_cost_per_image_token", "output": "output_cost_per_image_token"}
 
 
-def _rates(entry: Mapping[str, Any], suffix: str, base: Rates) -> Rates:
+def _rates(entry: Fields, suffix: str, base: Rates) -> Rates:
     """The rates under keys that end in `suffix`; a missing one is that of `base`."""
     found = {kind: as_number(entry.get(key + suffix), None) for kind, key in RATE_KEYS.items()}
     return {**base, **{kind: rate for kind, rate in found.items() if rate is not None}}
 
 
-def _tokens_or_none(entry: Mapping[str, Any], *names: str) -> int | None:
+def _tokens_or_none(entry: Fields, *names: str) -> int | None:
     values = (as_number(entry.get(name), None) for name in names)
     return next((int(value) for value in values if value is not None), None)

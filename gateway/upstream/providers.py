@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from gateway.errors import UnknownProvider
 from gateway.upstream.prices import WITHOUT_LITELLM, capabilities, litellm_folders
+from gateway.values import Fields
 from gateway.wire.coerce import as_mapping
 
 _ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
@@ -37,7 +38,7 @@ def litellm_names() -> frozenset[str]:
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 GEMINI_API_BASE = "https://generativelanguage.googleapis.com"
-TABLE: Mapping[str, Any] = tomllib.loads(
+TABLE: Fields = tomllib.loads(
     resources.files("gateway.upstream").joinpath("providers.toml").read_text("utf-8")
 )
 """`providers.toml`; its comments say what each part is."""
@@ -102,7 +103,7 @@ def split_model(model: str, known: Callable[[str], bool] = is_known) -> tuple[st
     return None, model
 
 
-def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
+def provider_of(params: Fields) -> tuple[str, str]:
     """(provider, model name at the provider) of a deployment's `litellm_params`.
 
     The provider decides which host gets the deployment's key. `custom_llm_provider` names it, else
@@ -144,9 +145,7 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
     return filed if listed else "openai", model
 
 
-def keys_of_others(
-    provider: str, params: Mapping[str, Any], env: Mapping[str, str]
-) -> frozenset[str]:
+def keys_of_others(provider: str, params: Fields, env: Mapping[str, str]) -> frozenset[str]:
     """Keys in `env` that are no key of `provider`, by the variables of the tables here. LiteLLM
     sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own. What
     `params` name themselves is the operator's choice and is not among them."""

@@ -6,11 +6,11 @@ its new messages and not on the length of its history."""
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, overload
 
 from gateway.errors import BadRequest
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.parsing import Loads, Span, array_spans, parse_object, parse_value, scannable
 
 
@@ -53,7 +53,7 @@ class AsMappings(MessagesView):
     def __len__(self) -> int:
         return len(self._messages)
 
-    def at(self, index: int) -> Mapping[str, Any]:
+    def at(self, index: int) -> Fields:
         found = self._messages[index]
         return found if isinstance(found, dict) else {}
 
@@ -99,7 +99,7 @@ class BodyPrefix(Value):
         new = [(start + at, end + at) for start, end in list(array_spans(tail, 0))]
         return BodyPrefix(raw=raw, spans=(*self.spans, *new), list_key=self.list_key)
 
-    def read(self, raw: bytes, loads: Loads) -> dict[str, Any] | None:
+    def read(self, raw: bytes, loads: Loads) -> FieldDict | None:
         """The object in a body that begins with this one, without parsing the old messages. None
         when the rest is not JSON, or when the body has a second list under the same key, which
         would be the one that counts."""

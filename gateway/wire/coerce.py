@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from gateway.values import FieldDict, Fields
+
 T = TypeVar("T")
 
 
@@ -38,12 +40,12 @@ def as_number(value: object, default: T) -> float | T:
         return default
 
 
-def as_mapping(value: object) -> Mapping[str, Any]:
+def as_mapping(value: object) -> Fields:
     """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def first_mapping(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+def first_mapping(values: Fields, *names: str) -> Fields:
     """The object under the first of `names` that holds one; empty when none does."""
     for name in names:
         value = values.get(name)
@@ -57,7 +59,7 @@ def as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def as_json_value(value: object) -> dict[str, Any]:
+def as_json_value(value: object) -> FieldDict:
     """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`. Raises:
     TypeError for any other type."""
     if isinstance(value, Struct):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping
 from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.sse import SSEDecoder, SSEEvent
@@ -111,9 +112,9 @@ class CompletionAssembler:
     __slots__ = ("_choices", "_head", "began", "failure", "malformed", "usage")
 
     def __init__(self) -> None:
-        self._head: dict[str, Any] = {}
-        self._choices: dict[int, dict[str, Any]] = {}
-        self.usage: dict[str, Any] | None = None
+        self._head: FieldDict = {}
+        self._choices: dict[int, FieldDict] = {}
+        self.usage: FieldDict | None = None
         self.failure: Refusal | None = None
         self.malformed = 0
         self.began = False
@@ -143,7 +144,7 @@ class CompletionAssembler:
         """Whether a choice has its finish reason; an upstream may leave out those of others."""
         return any(c["finish_reason"] is not None for c in self._choices.values())
 
-    def completion(self) -> dict[str, Any]:
+    def completion(self) -> FieldDict:
         """The completion, in the form of the answer to the same request without `stream`."""
         out = {**self._head, "object": "chat.completion"}
         out["choices"] = [_closed(self._choices[i]) for i in sorted(self._choices)]
@@ -151,7 +152,7 @@ class CompletionAssembler:
             out["usage"] = self.usage
         return out
 
-    def _add_choice(self, choice: Mapping[str, Any]) -> None:
+    def _add_choice(self, choice: Fields) -> None:
         index = as_int(choice.get("index"), 0)
         state = self._choices.get(index)
         if state is None:
@@ -167,7 +168,7 @@ class CompletionAssembler:
             _add_delta(state, delta)
 
 
-def _add_delta(state: dict[str, Any], delta: Mapping[str, Any]) -> None:
+def _add_delta(state: FieldDict, delta: Fields) -> None:
     for key, value in delta.items():
         if value is None:
             continue
@@ -183,7 +184,7 @@ def _add_delta(state: dict[str, Any], delta: Mapping[str, Any]) -> None:
             state["extra"][key] = value
 
 
-def _index_of(calls: Mapping[int, dict[str, Any]], part: Mapping[str, Any]) -> int:
+def _index_of(calls: Mapping[int, FieldDict], part: Fields) -> int:
     """The call that a part belongs to. Without an index it is that of the same id; another id, or a
     name behind a call that has one, begins the next, and any other part goes on with the newest."""
     if isinstance(index := part.get("index"), int):
@@ -195,7 +196,7 @@ def _index_of(calls: Mapping[int, dict[str, Any]], part: Mapping[str, Any]) -> i
     return newest + 1 if newest < 0 or (named and calls[newest]["name"]) else newest
 
 
-def _add_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any], index: int) -> None:
+def _add_call(calls: dict[int, FieldDict], part: Fields, index: int) -> None:
     call = calls.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
     if isinstance(part.get("id"), str) and part["id"]:
         call["id"] = part["id"]
@@ -208,7 +209,7 @@ def _add_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any], index: 
                 call[key].append(function[key])
 
 
-def _merge_lists(old: dict[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_lists(old: FieldDict | None, new: Fields) -> FieldDict:
     merged = dict(old or {})
     for key, value in new.items():
         known = merged.get(key)
@@ -217,8 +218,8 @@ def _merge_lists(old: dict[str, Any] | None, new: Mapping[str, Any]) -> dict[str
     return merged
 
 
-def _closed(state: dict[str, Any]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": None, **state["extra"]}
+def _closed(state: FieldDict) -> FieldDict:
+    message: FieldDict = {"role": "assistant", "content": None, **state["extra"]}
     message |= {key: "".join(parts) for key, parts in state["parts"].items()}
     calls = dict(sorted(state["calls"].items()))
     if legacy := calls.pop(-1, None):
@@ -235,7 +236,7 @@ def _closed(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _function(call: Mapping[str, Any]) -> dict[str, str]:
+def _function(call: Fields) -> dict[str, str]:
     return {"name": "".join(call["name"]), "arguments": "".join(call["arguments"])}
 
 

@@ -10,8 +10,8 @@ Nothing here raises on a malformed message."""
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
 
+from gateway.values import Fields
 from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_list
 
@@ -311,7 +311,7 @@ def system_text(body: Mapping[str, object], messages: Sequence[object]) -> str:
     return "\n".join(filter(None, texts))
 
 
-def offered_tools(body: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
+def offered_tools(body: Mapping[str, object]) -> Iterator[Fields]:
     """The tools (or legacy functions) that a request offers, in any dialect and in its order. Those
     in a namespace are given one by one. Codex puts its tools into an item of the history, before
     the first message that is not the system's."""
@@ -325,7 +325,7 @@ def offered_tools(body: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
             yield from _flat(item.get("tools"))
 
 
-def _flat(tools: object) -> Iterator[Mapping[str, Any]]:
+def _flat(tools: object) -> Iterator[Fields]:
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict):
             if tool.get("type") == "namespace":
@@ -340,7 +340,7 @@ def tool_names(body: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(map(_tool_name, offered_tools(body)))
 
 
-def _tool_name(tool: Mapping[str, Any]) -> str:
+def _tool_name(tool: Fields) -> str:
     inner = tool.get("function") or tool.get("custom")
     named = inner if isinstance(inner, dict) else tool
     names = (named.get("name"), tool.get("type"))

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.errors import BadRequest
+from gateway.values import FieldDict
 
 Loads = Callable[[bytes], Any]
 
@@ -33,7 +34,7 @@ def parse_value(raw: bytes, loads: Loads) -> Any:
         return _loads(raw)
 
 
-def parse_object(raw: bytes, loads: Loads) -> dict[str, Any]:
+def parse_object(raw: bytes, loads: Loads) -> FieldDict:
     """The JSON object in `raw`, as `parse_value` reads it. Raises: BadRequest: not JSON (with line
     and column), or not an object."""
     body = parse_value(raw, loads)
@@ -181,11 +182,11 @@ def reading_ms(raw: bytes, start: int = 0) -> float:
     return spent_ns / 1e6
 
 
-def skim(raw: bytes, loads: Loads) -> tuple[dict[str, Any], dict[str, list[Span]]]:
+def skim(raw: bytes, loads: Loads) -> tuple[FieldDict, dict[str, list[Span]]]:
     """The members of the object in `raw`, and (start, end) of the values of each key. Members above
     `SMALL_BYTES`, and those that no parser reads, are None and were not checked. Raises:
     BadRequest: not an object, or one with too many members."""
-    body: dict[str, Any] = {}
+    body: FieldDict = {}
     spans: dict[str, list[Span]] = {}
     try:
         for count, (name, start, end) in enumerate(_members(raw)):

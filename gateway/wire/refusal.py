@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any, Final, Literal
 
+from gateway.values import Fields
 from gateway.wire.coerce import as_int, as_mapping
 
 Kind = Literal["length", "policy", "shape", "unknown"]
 """Why a request was refused: it is too long for the model, its content is not allowed, its form is
 wrong, or its answer does not say."""
-Refusal = Mapping[str, Any]
+Refusal = Fields
 """The members of an error object in OpenAI's, Anthropic's, Google's or AWS's form."""
 
 _DATA: Final = tomllib.loads(resources.files("gateway.wire").joinpath("refusals.toml").read_text())

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.parsing import (
     Span,
@@ -55,7 +55,7 @@ class ChatRequest:
     def __init__(
         self,
         raw: bytes,
-        body: dict[str, Any],
+        body: FieldDict,
         list_key: str = "messages",
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
@@ -78,7 +78,7 @@ class ChatRequest:
         self._prefix: BodyPrefix | None = None
 
     @property
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> FieldDict:
         """The body with all its messages in one list. Raises: BadRequest, where it was not read."""
         if self.unread:
             return parse_object(self.raw, json.loads)

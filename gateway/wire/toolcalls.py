@@ -7,9 +7,10 @@ empty placeholder."""
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_mapping, as_text
 
 _MARK = re.compile(r"\\.|[\\\"{}\[\]]", re.DOTALL)
@@ -130,7 +131,7 @@ class _CallState:
         self.announced = False
         self.arguments = ArgumentStream()
         self.pending = ""
-        self.extras: dict[str, Any] = {}
+        self.extras: FieldDict = {}
 
 
 class ToolCallStream:
@@ -147,9 +148,9 @@ class ToolCallStream:
         self._ids: set[str] = set()
         self.announced = 0
 
-    def push(self, deltas: Sequence[Any]) -> list[dict[str, Any]]:
+    def push(self, deltas: Sequence[Any]) -> list[FieldDict]:
         """The deltas to send for the deltas received; may be empty. Never raises."""
-        out: list[dict[str, Any]] = []
+        out: list[FieldDict] = []
         for delta in deltas:
             if isinstance(delta, dict):
                 sent = dict(delta) if _is_custom(delta) else self._push_one(delta)
@@ -157,7 +158,7 @@ class ToolCallStream:
                     out.append(sent)
         return out
 
-    def finish(self, *, cut: bool = False) -> list[dict[str, Any]]:
+    def finish(self, *, cut: bool = False) -> list[FieldDict]:
         """The deltas held back until the end; `cut`: a limit ended the reply. A call that never got
         a name cannot be executed and is left out."""
         out = []
@@ -167,7 +168,7 @@ class ToolCallStream:
                 out.append({"index": call.index, "function": {"arguments": rest}})
         return out
 
-    def _push_one(self, delta: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _push_one(self, delta: Fields) -> FieldDict | None:
         function = as_mapping(delta.get("function"))
         id = as_text(delta.get("id"), "") or None
         name = as_text(function.get("name"), "") or None
@@ -184,7 +185,7 @@ class ToolCallStream:
             return {"index": call.index, "function": {"arguments": ready}} if ready else None
         return self._announce(call, ready)
 
-    def _announce(self, call: _CallState, arguments: str) -> dict[str, Any]:
+    def _announce(self, call: _CallState, arguments: str) -> FieldDict:
         call.announced = True
         call.index = self.announced
         self.announced += 1
@@ -235,7 +236,7 @@ class ToolCallStream:
         return call
 
 
-def repair_message(message: dict[str, Any], new_id: NewId, *, cut: bool = False) -> int:
+def repair_message(message: FieldDict, new_id: NewId, *, cut: bool = False) -> int:
     """Repair the tool calls of a complete assistant message in place; returns their number. Each
     gets a unique id, a type, and arguments as a string; a call without a name is removed. `cut`: a
     limit ended the reply, so that missing arguments are not filled in."""
@@ -243,7 +244,7 @@ def repair_message(message: dict[str, Any], new_id: NewId, *, cut: bool = False)
     if not isinstance(calls, list):
         return 0
     taken: set[str] = set()
-    kept: list[dict[str, Any]] = []
+    kept: list[FieldDict] = []
     for call in calls:
         sound = _repair_call(call, new_id, taken, len(kept), cut=cut)
         if sound is not None:
@@ -256,7 +257,7 @@ def repair_message(message: dict[str, Any], new_id: NewId, *, cut: bool = False)
 
 def _repair_call(
     call: Any, new_id: NewId, taken: set[str], index: int, *, cut: bool
-) -> dict[str, Any] | None:
+) -> FieldDict | None:
     if not isinstance(call, dict):
         return None
     if _is_custom(call):
@@ -268,7 +269,7 @@ def _repair_call(
     taken.add(id)
     arguments = ArgumentStream()
     text = arguments.push(arguments_text(function.get("arguments"))) + arguments.finish(cut=cut)
-    extras: dict[str, Any] = {}
+    extras: FieldDict = {}
     _collect_extras(extras, call, function)
     inner = {"name": function["name"], "arguments": text, **extras.pop("function", {})}
     return {"id": id, "type": "function", "function": inner, **extras}
@@ -285,7 +286,7 @@ def finish_reason(reason: str | None, calls: int) -> str | None:
     return reason
 
 
-def _is_custom(call: Mapping[str, Any]) -> bool:
+def _is_custom(call: Fields) -> bool:
     """Whether this is a call of a custom tool, whose input is free text."""
     return call.get("type") == "custom" or "custom" in call
 
@@ -312,9 +313,7 @@ def _opens_new_call(found: _CallState, name: str, arguments: str) -> bool:
     return name != found.name or again
 
 
-def _collect_extras(
-    extras: dict[str, Any], delta: Mapping[str, Any], function: Mapping[str, Any]
-) -> None:
+def _collect_extras(extras: FieldDict, delta: Fields, function: Fields) -> None:
     extras.update(
         (key, value)
         for key, value in delta.items()

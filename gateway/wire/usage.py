@@ -1,9 +1,6 @@
 """Token usage in the forms of all dialects, as one value."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from gateway.values import Value
+from gateway.values import Fields, Value
 from gateway.wire.coerce import first_mapping
 
 # The names of the two sums. Source: OpenAI's APIs, Anthropic's, Bedrock's `Converse`, Gemini's.
@@ -21,7 +18,7 @@ class TokenUsage(Value):
     reasoning: int | None = None  # of the output, those that the client does not see
 
 
-def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
+def token_usage(usage: Fields | None) -> TokenUsage:
     """The counts in a `usage` object of any dialect; never raises."""
     if not usage:
         return TokenUsage()
@@ -39,7 +36,7 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
     )
 
 
-def _input(usage: Mapping[str, Any]) -> int | None:
+def _input(usage: Fields) -> int | None:
     total = _count(usage, *INPUT)
     if total is None or "prompt_tokens" in usage:
         return total
@@ -48,7 +45,7 @@ def _input(usage: Mapping[str, Any]) -> int | None:
     return total + sum(_count(usage, name) or 0 for name in separate)
 
 
-def _count(values: Mapping[str, Any], *names: str) -> int | None:
+def _count(values: Fields, *names: str) -> int | None:
     for name in names:
         count = values.get(name)
         if isinstance(count, int) and not isinstance(count, bool) and count >= 0:

@@ -3,7 +3,7 @@
 `table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
 readings; `reference` and `robust` hold the monitors of the two suites, each imported when used."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.core.monitors.settings import MonitorSettings, RobustSettings
@@ -20,6 +20,7 @@ from gateway.core.monitors.table import (
 )
 from gateway.core.plugins import load_class
 from gateway.steering.transcript.steps import Step, steps_from_records
+from gateway.values import Fields
 
 # fmt: off
 __all__ = [
@@ -36,9 +37,7 @@ def make_suite(settings: MonitorSettings) -> Suite[Any]:
     return suite
 
 
-def evaluate(
-    steps: Iterable[Step | Mapping[str, Any]], settings: MonitorSettings | None = None
-) -> Readings:
+def evaluate(steps: Iterable[Step | Fields], settings: MonitorSettings | None = None) -> Readings:
     """The readings over `steps`, which may be records for `steps_from_records`; never raises."""
     suite = make_suite(settings or MonitorSettings())
     for step in steps:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from openai import OpenAI
 
 from gateway.steering.transcript.content import FRAME_OPEN
-from gateway.values import frozen
+from gateway.values import FieldDict, frozen
 
 Move = tuple[str, str, dict[str, str]]
 LOOPBACK = "127.0.0.1"
@@ -109,11 +109,11 @@ class ScriptedModel:
         self._step = self._recovery = self._frames_before = 0
         self.advice = ""
 
-    def completion(self, body: bytes) -> dict[str, Any]:
+    def completion(self, body: bytes) -> FieldDict:
         """The next chat completion; of the request, only the model and the guidance are read."""
         request = json.loads(body)
         text, name, arguments = self._next(_guidance(request["messages"]))
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        message: FieldDict = {"role": "assistant", "content": text}
         if name:
             function = {"name": name, "arguments": json.dumps(arguments)}
             call_id = f"call_{self._step + self._recovery}"

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple, cast
 import orjson
 
 from gateway.errors import ConfigError
+from gateway.values import FieldDict
 
 HEAD_BYTES = 64 * 1024
 """Beginning of a file by which its format is recognised. A first line with an agent's system prompt
@@ -60,7 +61,7 @@ class LogFile:
         with self._opened() as file:
             return file.read(HEAD_BYTES)
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[FieldDict]:
         """The JSON objects of a file of lines; `seen` is the number of the line just read. Raises
         ConfigError: the file cannot be opened. A file that breaks off is noted."""
         try:
@@ -87,7 +88,7 @@ class LogFile:
         with self._opened() as file:
             return file.read().decode("utf-8-sig", "replace")
 
-    def beside(self, path: Path) -> dict[str, Any]:
+    def beside(self, path: Path) -> FieldDict:
         """The object in another file of the same session, counted as a line of this one; empty, and
         noted, if it cannot be read as one."""
         self.seen += 1
@@ -104,7 +105,7 @@ class LogFile:
         if len(self.unread) < MOST_NOTED:
             self.unread.append(Unread(self.seen if line is None else line, reason))
 
-    def _objects(self, line: bytes) -> Iterator[dict[str, Any]]:
+    def _objects(self, line: bytes) -> Iterator[FieldDict]:
         values = _values(line)
         if not values:
             self.skip("not JSON")

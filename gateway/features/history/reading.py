@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
-from typing import Any, Final, NamedTuple, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
 from gateway.upstream.prices import Rates, capabilities, charge, tokens_of
-from gateway.values import Value
+from gateway.values import Fields, Value
 
 
 class PastPrice(NamedTuple):
@@ -218,9 +218,7 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
     )
 
 
-def _priced(
-    call: ModelCall, starts: Sequence[int], messages: Sequence[Mapping[str, Any]]
-) -> CallCost:
+def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) -> CallCost:
     # A count that no provider can have reported would drown all others.
     tokens = {k: n if n <= MOST_TOKENS else 0 for k, n in tokens_of(call.usage).items()}
     step = bisect_right(starts, call.position) - 1

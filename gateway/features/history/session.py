@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gateway.features.history.log_file import Unread
 from gateway.steering.transcript.interventions import is_interruption, rejection
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 from gateway.wire.coerce import as_int, as_number, as_text
 
 HumanKind = Literal["message", "interrupt", "reject"]
@@ -69,7 +69,7 @@ class Session(FileFacts, kw_only=True):
     `assistant` message, in a form that `gateway.steering.transcript.steps` reads. `compactions`:
     indices of the messages that replaced all earlier ones."""
 
-    messages: list[dict[str, Any]] = []
+    messages: list[FieldDict] = []
     calls: list[ModelCall] = []
     human: list[HumanTurn] = []
     compactions: list[int] = []
@@ -82,9 +82,9 @@ class Session(FileFacts, kw_only=True):
             self.ended = moment if self.ended is None else max(self.ended, moment)
         return moment
 
-    def reply(self, text: str = "", reasoning: str = "", **noted: Any) -> dict[str, Any]:
+    def reply(self, text: str = "", reasoning: str = "", **noted: Any) -> FieldDict:
         """Add an answer of the model and return its message; `noted`: more of its ModelCall."""
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        message: FieldDict = {"role": "assistant", "content": text}
         if reasoning:
             message["reasoning_content"] = reasoning
         self.calls.append(ModelCall(position=len(self.messages), **noted))
@@ -169,7 +169,7 @@ def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
             yield session
 
 
-def tool_call(call_id: object, name: object, arguments: object) -> dict[str, Any]:
+def tool_call(call_id: object, name: object, arguments: object) -> FieldDict:
     """A call of a tool as an answer of the model has it."""
     function = {"name": name, "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function}
@@ -177,7 +177,7 @@ def tool_call(call_id: object, name: object, arguments: object) -> dict[str, Any
 
 def chat_usage(
     prompt: object, made: object, cached: object = 0, written: object = 0, thoughts: object = 0
-) -> dict[str, Any]:
+) -> FieldDict:
     """Counts of tokens in the form of Chat Completions: the prompt includes those read from and
     written to a cache, the completion those of reasoning."""
     details = {"cached_tokens": as_int(cached, 0), "cache_creation_tokens": as_int(written, 0)}

@@ -1,7 +1,6 @@
 """One session for reading: its steps with readings and cost, and what the person did between."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import orjson
 from msgspec.structs import asdict
@@ -19,6 +18,7 @@ from gateway.steering.transcript.steps import Action, Step, extract
 from gateway.text.formatting import count, counted, iso, money
 from gateway.text.sanitize import one_line, visible
 from gateway.text.secrets import mask_repeated
+from gateway.values import FieldDict
 
 _CHARACTERS = 160
 _RESULT_LINES = 3
@@ -136,7 +136,7 @@ def session_line(reading: SessionReading) -> str:
     return orjson.dumps(session_view(reading), option=orjson.OPT_APPEND_NEWLINE).decode()
 
 
-def session_view(reading: SessionReading) -> dict[str, Any]:
+def session_view(reading: SessionReading) -> FieldDict:
     """The reading in JSON types: counts, tokens, cost, alarms, and what was not read."""
     tokens = reading.tokens
     return {

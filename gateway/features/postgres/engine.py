@@ -29,6 +29,7 @@ from gateway.stores.redact import redaction
 from gateway.stores.sql.engine import Connection, Dialect, Engine, Row, Upkeep, Work
 from gateway.stores.sql.states import CONVERSATION, LOAD, VERSION, SQLStateStore
 from gateway.tasks import off_loop, spawn
+from gateway.values import Fields
 
 T = TypeVar("T")
 
@@ -97,7 +98,7 @@ class PostgresConnection(Connection):
         rows = await self.raw.fetch(sql, *[_stored(name, values[name]) for name in names])
         return await self.computed(_read, rows)
 
-    async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    async def execute_many(self, statement: str, rows: Sequence[Fields]) -> None:
         sql, names = _numbered(statement)
         stored = [[_stored(name, row[name]) for name in names] for row in rows]
         await self.raw.executemany(sql, stored)

@@ -25,7 +25,7 @@ from gateway.stores.sql.engine import columns
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import usage_rows
 from gateway.stores.totals import RunTotals
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 
 # PostgreSQL keeps no NUL in a text. It becomes two characters, and so does the character that marks
 # this; both come back as they were. JSON columns need none of it: JSON writes a NUL as an escape.
@@ -219,7 +219,7 @@ def _with_stored_texts(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[Ro
 def parameters(group: Sequence[Prepared]) -> list[bytes]:
     """The rows of each table, as JSON in UTF-8. Raises: orjson.JSONEncodeError for texts that JSON
     cannot write."""
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
+    tables: dict[str, list[FieldDict]] = {name: [] for name in _TABLES}
     for n, each in enumerate(group, start=1):
         first_run = len(tables["r"]) + 1
         for name, rows in each.rows.items():

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,7 @@ from gateway.stores.sql.changes import GATEWAY
 from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_json_value
 
 EXIT = "exit"  # the outcome is that of the command itself
@@ -278,7 +278,7 @@ def _say(text: str, *, first: bool = True, quiet: bool = False) -> None:
 
 # The summary of a wrapped command: its runs, read from the gateway, as a few lines of text.
 
-Trace = Mapping[str, Any]  # one run as `GET /api/runs/{id}` gives it: `run` and `steps`
+Trace = Fields  # one run as `GET /api/runs/{id}` gives it: `run` and `steps`
 MOST_RUNS = 20  # that are shown one by one; all are counted
 _COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
 
@@ -303,7 +303,7 @@ def _lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:
         yield f"  and {len(traces) - MOST_RUNS} more: {others}"
 
 
-def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> dict[str, Any]:
+def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> FieldDict:
     """The same for a program: exit status, sums, and each run with the guidance it got."""
     totals = [trace["run"]["totals"] for trace in traces]
     return {
@@ -316,7 +316,7 @@ def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> dict[str, Any
     }
 
 
-def _headline(totals: Sequence[Mapping[str, Any]]) -> str:
+def _headline(totals: Sequence[Fields]) -> str:
     tokens = _sum(totals, "input_tokens") + _sum(totals, "output_tokens")
     cost = _dollars(totals, "cost_usd")
     saved = _dollars(totals, "saved_usd")
@@ -367,7 +367,7 @@ def _run_lines(trace: Trace, page: str) -> Iterator[str]:
     yield f"    page     {page.replace('{run}', run['id'])}"
 
 
-def _guidance(trace: Trace) -> Iterator[dict[str, Any]]:
+def _guidance(trace: Trace) -> Iterator[FieldDict]:
     for step in trace["steps"]:
         for row in step["guidance"]:
             rules = row["source"] == "e3"  # one text with many rules
@@ -379,16 +379,16 @@ def _guidance(trace: Trace) -> Iterator[dict[str, Any]]:
             yield about | {"text": row["text"], "applied": row["applied"]}
 
 
-def _sum(totals: Sequence[Mapping[str, Any]], name: str) -> int:
+def _sum(totals: Sequence[Fields], name: str) -> int:
     return sum(each[name] for each in totals)
 
 
-def _dollars(totals: Sequence[Mapping[str, Any]], name: str) -> float | None:
+def _dollars(totals: Sequence[Fields], name: str) -> float | None:
     known = [each[name] for each in totals if each[name] is not None]
     return sum(known) if known else None
 
 
-def _cached_share(totals: Sequence[Mapping[str, Any]]) -> float | None:
+def _cached_share(totals: Sequence[Fields]) -> float | None:
     """Input tokens that the provider's cache had, of those that it reported; None without any."""
     tokens = _sum(totals, "input_tokens")
     return _sum(totals, "cached_tokens") / tokens if tokens else None
@@ -428,8 +428,8 @@ def gateway_at(url: str) -> str:
     return root if known else ""
 
 
-def _answered(answer: httpx.Response) -> dict[str, Any]:
+def _answered(answer: httpx.Response) -> FieldDict:
     if answer.status_code != 200:
         raise ConfigError(f"{answer.url} answers {answer.status_code}")
-    found: dict[str, Any] = answer.json()
+    found: FieldDict = answer.json()
     return found

@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from gateway.errors import ConfigError
-from gateway.values import frozen
+from gateway.values import FieldDict, Fields, frozen
 
 BASE = "{base}"  # the gateway's base URL with its version, as OpenAI's clients want it
 ROOT = "{root}"  # the same without `/v1`, as Anthropic's clients want it
@@ -43,7 +43,7 @@ class Client:
     names: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    json_variable: tuple[str, Mapping[str, Any]] | None = None
+    json_variable: tuple[str, Fields] | None = None
     by_hand: str = ""
 
 
@@ -193,7 +193,7 @@ def _filled(text: str, root: str) -> str:
     return text.replace(BASE, f"{root}/v1").replace(ROOT, root)
 
 
-def _merged(before: dict[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(before: FieldDict, fresh: Fields) -> FieldDict:
     result = dict(before)
     for key, value in fresh.items():
         known = result.get(key)

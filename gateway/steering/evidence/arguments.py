@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.core.short_cache import remembered
 from gateway.steering.word_lists import word_list
+from gateway.values import FieldDict
 
 MAX_WORDS = 80  # words of one call that are compared
 MAX_CHARS = 800
@@ -138,7 +139,7 @@ def is_noise(key: str) -> bool:
     return key.lower().replace("-", "_") in _NOISE_KEYS
 
 
-def _leaves(key: str, values: dict[str, Any] | list[Any], depth: int) -> Iterator[tuple[str, str]]:
+def _leaves(key: str, values: FieldDict | list[Any], depth: int) -> Iterator[tuple[str, str]]:
     """The values `depth` levels deep and below, as texts; each with its key."""
     named = isinstance(values, dict)
     for name, value in values.items() if isinstance(values, dict) else zip(repeat(key), values):

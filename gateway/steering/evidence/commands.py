@@ -10,7 +10,7 @@ from gateway.steering.evidence.arguments import Question, is_noise, may_have_plu
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
 from gateway.steering.evidence.results import is_look_up
 from gateway.steering.word_lists import word_list
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 
 _MAX_JSON_CHARS = 200_000
 _JSON_BLANKS = " \t\n\r"
@@ -163,7 +163,7 @@ def read_call(name: str, arguments: str) -> ReadCall:
     )
 
 
-def _plan_or_session(values: dict[str, Any], *, plans: bool) -> tuple[dict[str, Any], bool]:
+def _plan_or_session(values: FieldDict, *, plans: bool) -> tuple[FieldDict, bool]:
     """The arguments that count of a plan, how far each of its points is, whatever their words; and
     of input to a program, without a few keys. And whether anything is written or typed."""
     if plans:
@@ -177,7 +177,7 @@ def _plan_or_session(values: dict[str, Any], *, plans: bool) -> tuple[dict[str, 
     return {k: v for k, v in values.items() if k not in _TYPED_KEYS}, bool(typed)
 
 
-def _span(values: dict[str, Any]) -> tuple[str, int, int] | None:
+def _span(values: FieldDict) -> tuple[str, int, int] | None:
     """File, first and last line that a reading tool is asked for."""
     path = next((values[key] for key in _PATH_KEYS if isinstance(values.get(key), str)), None)
     view = values.get("view_range")

@@ -2,11 +2,11 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.core.short_cache import remembered
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 
 # `sed -n -i -e 's/`: the limits keep the search linear, real commands have one or two flags.
 _SED = re.compile(
@@ -190,7 +190,7 @@ def _may_edit(operation: str) -> bool:
     return not operation.endswith(".view") and _EDIT_NAME.search(operation) is not None
 
 
-def _old_and_new(given: Mapping[str, Any]) -> tuple[str, str]:
+def _old_and_new(given: Fields) -> tuple[str, str]:
     several = given.get("edits")
     if not isinstance(several, list):
         return _first_text(given, _OLD_KEYS), _first_text(given, _NEW_KEYS)
@@ -219,7 +219,7 @@ def _patch_edits(patch: str) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def _squeezed(values: Mapping[str, Any]) -> dict[str, Any]:
+def _squeezed(values: Fields) -> FieldDict:
     return {_bare(key): value for key, value in values.items()}
 
 
@@ -228,7 +228,7 @@ def _bare(key: str) -> str:
     return key.replace("_", "").lower()
 
 
-def _first_text(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+def _first_text(values: Fields, keys: tuple[str, ...]) -> str:
     for key in keys:
         if isinstance(value := values.get(key), str) and value:
             return value

@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from msgspec.structs import asdict
 
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import Pattern, Tier
+from gateway.values import FieldDict, Fields
 
 # Keys of a pattern itself; any other key of a flat record belongs to its payload.
 STRUCTURAL = frozenset(
@@ -26,9 +26,9 @@ FAILURE_ALIASES: Mapping[str, str] = {
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
-def to_record(pattern: Pattern) -> dict[str, Any]:
+def to_record(pattern: Pattern) -> FieldDict:
     """The pattern as a JSON object; what is empty is left out."""
-    record: dict[str, Any] = {"pattern_id": pattern.pattern_id, "tier": pattern.tier.value}
+    record: FieldDict = {"pattern_id": pattern.pattern_id, "tier": pattern.tier.value}
     optional = {
         "tenant": pattern.tenant or None,
         "failure_type": pattern.failure_type,
@@ -43,7 +43,7 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
 
 
 def from_record(
-    record: Mapping[str, Any],
+    record: Fields,
     *,
     tenant: str = "",
     names_tenant: bool = False,
@@ -117,14 +117,14 @@ def read_lines(
             refused(f"line {number}: {error}")
 
 
-def _string(record: Mapping[str, Any], key: str) -> str:
+def _string(record: Fields, key: str) -> str:
     value = record.get(key)
     if not isinstance(value, str | None):
         raise ValueError(f"{key}: {type(value).__name__} is not text")
     return value or ""
 
 
-def _number(record: Mapping[str, Any], key: str) -> float | None:
+def _number(record: Fields, key: str) -> float | None:
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ValueError(f"{key}: {type(value).__name__} is not a number")

@@ -7,11 +7,10 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.coerce import as_text
 
 FRAME_OPEN = "[STEERING GUIDANCE]"
@@ -103,7 +102,7 @@ def read_content(value: object) -> Content:
     return content
 
 
-def _parts(value: object) -> list[dict[str, Any]]:
+def _parts(value: object) -> list[FieldDict]:
     """The parts of a content that is no text; a bare text or number counts as a text part."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = json_text(value)
@@ -208,7 +207,7 @@ CLIENT_CALLS = frozenset(
 """Calls that the client carries out; any other `..._call` has run at the provider."""
 
 
-def item_call(item: Mapping[str, Any]) -> RequestedCall | None:
+def item_call(item: Fields) -> RequestedCall | None:
     """The call in an item, if it is one, with the result of a call that ran at the provider; a
     built-in tool is named by its type."""
     kind = as_text(item.get("type"), "")
@@ -224,7 +223,7 @@ def item_call(item: Mapping[str, Any]) -> RequestedCall | None:
     )
 
 
-def item_result(item: Mapping[str, Any]) -> Result | None:
+def item_result(item: Fields) -> Result | None:
     """The result in an item, or None when it is none."""
     if not as_text(item.get("type"), "").endswith("_output"):
         return None
@@ -237,7 +236,7 @@ def item_result(item: Mapping[str, Any]) -> Result | None:
     )
 
 
-def item_reasoning(item: Mapping[str, Any]) -> str:
+def item_reasoning(item: Fields) -> str:
     """Text of a reasoning item: its content, else its summary; encrypted reasoning is empty."""
     if item.get("type") != "reasoning":
         return ""

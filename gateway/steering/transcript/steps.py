@@ -24,7 +24,7 @@ from gateway.steering.transcript.content import (
     read_result,
     without_guidance,
 )
-from gateway.values import Value
+from gateway.values import Fields, Value
 from gateway.wire.coerce import as_text
 
 _STOPS = 3
@@ -372,7 +372,7 @@ def count_steps(messages: Sequence[Any]) -> int:
     return [reader.read(message) for message in messages].count(Change.OPENED)
 
 
-def steps_from_records(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
+def steps_from_records(records: Iterable[Fields]) -> tuple[Step, ...]:
     """Steps from plain step records, in order; never raises. Keys, all optional: `action` (tool
     name; when missing or empty the first entry of `tool_calls`), `action_input`, `thought`,
     `observation`, `is_error` or `observation_is_error`; other types than text count as empty.

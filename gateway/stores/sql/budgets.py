@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import orjson
 from cachetools import FIFOCache
@@ -20,6 +19,7 @@ from gateway.stores import budgets as values
 from gateway.stores.protocols import CONTROLS, StoreBusy
 from gateway.stores.sql import engine as db
 from gateway.tasks import off_loop
+from gateway.values import FieldDict
 
 # Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
 _PICO = 10**12
@@ -140,7 +140,7 @@ class ControlStore:
 
     async def answer(self, asked: values.Control, after: values.Control | None) -> bool:
         """Replace an open question by a stop, or end it; False when it is open no more."""
-        which: dict[str, Any] = {"subject": asked.subject, "asked_at": asked.at}
+        which: FieldDict = {"subject": asked.subject, "asked_at": asked.at}
         if after is not None:
             which |= db.row_of(after, ("action", "reason", "at", "author"))
         done = bool(await self.engine.write(_NO if after else _YES, **which))
@@ -182,16 +182,16 @@ WHERE budget_accounts.version = excluded.version - 1 RETURNING budget, subject
 """
 
 
-def _rows(made: Mapping[values.AccountKey, values.Stored]) -> dict[str, Any]:
+def _rows(made: Mapping[values.AccountKey, values.Stored]) -> FieldDict:
     # In one order everywhere, so that two never wait for each other.
     ordered = sorted(made.items(), key=lambda item: (item[0].budget, item[0].subject))
-    found: dict[str, Any] = {}
+    found: FieldDict = {}
     for number, (_, stored) in enumerate(ordered):
         found |= {f"{name}_{number}": value for name, value in _row(stored).items()}
     return found
 
 
-def _row(stored: values.Stored) -> dict[str, Any]:
+def _row(stored: values.Stored) -> FieldDict:
     account = stored.account
     return {
         **db.row_of(account, ("budget", "subject", "mac", *_PLAIN)),

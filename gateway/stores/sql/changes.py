@@ -19,7 +19,7 @@ from gateway.stores.protocols import StoreError
 from gateway.stores.sql.engine import Connection, Engine, columns, conditions, insert, made, row_of
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 
 _log = get_logger("gateway.audit")
 
@@ -68,7 +68,7 @@ class ChangeStore:
     async def find(self, *, limit: int = 100, **wanted: Any) -> list[Change]:
         """Changes, newest first; None selects all. `kind`, `author`, `since`, `until`; `subjects`:
         of any of these; `text`: in any field; `cursor`: after the change with this id."""
-        bound = dict[str, Any](limit=limit)
+        bound = FieldDict(limit=limit)
         dialect = self._engine.dialect
         filters = {
             **_FILTERS,
@@ -81,7 +81,7 @@ class ChangeStore:
         return [made(Change, _NAMES, row) for row in found]
 
     async def note(
-        self, kind: str, act: str, subject: str, said: Mapping[str, Any], *, author: str = ""
+        self, kind: str, act: str, subject: str, said: Fields, *, author: str = ""
     ) -> None:
         """Append what was done already: `act` in a word; `said`: the fields that were sent, with a
         reason and an author if these were given; secrets are masked. While the store is away it is
@@ -105,7 +105,7 @@ class ChangeStore:
             with suppress(StoreError):
                 return await self._write(change)
 
-    async def note_config(self, changed: Mapping[str, Any]) -> None:
+    async def note_config(self, changed: Fields) -> None:
         """Append that a changed config was loaded, once for all gateways that load it."""
         subject = sha256(repr(changed).encode()).hexdigest()[:16]
         about = {"kind": "config", "subject": subject, "author": GATEWAY}

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.records import CallRecord
-from gateway.values import Value
+from gateway.values import FieldDict, Fields, Value
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Connection(ABC):
         """The rows that a statement returns. A value that is a list is for `Dialect.among`."""
 
     @abstractmethod
-    async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    async def execute_many(self, statement: str, rows: Sequence[Fields]) -> None:
         """Run a statement once for each of the rows of values."""
 
     async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
@@ -207,7 +207,7 @@ class Engine(ABC):
         """Run `work` in a transaction whenever the database was opened again: it may be empty."""
 
 
-def row_of(record: object, names: Sequence[str]) -> dict[str, Any]:
+def row_of(record: object, names: Sequence[str]) -> FieldDict:
     """The fields of a record as values of the same names."""
     return {name: getattr(record, name) for name in names}
 
@@ -217,7 +217,7 @@ def made(kind: Callable[..., T], names: Sequence[str], row: Row) -> T:
     return kind(**dict(zip(names, row, strict=True)))
 
 
-def conditions(wanted: Mapping[str, tuple[str, Any]], bound: dict[str, Any]) -> str:
+def conditions(wanted: Mapping[str, tuple[str, Any]], bound: FieldDict) -> str:
     """The conditions, by the name of their value, whose value is not None; it is added to
     `bound`."""
     used = {name: each for name, each in wanted.items() if each[1] is not None}

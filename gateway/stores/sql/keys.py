@@ -1,8 +1,7 @@
 """Gateway keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace as changed
@@ -10,6 +9,7 @@ from msgspec.structs import replace as changed
 from gateway.stores.protocols import KEYS
 from gateway.stores.records import KeyRecord, KeyTerms
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
+from gateway.values import FieldDict, Fields
 
 _NAMES = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at", "terms")
 _INSERT = insert("keys", _NAMES)
@@ -50,7 +50,7 @@ class SQLKeyStore:
         await self._engine.changed(KEYS)
         return revoked
 
-    async def change_key(self, key_id: str, changes: Mapping[str, Any]) -> KeyRecord | None:
+    async def change_key(self, key_id: str, changes: Fields) -> KeyRecord | None:
         async def work(connection: Connection) -> KeyRecord | None:
             await connection.take_turn("keys")
             row = await connection.row(_VALID, id=key_id)
@@ -71,7 +71,7 @@ class SQLKeyStore:
         return sum(revoked_at is None for (revoked_at,) in deleted)
 
 
-def _row(key: KeyRecord) -> dict[str, Any]:
+def _row(key: KeyRecord) -> FieldDict:
     return row_of(key, _NAMES) | {"terms": msgspec.json.encode(key.terms).decode()}
 
 

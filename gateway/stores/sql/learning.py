@@ -4,7 +4,6 @@ decisions and jobs of learning."""
 from collections.abc import Sequence
 from dataclasses import asdict
 from secrets import token_hex
-from typing import Any
 
 import orjson
 
@@ -28,6 +27,7 @@ from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import engine as db
 from gateway.stores.sql.patterns import SELECT_LESSONS, stored_lesson, write_patterns
 from gateway.stores.totals import DERIVED
+from gateway.values import FieldDict
 
 FORGOTTEN = "[forgotten]"  # in place of texts that only a forgotten run taught
 _EVIDENCE = codec.names(EvidenceRow)
@@ -229,7 +229,7 @@ class LearningStore:
 
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
         """Lessons, last changed first."""
-        bound: dict[str, Any] = {"limit": limit}
+        bound: FieldDict = {"limit": limit}
         sql = f"""
             {SELECT_LESSONS} AND {self._where(wanted, bound)}
             ORDER BY p.updated_at DESC, p.pk DESC LIMIT :limit
@@ -324,7 +324,7 @@ class LearningStore:
         if changed:
             await self._engine.changed(PATTERNS)
 
-    def _where(self, wanted: LessonFilter, bound: dict[str, Any]) -> str:
+    def _where(self, wanted: LessonFilter, bound: FieldDict) -> str:
         dialect = self._engine.dialect
         statuses = [str(status) for status in wanted.statuses] or None
         chosen = {

@@ -26,6 +26,7 @@ from gateway.stores import patterns as values
 from gateway.stores.learning import Posterior, StoredLesson, Support
 from gateway.stores.protocols import PATTERNS, StoreCorrupt
 from gateway.stores.sql import engine as db
+from gateway.values import FieldDict
 
 _CONTENT = (
     "tier",
@@ -268,7 +269,7 @@ class PatternStore:
         if not 1 <= limit <= values.MAX_PAGE:
             raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
         self._check()
-        bound: dict[str, Any] = {}
+        bound: FieldDict = {}
         condition = _where(patterns, values.decode_cursor(cursor), bound, self._engine.dialect)
         found = await self._engine.read(
             lambda connection: _select(condition, bound, limit + 1, self._joined, connection)
@@ -320,7 +321,7 @@ class PatternStore:
         async def work(connection: db.Connection) -> Sequence[db.Row]:
             families = await _suitable_families(model, connection)
             one_of = self._engine.dialect.among("model_family", "families", "text")
-            bound: dict[str, Any] = {"limit": limit}
+            bound: FieldDict = {"limit": limit}
             only = db.conditions({"families": (one_of, families)}, bound)
             return await connection.fetch(_UNIVERSAL.format(only=only), **bound)
 
@@ -487,7 +488,7 @@ def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     )
 
 
-def _content(pattern: Pattern) -> dict[str, Any]:
+def _content(pattern: Pattern) -> FieldDict:
     """The content of a pattern, written now."""
     return {
         "tier": pattern.tier.value,
@@ -543,7 +544,7 @@ async def _forget_vectors(patterns: Sequence[Pattern], connection: db.Connection
         await connection.execute_many(_OUTDATED, ids)
 
 
-def _row(pattern: Pattern) -> dict[str, Any]:
+def _row(pattern: Pattern) -> FieldDict:
     lesson = pattern.lesson
     known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
     known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
@@ -562,7 +563,7 @@ async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) 
 
 
 async def _select(
-    condition: str, bound: dict[str, Any], limit: int, joined: str, connection: db.Connection
+    condition: str, bound: FieldDict, limit: int, joined: str, connection: db.Connection
 ) -> list[tuple[int, values.StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first. Raises:
     StoreCorrupt."""
@@ -585,7 +586,7 @@ async def _select(
 
 
 def _where(
-    patterns: values.PatternFilter, before: int | None, bound: dict[str, Any], dialect: db.Dialect
+    patterns: values.PatternFilter, before: int | None, bound: FieldDict, dialect: db.Dialect
 ) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
     text = patterns.text.lower() if patterns.text else None

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Any
 
 from gateway.stores import codec, queries, totals
 from gateway.stores.protocols import exported
@@ -12,6 +11,7 @@ from gateway.stores.redact import MAX_INT
 from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
+from gateway.values import FieldDict
 
 _ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
 _LAST = f"coalesce({_ENDED}, r.updated_at)"
@@ -83,7 +83,7 @@ class SQLRunStore:
     async def list_runs(
         self, runs: queries.RunFilter, page: queries.PageRequest
     ) -> queries.RunPage:
-        values: dict[str, Any] = {}
+        values: FieldDict = {}
         condition = where(runs, values, self._dialect)
         key = _SORTS[page.sort]
         order = "DESC" if page.descending else "ASC"
@@ -107,13 +107,13 @@ class SQLRunStore:
         )
 
     async def count_runs(self, runs: queries.RunFilter) -> int:
-        values: dict[str, Any] = {}
+        values: FieldDict = {}
         condition = where(runs, values, self._dialect)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def spread_runs(self, runs: queries.RunFilter) -> queries.Spread:
-        values: dict[str, Any] = {}
+        values: FieldDict = {}
         condition = where(runs, values, self._dialect)
         sql = f"""
             SELECT {_DURATION}, r.cost_usd, r.calls FROM runs AS r
@@ -135,7 +135,7 @@ class SQLRunStore:
         after_step: int = -1,
         limit: int | None = None,
     ) -> queries.RunTrace | None:
-        values: dict[str, Any] = {"id": run_id}
+        values: FieldDict = {"id": run_id}
         condition = where(queries.RunFilter(tenant=tenant), values, self._dialect)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
@@ -164,7 +164,7 @@ class SQLRunStore:
         if outcome not in queries.OUTCOMES:
             known = ", ".join(queries.OUTCOMES)
             raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
-        values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
+        values: FieldDict = {"id": run_id, "new": outcome, "source": source}
         condition = where(queries.RunFilter(tenant=tenant), values, self._dialect)
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
@@ -182,7 +182,7 @@ class SQLRunStore:
     ) -> queries.ConversationPage:
         page = queries.PageRequest(limit=limit, cursor=cursor)
         at: float | None = None
-        values: dict[str, Any] = {"after_id": None}
+        values: FieldDict = {"after_id": None}
         if page.cursor is not None:
             at, values["after_id"] = queries.decode_cursor(page.cursor)
         wanted = {
@@ -223,7 +223,7 @@ class SQLRunStore:
     async def experiment_runs(
         self, experiment: str | None, *, tenant: str | None, since: float | None = None
     ) -> list[totals.ExperimentRun]:
-        values: dict[str, Any] = {}
+        values: FieldDict = {}
         wanted = queries.RunFilter(tenant=tenant, experiment=experiment, since=since)
         condition = where(wanted.summed, values, self._dialect)
         found: list[totals.ExperimentRun] = []
@@ -282,7 +282,7 @@ async def _summarize(
     runs: queries.RunFilter, newest: int, dialect: Dialect, connection: Connection
 ) -> queries.HealthSummary:
     """The summary of the newest runs that match."""
-    values: dict[str, Any] = {}
+    values: FieldDict = {}
     condition = where(runs, values, dialect)
     fetch = partial(connection.fetch, **values)
     newest_first = "ORDER BY r.started_at DESC, r.id DESC LIMIT"
@@ -313,7 +313,7 @@ async def _summarize(
 async def _live_runs(
     query: queries.LiveQuery, dialect: Dialect, connection: Connection
 ) -> tuple[queries.LiveRun, ...]:
-    values: dict[str, Any] = {}
+    values: FieldDict = {}
     wanted = queries.RunFilter(tenant=query.tenant, since=query.begun, mode=queries.LIVE)
     sql = f"""
         SELECT {codec.RUN}, r.pk FROM {codec.RUNS}

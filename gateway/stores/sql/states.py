@@ -1,13 +1,13 @@
 """Conversations: found by prefix hashes, saved by compare-and-swap."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from gateway.stores import codec
 from gateway.stores.commit_plan import StoredStep
 from gateway.stores.protocols import MAX_BRANCHES
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.sql.engine import Connection, Engine, Row, columns
+from gateway.values import FieldDict
 
 # The newest messages are looked up first, so that a long history costs no more than a short one.
 # That is enough when a match is in their newer half: all prefixes near it were looked up too.
@@ -51,7 +51,7 @@ class SQLStateStore:
             return await connection.fetch(statement, digests=newest_first, tenant=tenant, **wanted)
 
         rows = await self._engine.read(work)
-        known: dict[str, Any] = {"tenant": tenant, "root": root}
+        known: FieldDict = {"tenant": tenant, "root": root}
         return [PrefixHashRecord(**known, **dict(zip(_HEAD, row, strict=True))) for row in rows]
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:

@@ -25,6 +25,7 @@ from gateway.stores.sql.engine import (
 )
 from gateway.stores.totals import DANGER_COMPOSITE, LENGTH_MONITOR, STUCK_STEPS, WARN_COMPOSITE
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
+from gateway.values import FieldDict
 
 _EQUAL = ("tenant", "agent", "experiment", "arm", "key_name")
 IS_LIVE = f"r.mode <> '{IMPORTED}'"
@@ -54,7 +55,7 @@ UNION SELECT 'failure_types', k.key FROM newest, {failure_types}
 """
 
 
-def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
+def where(runs: RunFilter, values: FieldDict, dialect: Dialect) -> str:
     """A condition over `runs AS r`, whose values are added to `values`."""
     of_conversation = "r.conversation_pk = (SELECT pk FROM conversations WHERE id = :conversation)"
     counted = {
@@ -134,7 +135,7 @@ def _severity(dialect: Dialect) -> str:
 
 async def facets(runs: RunFilter, newest: int, dialect: Dialect, connection: Connection) -> Facets:
     """The choices of a filter, without reading every run; see RunStore."""
-    values: dict[str, Any] = {}
+    values: FieldDict = {}
     condition = where(runs, values, dialect)
     rows = await connection.fetch(_EXPERIMENTS.format(condition=condition), **values)
     found: dict[str, set[str]] = {"experiments": {name for (name,) in rows}}
@@ -210,7 +211,7 @@ async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) 
     return merged(usage, _by_place(_OUTCOMES, await connection.fetch(sql, **values)))
 
 
-def _by_place(names: Sequence[str], rows: Sequence[Row]) -> dict[tuple[Any, Any], dict[str, Any]]:
+def _by_place(names: Sequence[str], rows: Sequence[Row]) -> dict[tuple[Any, Any], FieldDict]:
     """Sums by bucket and name."""
     return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in rows}
 
@@ -307,7 +308,7 @@ class AttributionStore:
                 f"by: must be {usage.TAG}NAME or one of {', '.join(usage.GROUPS)}, not {by[:60]!r}"
             )
         dialect = self._engine.dialect
-        values: dict[str, Any] = {"by_tag": by.removeprefix(usage.TAG)}
+        values: FieldDict = {"by_tag": by.removeprefix(usage.TAG)}
         condition = where(runs.summed, values, dialect)
         if by.startswith(usage.TAG):
             expression = f"coalesce({dialect.entry('r.tags', 'by_tag')}, '')"

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
+from gateway.values import FieldDict, Fields
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class SQLiteConnection(Connection):
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
         return _rows(statement, values, self.raw)
 
-    async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    async def execute_many(self, statement: str, rows: Sequence[Fields]) -> None:
         self.raw.executemany(statement, rows)
 
     async def take_turn(self, table: str) -> None:
@@ -166,7 +167,7 @@ class SQLiteUpkeep(Upkeep):
             root = keys[-1]["root"]
 
 
-def _rows(statement: str, values: dict[str, Any], connection: apsw.Connection) -> Sequence[Row]:
+def _rows(statement: str, values: FieldDict, connection: apsw.Connection) -> Sequence[Row]:
     for name, value in values.items():
         if isinstance(value, list):
             is_bytes = value and isinstance(value[0], bytes)

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.values import FieldDict, Fields
 from gateway.wire import toolcalls
-
-Json = dict[str, Any]
 
 # What providers call the end of a turn, where LiteLLM lets it through untranslated.
 # Source: stop reasons of Anthropic Messages, Bedrock Converse, Cohere Chat, Gemini.
@@ -26,9 +25,9 @@ _SERVER_CALL = "srvtoolu_"
 _HEAD_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", "stream_options"})
 
 
-def completion(answer: Mapping[str, Any], *, model: str) -> Json:
+def completion(answer: Fields, *, model: str) -> FieldDict:
     """LiteLLM's complete answer as OpenAI's API would give it."""
-    out: Json = {key: value for key, value in answer.items() if key in _HEAD_KEYS or value}
+    out: FieldDict = {key: value for key, value in answer.items() if key in _HEAD_KEYS or value}
     out.pop("stream_options", None)
     out["object"] = "chat.completion"
     out["model"] = out.get("model") or model
@@ -39,7 +38,7 @@ def completion(answer: Mapping[str, Any], *, model: str) -> Json:
     return out
 
 
-def as_chunk(answer: Mapping[str, Any]) -> Json:
+def as_chunk(answer: Fields) -> FieldDict:
     """A complete answer as the single chunk of a stream."""
     choices = []
     for choice in answer["choices"]:
@@ -50,7 +49,7 @@ def as_chunk(answer: Mapping[str, Any]) -> Json:
     return {**answer, "object": "chat.completion.chunk", "choices": choices}
 
 
-def from_generic(chunk: Mapping[str, Any], *, finished: bool) -> Json | None:
+def from_generic(chunk: Fields, *, finished: bool) -> FieldDict | None:
     """LiteLLM's `GenericStreamingChunk` as a chunk; None when there is nothing in it. `finished`: a
     finish reason is known; then the one of an empty end marker is not heeded."""
     extras = chunk.get("provider_specific_fields") or {}
@@ -67,9 +66,9 @@ def from_generic(chunk: Mapping[str, Any], *, finished: bool) -> Json | None:
     return {"choices": [choice], "usage": usage}
 
 
-def clean_usage(usage: Mapping[str, Any], *, reasoned: bool) -> Json:
+def clean_usage(usage: Fields, *, reasoned: bool) -> FieldDict:
     """Usage without nulls, and without the zero LiteLLM puts for reasoning nobody counted."""
-    out: Json = without_nulls(usage)
+    out: FieldDict = without_nulls(usage)
     details = out.get("completion_tokens_details")
     if reasoned and details and details.get("reasoning_tokens") == 0:
         details.pop("reasoning_tokens")
@@ -91,7 +90,7 @@ def finish_of(reason: Any) -> str | None:
     return _FINISH.get(str(reason).lower(), str(reason)) if reason else None
 
 
-def drop_doubled_fields(message: Json) -> None:
+def drop_doubled_fields(message: FieldDict) -> None:
     """Remove from the provider's fields what the message has, as LiteLLM's thinking blocks."""
     fields = message.get("provider_specific_fields")
     if isinstance(fields, Mapping):
@@ -101,7 +100,7 @@ def drop_doubled_fields(message: Json) -> None:
             del message["provider_specific_fields"]
 
 
-def _clean_choice(choice: Mapping[str, Any], id: str) -> Json:
+def _clean_choice(choice: Fields, id: str) -> FieldDict:
     message = {key: value for key, value in choice["message"].items() if value or key == "content"}
     drop_doubled_fields(message)
     if "tool_calls" in message:
@@ -141,11 +140,11 @@ class ChunkStream:
 
     def __init__(self, *, id: str, created: int, model: str) -> None:
         kind = "chat.completion.chunk"
-        self._head: Json = {"id": id, "object": kind, "created": created, "model": model}
+        self._head: FieldDict = {"id": id, "object": kind, "created": created, "model": model}
         self._started = False
         self._choices: dict[int, _Choice] = {}
-        self._extras: Json = {}
-        self.usage: Json | None = None
+        self._extras: FieldDict = {}
+        self.usage: FieldDict | None = None
 
     @property
     def complete(self) -> bool:
@@ -154,7 +153,7 @@ class ChunkStream:
             choice.finish_reason is not None for choice in self._choices.values()
         )
 
-    def push(self, chunk: Mapping[str, Any]) -> list[Json]:
+    def push(self, chunk: Fields) -> list[FieldDict]:
         """The chunks to send for one received; may be empty."""
         if not self._started:
             self._started = True
@@ -165,7 +164,7 @@ class ChunkStream:
             reasoned = any(choice.reasoned for choice in self._choices.values())
             self.usage = clean_usage(usage, reasoned=reasoned)
         extras = {k: v for k, v in chunk.items() if k not in _HEAD_KEYS and v}
-        out: list[Json] = []
+        out: list[FieldDict] = []
         for choice in chunk.get("choices") or ():
             out += self._push_choice(choice, extras)
         return out
@@ -175,9 +174,9 @@ class ChunkStream:
         for choice in self._choices.values():
             choice.finish_reason = choice.finish_reason or finish_of(reason)
 
-    def finish(self, *, include_usage: bool) -> list[Json]:
+    def finish(self, *, include_usage: bool) -> list[FieldDict]:
         """The last chunks: what was held back, one finish reason per choice, usage if wanted."""
-        out: list[Json] = []
+        out: list[FieldDict] = []
         for index, choice in sorted(self._choices.items()):
             if rest := choice.calls.finish(cut=choice.finish_reason in CUT):
                 out.append(self._chunk(index, {"tool_calls": rest}))
@@ -187,11 +186,11 @@ class ChunkStream:
             out.append({**self._head, "choices": [], "usage": self.usage})
         return out
 
-    def _chunk(self, index: int, delta: Json, reason: str | None = None) -> Json:
+    def _chunk(self, index: int, delta: FieldDict, reason: str | None = None) -> FieldDict:
         choice = {"index": index, "delta": delta, "finish_reason": reason}
         return {**self._head, "choices": [choice]}
 
-    def _push_choice(self, choice: Mapping[str, Any], extras: Json) -> list[Json]:
+    def _push_choice(self, choice: Fields, extras: FieldDict) -> list[FieldDict]:
         index = choice.get("index") or 0
         state = self._choices.get(index)
         given = choice.get("delta") or {}
@@ -231,10 +230,10 @@ def _is_server(call: Any, state: _Choice) -> bool:
     return slot in state.server_slots
 
 
-def _join_thinking(state: _Choice, delta: Json) -> None:
+def _join_thinking(state: _Choice, delta: FieldDict) -> None:
     """Hold thinking until its signature comes, then send the block: only a complete one can be
     echoed, and clients cannot join list items without an index. The text is streamed meanwhile."""
-    whole: list[Json] = []
+    whole: list[FieldDict] = []
     for block in delta.pop("thinking_blocks", ()):
         if block.get("type") == "thinking":
             state.thinking += block.get("thinking") or ""

@@ -30,6 +30,7 @@ from gateway.upstream.litellm_lane.transport import (
 )
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import keys_of_others, split_model
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_mapping
 
 # These describe the provider's bytes, and the client gets other ones.
@@ -66,7 +67,7 @@ class LiteLLMLane:
             self._sdk = self._sdk or await loading(sdk.load)
 
     async def send(
-        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect = CHAT
+        self, target: Target, body: Fields, headers: RawHeaders, dialect: Dialect = CHAT
     ) -> LaneResponse:
         """One call; the answer streams when the body says so, and then its first event is there.
         Raises: UpstreamFailure: in OpenAI's form, also where LiteLLM cannot be asked in the
@@ -116,7 +117,7 @@ class LiteLLMLane:
         loaded: sdk.Sdk,
         dialect: Dialect,
         target: Target,
-        body: Mapping[str, Any],
+        body: Fields,
         headers: RawHeaders,
         call: ProviderCall,
     ) -> LaneResponse:
@@ -164,7 +165,7 @@ class LiteLLMLane:
         return await _answered(result, call, body, dropped, dialect, model=name, legacy=legacy)
 
 
-def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
+def _limit_s(params: Fields, *, streaming: bool) -> float | None:
     """LiteLLM's own limit of a deployment, in seconds; up to the first event for a stream."""
     value = params.get("stream_timeout") if streaming else None
     value = params.get("timeout") if value is None else value
@@ -174,7 +175,7 @@ def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
 async def _answered(
     result: Any,
     call: ProviderCall,
-    body: Mapping[str, Any],
+    body: Fields,
     dropped: tuple[str, ...],
     dialect: Dialect,
     *,
@@ -226,9 +227,9 @@ class CompleteAnswer:
 
     status = 200
 
-    def __init__(self, completion: Mapping[str, Any], headers: RawHeaders) -> None:
+    def __init__(self, completion: Fields, headers: RawHeaders) -> None:
         self._body = encode(completion)
-        self.usage: dict[str, Any] | None = completion.get("usage")
+        self.usage: FieldDict | None = completion.get("usage")
         self.headers: RawHeaders = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(self._body)).encode()),
@@ -251,7 +252,7 @@ class PrimedStream(ABC):
         self._call = call
         self._dialect = dialect
         self._pending = b""
-        self.usage: dict[str, Any] | None = None
+        self.usage: FieldDict | None = None
         self.headers: RawHeaders = [(b"content-type", dialect.stream_type), *headers]
 
     async def primed(self) -> Self:
@@ -334,12 +335,12 @@ class StreamedAnswer(PrimedStream):
         last = self._out.finish(include_usage=self._include_usage)
         return self._encoded(last) + b"data: [DONE]\n\n"
 
-    def _encoded(self, chunks: list[dict[str, Any]]) -> bytes:
+    def _encoded(self, chunks: list[FieldDict]) -> bytes:
         if self._legacy:
             chunks = [request.as_legacy(chunk) for chunk in chunks]
         return b"".join(b"data: %b\n\n" % encode(chunk) for chunk in chunks)
 
-    def _as_mapping(self, chunk: Any) -> Mapping[str, Any]:
+    def _as_mapping(self, chunk: Any) -> Fields:
         """A chunk of any kind that LiteLLM's adapters produce, as OpenAI's JSON."""
         if isinstance(chunk, dict):
             done = self._out.complete

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 from gateway.wire.toolcalls import arguments_text
-
-Json = dict[str, Any]
 
 _TEXTS = ("id", "object", "model", "system_fingerprint", "service_tier")
 _OPTIONAL = ("annotations", "images", "thinking_blocks", "reasoning_details", "tool_calls")
@@ -83,13 +81,13 @@ def is_known(value: Any) -> bool:
     return _is_chat(value) or (isinstance(kind, str) and kind in _OF_MESSAGES)
 
 
-def _is_chat(value: Json) -> bool:
+def _is_chat(value: FieldDict) -> bool:
     return not value.get("error") and (
         "choices" in value or str(value.get("object")).startswith("chat.")
     )
 
 
-def _chat(answer: Json) -> Json:
+def _chat(answer: FieldDict) -> FieldDict:
     _keep_texts(answer, _TEXTS)
     if "created" in answer and as_int(answer["created"], None) is None:
         created = as_number(answer.pop("created"), None)
@@ -113,7 +111,7 @@ def _chat(answer: Json) -> Json:
     return answer
 
 
-def _choice(choice: Json, at: int, *, streamed: bool) -> Json:
+def _choice(choice: FieldDict, at: int, *, streamed: bool) -> FieldDict:
     choice["index"] = _index(choice.get("index"), at)
     if streamed:
         given = choice.pop("message", None)
@@ -153,7 +151,7 @@ def _are_logprobs(value: Any) -> bool:
     )
 
 
-def _message(message: Any) -> Json:
+def _message(message: Any) -> FieldDict:
     if not isinstance(message, dict):
         return {}
     if "role" in message and message["role"] != "assistant":
@@ -186,7 +184,7 @@ def _message(message: Any) -> Json:
     return message
 
 
-def _keep_texts(holder: Json, names: tuple[str, ...]) -> None:
+def _keep_texts(holder: FieldDict, names: tuple[str, ...]) -> None:
     """Drop what is no text of the fields in `names`; an id or a model may be a number."""
     for name in names:
         if name in holder and not isinstance(holder[name], str):
@@ -195,7 +193,7 @@ def _keep_texts(holder: Json, names: tuple[str, ...]) -> None:
                 holder[name] = str(value)
 
 
-def _set_usage(holder: Json) -> None:
+def _set_usage(holder: FieldDict) -> None:
     """Counts are whole numbers of zero or more; with none, there is no usage."""
     if "usage" in holder:
         holder["usage"] = _counts(as_mapping(holder["usage"]))
@@ -203,8 +201,8 @@ def _set_usage(holder: Json) -> None:
             del holder["usage"]
 
 
-def _counts(usage: Mapping[str, Any]) -> Json:
-    out: Json = {}
+def _counts(usage: Fields) -> FieldDict:
+    out: FieldDict = {}
     for name, value in usage.items():
         if name.endswith(("_tokens", "_requests")):
             count = _count(value)
@@ -228,7 +226,7 @@ def _count(value: Any) -> int | None:
     return int(number)
 
 
-def _messages(event: Json) -> Json:
+def _messages(event: FieldDict) -> FieldDict:
     _set_usage(event)
     kind = event["type"]
     if kind == "message_start":
@@ -249,7 +247,7 @@ def _messages(event: Json) -> Json:
     return event
 
 
-def _head_of_message(message: Json) -> None:
+def _head_of_message(message: FieldDict) -> None:
     for name in ("id", "model"):
         if not isinstance(message.get(name), str):
             message[name] = ""
@@ -261,7 +259,7 @@ def _head_of_message(message: Json) -> None:
         message["stop_reason"] = _as_reason(message["stop_reason"])
 
 
-def _block(block: Json) -> Json:
+def _block(block: FieldDict) -> FieldDict:
     for name in _BLOCK_TEXTS:
         if name in block and block[name] is None:
             block[name] = ""

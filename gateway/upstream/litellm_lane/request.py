@@ -18,6 +18,7 @@ from gateway.errors import UpstreamFailure
 from gateway.upstream.deployments import Target
 from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import ROUTER_KEYS
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_mapping
 
 # LiteLLM appends Gemini's signature of a call to the call's id; other providers refuse such ids.
@@ -111,13 +112,13 @@ _PASSED_HEADERS = frozenset({b"anthropic-beta", b"traceparent", b"tracestate"})
 class LiteLLMRequest(NamedTuple):
     """One call as LiteLLM takes it."""
 
-    kwargs: dict[str, Any]  # keyword arguments of the call
+    kwargs: FieldDict  # keyword arguments of the call
     dropped: tuple[str, ...]  # fields of the body that will not reach the provider
 
 
 def prepare(
-    body: Mapping[str, Any],
-    params: Mapping[str, Any],
+    body: Fields,
+    params: Fields,
     *,
     provider: str,
     supported: frozenset[str] | None,
@@ -150,13 +151,13 @@ def prepare(
     return LiteLLMRequest(kwargs, tuple(reported))
 
 
-def of_deployment(params: Mapping[str, Any]) -> dict[str, Any]:
+def of_deployment(params: Fields) -> FieldDict:
     """The parameters of the call itself in a deployment's `litellm_params`."""
     return {key: value for key, value in params.items() if key not in _NOT_FOR_THE_CALL}
 
 
 def extra_headers(
-    params: Mapping[str, Any], client: Iterable[tuple[bytes, bytes]], own: Mapping[str, str]
+    params: Fields, client: Iterable[tuple[bytes, bytes]], own: Mapping[str, str]
 ) -> dict[str, str]:
     """Headers to add to the provider's request: the deployment's, the gateway's, some client's."""
     passed = {k.decode(): v.decode("latin-1") for k, v in client if k in _PASSED_HEADERS}
@@ -178,17 +179,14 @@ def end_marks(
     return ()
 
 
-Json = dict[str, Any]
-
-
-def is_legacy(body: Mapping[str, Any]) -> bool:
+def is_legacy(body: Fields) -> bool:
     """Whether the client speaks the old form and wants its answer in it."""
     return bool(body.get("functions")) and not body.get("tools")
 
 
-def modernised(body: Mapping[str, Any]) -> Json:
+def modernised(body: Fields) -> FieldDict:
     """The body with tools instead of functions, also in its history."""
-    out: Json = {k: v for k, v in body.items() if k not in ("functions", "function_call")}
+    out: FieldDict = {k: v for k, v in body.items() if k not in ("functions", "function_call")}
     out["tools"] = [{"type": "function", "function": f} for f in body["functions"]]
     choice = body.get("function_call")
     if isinstance(choice, Mapping):
@@ -212,7 +210,7 @@ def modernised(body: Mapping[str, Any]) -> Json:
     return out
 
 
-def as_legacy(answer: Mapping[str, Any]) -> Json:
+def as_legacy(answer: Fields) -> FieldDict:
     """A completion or a chunk with its first tool call as `function_call`."""
     choices = []
     for choice in answer["choices"]:
@@ -244,7 +242,7 @@ _BILLING = "x-anthropic-billing-header:"
 
 
 def translated_arguments(
-    target: Target, body: Mapping[str, Any], call: LiteLLMCall, provider: str, name: str
+    target: Target, body: Fields, call: LiteLLMCall, provider: str, name: str
 ) -> LiteLLMRequest:
     """Arguments for LiteLLM's function of a dialect other than chat. Raises: UpstreamFailure: the
     request refers to a history that LiteLLM does not store."""

@@ -25,6 +25,7 @@ from gateway.dialects.gemini import chat_messages
 from gateway.errors import UpstreamUnreachable
 from gateway.observability.logging import get_logger
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
+from gateway.values import Fields
 
 _PROXY_ROUTES = "litellm.proxy.pass_through_endpoints"
 """Package of two modules that LiteLLM's Messages streams import to write records, and that need a
@@ -150,7 +151,7 @@ class Sdk:
             "gemini": google.agenerate_content_stream
         }
 
-    def split(self, model: str, params: Mapping[str, Any]) -> tuple[str, str]:
+    def split(self, model: str, params: Fields) -> tuple[str, str]:
         """(provider, model at the provider) as LiteLLM reads a name. Raises: Exception: unknown."""
         explicit = params.get("custom_llm_provider")
         base = params.get("api_base") or params.get("base_url")

@@ -23,6 +23,7 @@ from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
 from gateway.upstream.litellm_lane import readable
 from gateway.upstream.litellm_lane.chunks import as_chunk
+from gateway.values import FieldDict
 from gateway.wire.codings import Unpacker, codings_of, unreadable
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
@@ -38,7 +39,7 @@ class ReadableEvents:
         self._calls: set[Any] | None = set() if with_ids else None
         self._decoder = SSEDecoder()
         self._closed = self._ended = self._known = self._others = False
-        self._early: dict[Any, readable.Json] = {}
+        self._early: dict[Any, FieldDict] = {}
 
     def feed(self, content: bytes) -> bytes:
         """The events that unpacked bytes complete."""
@@ -89,7 +90,7 @@ class ReadableEvents:
                     self._calls.add(slot)
         return self._late_input(value) + _line(value)
 
-    def _late_input(self, event: readable.Json) -> bytes:
+    def _late_input(self, event: FieldDict) -> bytes:
         """The input of a call that came with its start and in no delta, as a delta. Anthropic sends
         it in deltas; servers that imitate it send it at the start, where adapters ignore it."""
         index = event.get("index")
@@ -108,7 +109,7 @@ def _is_error(value: Any) -> bool:
     return isinstance(value, dict) and bool(value.get("error") or value.get("type") == "error")
 
 
-def _input_delta(value: readable.Json) -> readable.Json:
+def _input_delta(value: FieldDict) -> FieldDict:
     text = json.dumps(value, separators=(",", ":"))
     return {"type": "input_json_delta", "partial_json": text}
 
@@ -132,7 +133,7 @@ def _line(value: Any, name: bytes = b"") -> bytes:
     return b"%bdata: %b\n\n" % (head, readable.encoded(value))
 
 
-def _events_of(message: readable.Json) -> Iterable[readable.Json]:
+def _events_of(message: FieldDict) -> Iterable[FieldDict]:
     yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
     for index, block in enumerate(message["content"]):
         begun, pieces = _begun(block)
@@ -145,7 +146,7 @@ def _events_of(message: readable.Json) -> Iterable[readable.Json]:
     yield {"type": "message_stop"}
 
 
-def _begun(block: readable.Json) -> tuple[readable.Json, list[readable.Json]]:
+def _begun(block: FieldDict) -> tuple[FieldDict, list[FieldDict]]:
     """(the start of a block, the deltas that complete it)."""
     match block.get("type"):
         case "text":

@@ -5,7 +5,7 @@ usage, of which the last is complete. Sub-agents have a file of their own, or, i
 lines marked `isSidechain` between those of the session."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from gateway.features.history.session import Session, family, joined
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import user_words
+from gateway.values import Fields
 from gateway.wire.coerce import as_list, as_mapping, as_text
 
 AGENT = "claude-code"
@@ -87,7 +88,7 @@ class _Thread:
         self._queued: list[str] = []  # typed while the model works, and not yet sent
         self._sent: list[tuple[str, float | None]] = []  # sent, and in no line of a message yet
 
-    def add(self, entry: Mapping[str, Any], kind: str) -> None:
+    def add(self, entry: Fields, kind: str) -> None:
         """Read one line with a message."""
         session = self.session
         if not _UUID.fullmatch(session.id):
@@ -101,7 +102,7 @@ class _Thread:
         else:
             self._user(entry, message.get("content"), at)
 
-    def note(self, entry: Mapping[str, Any], kind: str) -> None:
+    def note(self, entry: Fields, kind: str) -> None:
         """Read what a line without a message says about the session."""
         if kind == "system" and entry.get("subtype") == "compact_boundary":
             self._compacts = True
@@ -119,7 +120,7 @@ class _Thread:
             own = as_text(entry.get("customTitle"), "")
             self.session.title = own or self.session.title or as_text(entry.get("aiTitle"), "")
 
-    def _queue(self, entry: Mapping[str, Any]) -> None:
+    def _queue(self, entry: Fields) -> None:
         """Follow what the person types while the model works. Most versions write what was sent
         between two calls as an attachment; 2.0 and the first of 2.1 write it nowhere else."""
         text = as_text(entry.get("content"), "")
@@ -143,9 +144,7 @@ class _Thread:
         for text, at in sent:
             self._user({}, text, at)
 
-    def _reply(
-        self, entry: Mapping[str, Any], message: Mapping[str, Any], at: float | None
-    ) -> None:
+    def _reply(self, entry: Fields, message: Fields, at: float | None) -> None:
         session = self.session
         model = as_text(message.get("model"), "")
         if model == "<synthetic>" or entry.get("isApiErrorMessage") is True:
@@ -164,7 +163,7 @@ class _Thread:
         usage = as_mapping(message.get("usage")) or call.usage
         session.calls[index] = replace(call, model=model or call.model, usage=usage)
 
-    def _user(self, entry: Mapping[str, Any], content: object, at: float | None) -> None:
+    def _user(self, entry: Fields, content: object, at: float | None) -> None:
         session = self.session
         parts = as_list(content) or [{"type": "text", "text": as_text(content, "")}]
         parts = [part for part in parts if isinstance(part, dict)]
@@ -200,13 +199,13 @@ class _Thread:
             session.did("message", "", at, back=1)
 
 
-def _from_person(entry: Mapping[str, Any]) -> bool:
+def _from_person(entry: Fields) -> bool:
     """True if a line with the role of the user may have come from the person."""
     own = entry.get("promptSource") == "system" or any(entry.get(m) is True for m in _FROM_CLIENT)
     return not own and as_mapping(entry.get("origin")).get("kind", "human") == "human"
 
 
-def _is_word(part: Mapping[str, Any]) -> bool:
+def _is_word(part: Fields) -> bool:
     return part.get("type") != "tool_result"
 
 

@@ -9,8 +9,7 @@ them, are not read."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from gateway.steering.transcript.content import (
 )
 from gateway.steering.transcript.interventions import is_interruption
 from gateway.steering.transcript.user_words import user_words
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 AGENT = "codex"
@@ -98,7 +98,7 @@ class _Rollout:
         self._early: Counter[str] = Counter()  # tokens of the next answer
         self._total: object = None  # tokens of the session up to here
 
-    def survey(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def survey(self, records: Iterable[Fields]) -> None:
         """Find out which of the lines that say the same this file has."""
         for record in records:
             payload = as_mapping(record.get("payload"))
@@ -107,7 +107,7 @@ class _Rollout:
             self._form.is_marked |= kind == "token_count" and bool(payload.get("info"))
             self._form.has_events |= kind == "user_message" or _typed(payload) is not None
 
-    def add(self, record: Mapping[str, Any]) -> str:
+    def add(self, record: Fields) -> str:
         """Read one line. Returns why it was not understood, "" if it was."""
         at = self.session.at(record.get("timestamp"))
         if self._known and as_int(record.get("ordinal"), self._first) < self._first:
@@ -135,7 +135,7 @@ class _Rollout:
             return f"unknown type {kind!r}"
         return ""
 
-    def _meta(self, meta: Mapping[str, Any]) -> None:
+    def _meta(self, meta: Fields) -> None:
         self._known = True
         session = self.session
         session.id = as_text(meta.get("id"), "") or session.id
@@ -150,7 +150,7 @@ class _Rollout:
         known = (as_text(name, "") for name in (origin, *names, spawn))
         session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
 
-    def _item(self, item: Mapping[str, Any], at: float | None) -> str:
+    def _item(self, item: Fields, at: float | None) -> str:
         kind = as_text(item.get("type"), "")
         if kind == "message":
             self._message(item, at)
@@ -174,7 +174,7 @@ class _Rollout:
             return f"unknown item {kind!r}"
         return ""
 
-    def _message(self, item: Mapping[str, Any], at: float | None) -> None:
+    def _message(self, item: Fields, at: float | None) -> None:
         role = as_text(item.get("role"), "")
         content = item.get("content")
         text = read_content(content).text
@@ -198,7 +198,7 @@ class _Rollout:
         self._answer.is_open = False
         self.session.user(content)
 
-    def _reply(self, item: Mapping[str, Any], at: float | None) -> dict[str, Any]:
+    def _reply(self, item: Fields, at: float | None) -> FieldDict:
         """The answer that an item belongs to: the open one, or a new one."""
         session = self.session
         if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
@@ -208,7 +208,7 @@ class _Rollout:
         self._early = Counter()
         return session.reply(model=self._model, at=at, key=key, usage=_usage(self._answer.spent))
 
-    def _usage(self, given: Mapping[str, Any], name: str = "") -> None:
+    def _usage(self, given: Fields, name: str = "") -> None:
         counts = Counter({kind: as_int(given.get(f"{kind}_tokens"), 0) for kind in _COUNTS})
         self._answer.is_open = False
         if self._answer.used and not self._form.follows:  # it comes before the items of its answer
@@ -221,7 +221,7 @@ class _Rollout:
         self.session.calls[-1] = replace(call, usage=_usage(self._answer.spent), key=key)
         self._answer.used = self._form.follows = True
 
-    def _event(self, event: Mapping[str, Any], at: float | None) -> str:
+    def _event(self, event: Fields, at: float | None) -> str:
         kind = as_text(event.get("type"), "")
         if kind == "token_count":
             info = as_mapping(event.get("info"))
@@ -254,14 +254,14 @@ class _Rollout:
         if last is None or (last.kind, last.text, last.position) != place:
             session.did("message", text, at, back=back)
 
-    def _compacted(self, payload: Mapping[str, Any]) -> None:
+    def _compacted(self, payload: Fields) -> None:
         history = map(as_mapping, as_list(payload.get("replacement_history")))
         kept = [item.get("content") for item in history if item.get("role") == "user"]
         self.session.compact(*(kept or [as_text(payload.get("message"), "")]))
         self._answer.is_open = False
 
 
-def _typed(event: Mapping[str, Any]) -> str | None:
+def _typed(event: Fields) -> str | None:
     """The words that a person typed, in the event of newer versions that a message was taken."""
     item = as_mapping(event.get("item"))
     if event.get("type") != "item_completed" or item.get("type") != "UserMessage":
@@ -269,5 +269,5 @@ def _typed(event: Mapping[str, Any]) -> str | None:
     return read_content(item.get("content")).text
 
 
-def _usage(counts: Counter[str]) -> dict[str, Any]:
+def _usage(counts: Counter[str]) -> FieldDict:
     return chat_usage(*(counts[kind] for kind in _COUNTS))

@@ -4,14 +4,14 @@ Sub-agents' events are between those of the session, marked with their id, or in
 that of the call that began them. The JSON documents of versions 0.0 are not read."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, family, joined, tool_call
 from gateway.steering.transcript.user_words import user_words
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 AGENT = "copilot-cli"
@@ -52,13 +52,13 @@ class _Events:
         name = folder if log.stem == "events" and folder else log.stem
         self._main = Session(id=name, agent=AGENT)
         self._sessions = {"": self._main}
-        self._usages: dict[str, Mapping[str, Any]] = {}  # by the id of the API call
+        self._usages: dict[str, Fields] = {}  # by the id of the API call
         self._counted = False  # the newest versions write a record of the usage of each call
         self._calls: list[tuple[Session, int, int]] = []  # each with its index and its output
         self._began: object = None
         self._first = self._next = 0  # calls since the program was started, since it was shut down
 
-    def add(self, record: Mapping[str, Any]) -> bool:
+    def add(self, record: Fields) -> bool:
         """Read one event. False if it is of no known type."""
         kind = as_text(record.get("type"), "")
         data = as_mapping(record.get("data"))
@@ -83,9 +83,7 @@ class _Events:
             return self._of_session(session, kind, data, at)
         return True
 
-    def _of_session(
-        self, session: Session, kind: str, data: Mapping[str, Any], at: float | None
-    ) -> bool:
+    def _of_session(self, session: Session, kind: str, data: Fields, at: float | None) -> bool:
         main = self._main
         if kind == "abort" and data.get("reason") in _BY_PERSON:
             main.did("interrupt", "", at)
@@ -115,14 +113,14 @@ class _Events:
             session.project = main.project
         yield from family(self._sessions)
 
-    def _user(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
+    def _user(self, session: Session, data: Fields, at: float | None) -> None:
         typed = as_text(data.get("content"), "")
         is_own = data.get("source") in (None, "", "user")
         is_own = is_own and not data.get("isAutopilotContinuation")
         text = as_text(data.get("transformedContent"), "") or typed
         session.user(text, user_words(typed) if is_own else "", at)
 
-    def _answer(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
+    def _answer(self, session: Session, data: Fields, at: float | None) -> None:
         name = as_text(data.get("apiCallId"), "")
         text, thought = (as_text(data.get(key), "") for key in ("content", "reasoningText"))
         if name and session.calls and session.calls[-1].key == name:  # a part of the same answer
@@ -141,7 +139,7 @@ class _Events:
             call = tool_call(asked.get("toolCallId"), asked.get("name"), asked.get("arguments"))
             reply.setdefault("tool_calls", []).append(call)
 
-    def _result(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
+    def _result(self, session: Session, data: Fields, at: float | None) -> None:
         error = as_mapping(data.get("error"))
         failed = as_text(error.get("message"), "")
         text = as_text(as_mapping(data.get("result")).get("content"), "") or failed
@@ -149,7 +147,7 @@ class _Events:
         is_error = data.get("success") is False
         session.result(data.get("toolCallId"), text, at, failed=is_error, rejected=refused)
 
-    def _totals(self, shutdown: Mapping[str, Any]) -> None:
+    def _totals(self, shutdown: Fields) -> None:
         """Give the newest call of each model what all calls before a shutdown used, less the output
         of the others: older versions noted nothing else of each call."""
         began = shutdown.get("sessionStartTime")
@@ -168,5 +166,5 @@ class _Events:
                 session.calls[at] = replace(session.calls[at], usage=share)
 
 
-def _usage(given: Mapping[str, Any]) -> dict[str, Any]:
+def _usage(given: Fields) -> FieldDict:
     return chat_usage(*(given.get(name) for name in _COUNTS))

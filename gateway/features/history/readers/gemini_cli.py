@@ -7,14 +7,14 @@ are written into the answer that made them, with their results. What was undone 
 session, because it was done and paid for."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 _ANSWERS = ("gemini", "qwen")
@@ -40,7 +40,7 @@ def read(log: LogFile) -> Iterable[Session]:
         yield chat.session
 
 
-def _records(log: LogFile) -> Iterator[Mapping[str, Any]]:
+def _records(log: LogFile) -> Iterator[Fields]:
     if log.name.endswith(".jsonl"):
         yield from log.records()
     elif document := as_mapping(log.document()):
@@ -55,12 +55,12 @@ class _Chat:
     def __init__(self, log: LogFile) -> None:
         self.session = Session(id=log.stem, agent="gemini-cli", project=_project(log.path))
         self._folder = log.path.parent.name
-        self._messages: dict[str, Mapping[str, Any]] = {}
+        self._messages: dict[str, Fields] = {}
         self.is_known = False  # the file says that it is a session
         self._recorded: set[str] = set()  # ids of calls
         self._summaries: set[str] = set()  # messages that replaced all earlier ones
 
-    def add(self, record: Mapping[str, Any]) -> bool:
+    def add(self, record: Fields) -> bool:
         """Read one record. False if it is of no known type."""
         kind = record.get("type")
         if isinstance(record.get("$set"), dict):
@@ -76,7 +76,7 @@ class _Chat:
             return "$rewindTo" in record
         return True
 
-    def _change(self, fields: Mapping[str, Any]) -> None:
+    def _change(self, fields: Fields) -> None:
         session = self.session
         session.id = as_text(fields.get("sessionId"), "") or session.id
         self.is_known |= "sessionId" in fields
@@ -111,7 +111,7 @@ class _Chat:
             else:
                 self.session.typed(parts_text(message.get("content")), at)
 
-    def _user(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
+    def _user(self, name: str, message: Fields, at: float | None) -> None:
         session = self.session
         content = message.get("content")
         text = parts_text(content)
@@ -125,7 +125,7 @@ class _Chat:
             typed = parts_text(message.get("displayContent")) or text
             session.user(text, "" if _NOT_WORDS.match(typed) else user_words(typed), at)
 
-    def _answer(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
+    def _answer(self, name: str, message: Fields, at: float | None) -> None:
         session = self.session
         tokens = as_mapping(message.get("tokens"))
         model = as_text(message.get("model"), "")
@@ -146,7 +146,7 @@ class _Chat:
         for each in calls:
             self._call(reply, each)
 
-    def _response(self, part: Mapping[str, Any], at: float | None) -> None:
+    def _response(self, part: Fields, at: float | None) -> None:
         """Read the result of a call; a refused call is written nowhere else."""
         response = as_mapping(part["functionResponse"])
         calls = self.session.calls
@@ -154,7 +154,7 @@ class _Chat:
             call = {"id": response.get("id"), "name": response.get("name"), "result": [part]}
             self._call(self.session.messages[calls[-1].position], {**call, "timestamp": at})
 
-    def _call(self, reply: dict[str, Any], call: Mapping[str, Any]) -> None:
+    def _call(self, reply: FieldDict, call: Fields) -> None:
         name = as_text(call.get("id"), "")
         asked = tool_call(name, as_text(call.get("name"), ""), call.get("args"))
         reply.setdefault("tool_calls", []).append(asked)
@@ -188,7 +188,7 @@ def response_text(parts: object) -> tuple[str, bool]:
     return joined(*texts), failed
 
 
-def _usage(tokens: Mapping[str, Any]) -> dict[str, Any]:
+def _usage(tokens: Fields) -> FieldDict:
     """Gemini's input includes what was cached, its output does not include the thoughts."""
     count = {name: as_int(value, 0) for name, value in tokens.items()}
     thoughts = count.get("thoughts", 0)

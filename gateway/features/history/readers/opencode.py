@@ -7,15 +7,15 @@ goes from a `step-start` to a `step-finish` part, which has its tokens and its p
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 
 AGENT = "opencode"
@@ -47,7 +47,7 @@ def matches(head: bytes, name: str) -> bool:
     return name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
 
 
-_Object = Mapping[str, Any]
+_Object = Fields
 _Messages = list[tuple[_Object, list[_Object]]]
 """The messages of a session, each with its parts, in their order."""
 
@@ -86,7 +86,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _rows(
     database: sqlite3.Connection, table: str, session: str, log: LogFile
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[FieldDict]:
     """The objects in the rows of a session, with the columns beside them; ids grow with time."""
     query = f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id"
     for row in database.execute(query, (session,)):
@@ -137,7 +137,7 @@ def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
 
 def _user(session: Session, parts: list[_Object], at: float | None) -> None:
     """Read a message of the user; texts that the program added are `synthetic`."""
-    content: list[dict[str, Any]] = []
+    content: list[FieldDict] = []
     typed = []
     for part in parts:
         kind = as_text(part.get("type"), "")
@@ -203,7 +203,7 @@ def _answer(
         session.result(part.get("callID"), text, ended, failed=failed, rejected=refused)
 
 
-def _call(part: _Object) -> dict[str, Any]:
+def _call(part: _Object) -> FieldDict:
     arguments = json_text(as_mapping(part.get("state")).get("input"))
     return tool_call(as_text(part.get("callID"), ""), as_text(part.get("tool"), ""), arguments)
 

@@ -1,12 +1,12 @@
 """OpenHands' events, from version 1.0 (its SDK): a folder with a file for each, or a list in one
 document. In a folder the file to begin with is `base_state.json`."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text, read_content
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_list, as_mapping, as_number, as_text
 
 AGENT = "openhands"
@@ -67,7 +67,7 @@ class _Events:
     def __init__(self, session: Session, log: LogFile, metrics: Iterable[object]) -> None:
         self._session = session
         self._log = log
-        self._usage: dict[str, Mapping[str, Any]] = {}  # by the id of the response
+        self._usage: dict[str, Fields] = {}  # by the id of the response
         for each in map(as_mapping, metrics):
             usages = as_list(each.get("token_usages"))
             costs = as_list(each.get("costs"))
@@ -75,10 +75,10 @@ class _Events:
             for usage, cost in zip(map(as_mapping, usages), map(as_mapping, costs), strict=True):
                 name = as_text(usage.get("response_id"), "")
                 self._usage[name] = {**usage, "cost": cost.get("cost")}
-        self._answers: dict[str, dict[str, Any]] = {}  # id of the response -> its message
+        self._answers: dict[str, FieldDict] = {}  # id of the response -> its message
         self._asked: set[str] = set()  # ids of calls
 
-    def add(self, event: Mapping[str, Any]) -> None:
+    def add(self, event: Fields) -> None:
         """Read one event."""
         session = self._session
         at = session.at(event.get("timestamp"))
@@ -106,7 +106,7 @@ class _Events:
         elif kind not in _SILENT:
             self._log.skip(f"unknown kind {kind!r}")
 
-    def _message(self, event: Mapping[str, Any], at: float | None) -> None:
+    def _message(self, event: Fields, at: float | None) -> None:
         message = as_mapping(event.get("llm_message"))
         content = as_list(message.get("content"))
         text = read_content(content).text
@@ -117,7 +117,7 @@ class _Events:
         if event.get("source") == "user" and not event.get("sender"):
             self._session.did("message", text, at, back=1)
 
-    def _action(self, event: Mapping[str, Any], at: float | None) -> None:
+    def _action(self, event: Fields, at: float | None) -> None:
         message = self._answer(event, read_content(event.get("thought")).text, at)
         if thought := as_text(event.get("reasoning_content"), ""):
             message["reasoning_content"] = thought
@@ -129,7 +129,7 @@ class _Events:
         asked = tool_call(call_id, name, json_text(inner.get("arguments")))
         message.setdefault("tool_calls", []).append(asked)
 
-    def _answer(self, event: Mapping[str, Any], text: str, at: float | None) -> dict[str, Any]:
+    def _answer(self, event: Fields, text: str, at: float | None) -> FieldDict:
         """The message of an answer, whose calls come as events of their own."""
         name = as_text(event.get("llm_response_id"), "")
         if name and name in self._answers:
@@ -145,7 +145,7 @@ class _Events:
         return message
 
 
-def _outcome(event: Mapping[str, Any]) -> tuple[str, bool]:
+def _outcome(event: Fields) -> tuple[str, bool]:
     """The text of a result, as the model gets it, and whether it is an error."""
     if "error" in event:
         return as_text(event.get("error"), ""), True
@@ -158,7 +158,7 @@ def _outcome(event: Mapping[str, Any]) -> tuple[str, bool]:
     return joined(text, added), observation.get("is_error") is True
 
 
-def _shown(text: str, metadata: Mapping[str, Any]) -> str:
+def _shown(text: str, metadata: Fields) -> str:
     """The result of a command with what the shell said of it."""
     shown = as_text(metadata.get("prefix"), "") + text + as_text(metadata.get("suffix"), "")
     folder = metadata.get("working_dir")

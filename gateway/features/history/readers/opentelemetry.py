@@ -6,13 +6,14 @@ new. Messages in log records are not read: a collector writes these to another f
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.readers.recordings import read_acts
 from gateway.features.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 AGENT = "opentelemetry"
@@ -20,7 +21,7 @@ _CALLS = ("chat", "generate_content", "text_completion", "completion")
 _FAILED = (2, "STATUS_CODE_ERROR")
 _VALUES = ("stringValue", "boolValue", "doubleValue", "bytesValue")
 
-Span = dict[str, Any]  # trace, id, parent, start, end, failed, service, attributes
+Span = FieldDict  # trace, id, parent, start, end, failed, service, attributes
 
 
 def matches(head: bytes, name: str) -> bool:
@@ -49,7 +50,7 @@ def read(log: LogFile) -> Iterable[Session]:
         yield from _Conversation(name, group).sessions()
 
 
-def _spans(document: Mapping[str, Any]) -> Iterator[Span]:
+def _spans(document: Fields) -> Iterator[Span]:
     for resource in _mappings(document, "resourceSpans"):
         service = as_text(_attributes(resource.get("resource")).get("service.name"), "")
         service = "" if service.startswith("unknown_service") else service
@@ -67,13 +68,13 @@ def _spans(document: Mapping[str, Any]) -> Iterator[Span]:
                 }
 
 
-def _is_call(values: Mapping[str, Any]) -> bool:
+def _is_call(values: Fields) -> bool:
     """True for a call of a model; spans of agents, tools and embeddings repeat its figures."""
     operation = values.get("gen_ai.operation.name", values.get("llm.request.type"))
     return operation in _CALLS or (operation is None and "gen_ai.request.model" in values)
 
 
-def _messages(values: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _messages(values: Fields) -> tuple[list[FieldDict], list[FieldDict]]:
     """The messages of a call as chat messages: its input, and the model's answer."""
     asked = [as_mapping(each) for each in _list(values, "gen_ai.input.messages")]
     if system := _list(values, "gen_ai.system_instructions"):
@@ -83,11 +84,11 @@ def _messages(values: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
     return [m for each in asked for m in _chat(each)], answer
 
 
-def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _chat(message: Fields) -> Iterator[FieldDict]:
     """A message with `parts` as chat messages."""
     role = as_text(message.get("role"), "user")
     texts: dict[bool, list[Any]] = {False: [], True: []}  # True: those of reasoning
-    calls: list[dict[str, Any]] = []
+    calls: list[FieldDict] = []
     results = 0
     for part in map(as_mapping, as_list(message.get("parts"))):
         kind = part.get("type")
@@ -158,14 +159,14 @@ class _Conversation:
         reply.update(*answer[-1:])
 
 
-def _continues(session: Session, start: int, asked: Sequence[Mapping[str, Any]]) -> bool:
+def _continues(session: Session, start: int, asked: Sequence[Fields]) -> bool:
     """True if a history is that of the session with more at its end."""
     seen = session.messages[start:]
     first = [next((m for m in each if m["role"] != "system"), None) for each in (seen, asked)]
     return len(asked) >= len(seen) and first[0] == first[1]
 
 
-def _usage(values: Mapping[str, Any]) -> dict[str, Any]:
+def _usage(values: Fields) -> FieldDict:
     """The tokens of a call. The conventions count cached ones in the input, as OpenAI does; some
     instrumentations pass on Anthropic's numbers, which do not."""
     given = _tokens(values, "input_tokens", "prompt_tokens")
@@ -176,16 +177,16 @@ def _usage(values: Mapping[str, Any]) -> dict[str, Any]:
     return chat_usage(given + apart, made, read, written)
 
 
-def _tokens(values: Mapping[str, Any], *names: str) -> int:
+def _tokens(values: Fields, *names: str) -> int:
     given = (as_int(values.get(f"gen_ai.usage.{name}"), 0) for name in names)
     return next(filter(None, given), 0)
 
 
-def _attributes(holder: object) -> dict[str, Any]:
+def _attributes(holder: object) -> FieldDict:
     return _pairs(as_mapping(holder).get("attributes"))
 
 
-def _pairs(values: object) -> dict[str, Any]:
+def _pairs(values: object) -> FieldDict:
     pairs = map(as_mapping, as_list(values))
     return {str(each.get("key")): _value(each.get("value")) for each in pairs}
 
@@ -202,11 +203,11 @@ def _value(value: object) -> Any:
     return next((holder[name] for name in _VALUES if name in holder), None)
 
 
-def _mappings(holder: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+def _mappings(holder: Fields, name: str) -> Iterator[Fields]:
     return map(as_mapping, as_list(holder.get(name)))
 
 
-def _list(values: Mapping[str, Any], name: str) -> list[Any]:
+def _list(values: Fields, name: str) -> list[Any]:
     """A list that may be written as a JSON text."""
     value = values.get(name)
     try:

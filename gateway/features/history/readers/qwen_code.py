@@ -4,13 +4,14 @@ A line is a record of a message in Gemini's form, or of the program. Sub-agents 
 own, or lines with their id. Version 0.1 wrote Gemini CLI's form, which that reader reads."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
 from gateway.features.history.session import Session, chat_usage, family, tool_call
 from gateway.steering.transcript.user_words import user_words
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 _RECORD = re.compile(rb'"message": ?\{"role": ?"[a-z]+", ?"parts": ?\[|"systemPayload": ?\{')
@@ -33,7 +34,7 @@ def read(log: LogFile) -> Iterable[Session]:
     yield from family(sessions)
 
 
-def _add(session: Session, record: Mapping[str, Any]) -> bool:
+def _add(session: Session, record: Fields) -> bool:
     """Read one record. False if it is of no known type."""
     session.id = as_text(record.get("sessionId"), "") or session.id
     session.version = as_text(record.get("version"), "") or session.version
@@ -61,9 +62,7 @@ def _add(session: Session, record: Mapping[str, Any]) -> bool:
     return kind in ("assistant", "tool_result", "user", "system")
 
 
-def _answer(
-    session: Session, record: Mapping[str, Any], parts: list[Any], at: float | None
-) -> None:
+def _answer(session: Session, record: Fields, parts: list[Any], at: float | None) -> None:
     model = as_text(record.get("model"), "")
     key = as_text(record.get("uuid"), "")
     usage = _usage(as_mapping(record.get("usageMetadata")))
@@ -76,9 +75,7 @@ def _answer(
             reply.setdefault("tool_calls", []).append(asked)
 
 
-def _result(
-    session: Session, record: Mapping[str, Any], part: Mapping[str, Any], at: float | None
-) -> None:
+def _result(session: Session, record: Fields, part: Fields, at: float | None) -> None:
     text, failed = response_text(part)
     name = as_mapping(part.get("functionResponse")).get("id")
     # Newer versions tell apart what was refused and what was stopped; older ones only in words.
@@ -89,7 +86,7 @@ def _result(
         session.typed(text, at)
 
 
-def _usage(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _usage(metadata: Fields) -> FieldDict:
     """The tokens of an answer. An OpenAI API counts thoughts in the output; the total shows it."""
     count = {name: as_int(value, 0) for name, value in metadata.items()}
     prompt = count.get("promptTokenCount", 0)

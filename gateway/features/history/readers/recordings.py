@@ -1,8 +1,8 @@
 """Recorded runs, one JSON object per line: transcripts of any agent as chat messages, and what
 `gateway runs export` writes. The forms: `gateway.offline.recordings`."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from gateway.reporting.run_exports import chat_messages
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import words_of
 from gateway.stores.records import CallRow, StepRow
+from gateway.values import Fields
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import content_text
 
@@ -46,7 +47,7 @@ def read(log: LogFile) -> Iterable[Session]:
         yield session
 
 
-def _session(data: Mapping[str, Any], recording: Recording) -> Session:
+def _session(data: Fields, recording: Recording) -> Session:
     label = recording.label
     run = as_mapping(data.get("run"))
     session = Session(id=label.id, agent=AGENT, project=label.source, outcome=label.success)
@@ -57,7 +58,7 @@ def _session(data: Mapping[str, Any], recording: Recording) -> Session:
     return session
 
 
-def _from_messages(session: Session, data: Mapping[str, Any], recording: Recording) -> None:
+def _from_messages(session: Session, data: Fields, recording: Recording) -> None:
     """Add recorded messages. A recording that says what the person did is believed; in others it
     is read from the agents' own wordings."""
     labels = as_mapping(data.get("labels"))
@@ -84,7 +85,7 @@ def _from_messages(session: Session, data: Mapping[str, Any], recording: Recordi
 
 def read_acts(
     session: Session,
-    message: Mapping[str, Any],
+    message: Fields,
     at: float | None = None,
     *,
     only_words: bool = False,
@@ -104,7 +105,7 @@ def read_acts(
         session.did("message", words, at, back=1)
 
 
-def _from_steps(session: Session, data: Mapping[str, Any]) -> None:
+def _from_steps(session: Session, data: Fields) -> None:
     """Add an exported run; without texts it has its calls and what they cost."""
     steps = msgspec.convert(data.get("steps"), list[StepRow])
     made = {step.step_index + 1: step.call for step in steps}

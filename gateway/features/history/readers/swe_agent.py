@@ -5,7 +5,7 @@ the provider; answers of the Responses API are not read. SWE-agent writes its st
 `trajectory`, and only the sum of the tokens."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
@@ -15,6 +15,7 @@ from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, tool_call
 from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text
 
 _NEW_TASK = "The user added a new task: "
@@ -53,7 +54,7 @@ def read(log: LogFile) -> Iterable[Session]:
 class _Mini:
     """mini-swe-agent's messages, in their order."""
 
-    def __init__(self, session: Session, info: Mapping[str, Any], log: LogFile) -> None:
+    def __init__(self, session: Session, info: Fields, log: LogFile) -> None:
         self._session = session
         self._log = log
         config = as_mapping(info.get("config"))
@@ -78,9 +79,7 @@ class _Mini:
             elif role != "exit":  # the harness's own note of how the run ended
                 self._log.skip(f"unknown role {role!r}")
 
-    def _answer(
-        self, message: Mapping[str, Any], extra: Mapping[str, Any], response: Mapping[str, Any]
-    ) -> None:
+    def _answer(self, message: Fields, extra: Fields, response: Fields) -> None:
         self._session.reply(
             model=as_text(response.get("model"), "") or self._model,
             usage=as_mapping(response.get("usage")),
@@ -89,7 +88,7 @@ class _Mini:
             cost_usd=as_number(extra.get("cost"), None) or None,
         ).update(message)
 
-    def _user(self, message: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    def _user(self, message: FieldDict, extra: Fields) -> None:
         session = self._session
         text = read_content(message.get("content")).text
         if extra.get("interrupt_type") == "FormatError":
@@ -105,7 +104,7 @@ class _Mini:
         if rejection(text) is not None:
             session.typed(text, None)
 
-    def _refused(self, extra: Mapping[str, Any]) -> None:
+    def _refused(self, extra: Fields) -> None:
         """Read an answer that had no valid call: it is kept only beside the harness's complaint."""
         response = as_mapping(extra.get("response"))
         choice = as_mapping(next(iter(as_list(response.get("choices"))), None))
@@ -125,9 +124,7 @@ class _Mini:
         return task.partition(first_line)[0] if first_line else task
 
 
-def _swe_agent(
-    session: Session, document: Mapping[str, Any], info: Mapping[str, Any], log: LogFile
-) -> None:
+def _swe_agent(session: Session, document: Fields, info: Fields, log: LogFile) -> None:
     """Read the messages before the first answer, and the steps. A call is written into the text;
     the program has taken it out already."""
     session.version = as_text(info.get("swe_agent_version"), "")
