@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import re
 import socket
 import threading
 from collections.abc import Callable
@@ -14,7 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    LoopbackServer,
+    Reply,
+    ScriptedUpstream,
+)
+from steering_gateway_testing.loopback import read_request
 from tests.relay.gateways import HELLO, STREAMED, hear, raw_exchange
 
 Relay = Callable[..., httpx.Client]
@@ -57,7 +63,7 @@ def test_http_1_0_gets_no_chunks(there: ScriptedUpstream, shared_gateway: AppSer
     assert json.loads(health.partition(b"\r\n\r\n")[2])["status"] == "ok"
 
 
-class Dropping:
+class Dropping(LoopbackServer):
     """An upstream that answers its first `answered` requests, and closes at each later one."""
 
     def __init__(self, answered: int) -> None:
@@ -65,31 +71,19 @@ class Dropping:
         self.executed: list[bytes] = []
         self._together = threading.Barrier(answered)
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as reader, contextlib.suppress(OSError):
-            while head := b"".join(iter(reader.readline, b"\r\n")):
-                found = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
-                reader.read(int(found[1]) if found else 0)
-                with self._lock:
-                    self.executed.append(head.split(b" ")[0])
-                    number = len(self.executed)
-                if number > self.answered:
-                    return
-                self._together.wait(60)  # so that each has a connection of its own
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+    def serve(self, connection: socket.socket) -> None:
+        """Answer until so many requests were executed."""
+        while True:
+            head, _ = read_request(connection)
+            with self._lock:
+                self.executed.append(head.split(b" ")[0])
+                number = len(self.executed)
+            if number > self.answered:
+                return
+            self._together.wait(120)  # so that each has a connection of its own
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +104,7 @@ def test_a_connection_that_is_closed_as_it_is_used(
     once; twice where that changes nothing, over a new connection, and the answer says so."""
     idle = 8
     there = Dropping(idle)
-    client = relay({"default_upstream": {"api_base": there.base_url}})
+    client = relay({"default_upstream": {"api_base": f"{there.url}/v1"}})
     with ThreadPoolExecutor(idle) as many:
         first = many.map(lambda _: hear(client, "/moderations", json=HELLO), range(idle))
         assert {heard.status for heard in first} == {200}

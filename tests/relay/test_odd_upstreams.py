@@ -3,9 +3,7 @@ as its answer says, and every client gets the answer to its own."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import socket
 import struct
 import threading
@@ -16,6 +14,8 @@ import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from steering_gateway_testing import LoopbackServer
+from steering_gateway_testing.loopback import read_body, read_head
 from tests.relay.gateways import HELLO, STREAMED, hear
 from tests.upstream.framed import Answering, answering, closed, kept_open, typed
 
@@ -122,7 +122,7 @@ def test_every_form_of_an_answer_reaches_the_client(
     assert len(odd.heard) == len(answers)
 
 
-class Breaking:
+class Breaking(LoopbackServer):
     """An upstream that breaks off while `is_broken`; it counts what it was asked to execute."""
 
     def __init__(self, fault: str) -> None:
@@ -131,46 +131,28 @@ class Breaking:
         self._fault = fault
         self._lock = threading.Lock()
         self._answer = b""
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
     def answer_with(self, content: bytes, kind: bytes) -> None:
         """Set the answer of what is not broken off."""
         head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
         self._answer = head % (kind, len(content)) + content
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as reader, contextlib.suppress(OSError):
-            while head := b"".join(iter(reader.readline, b"\r\n")):
-                with self._lock:
-                    self.executed += 1
-                if self.is_broken and self._fault in ("resets at the head", "answers early"):
-                    break
-                if b"chunked" in head.lower():
-                    while size := int(reader.readline(), 16):
-                        reader.read(size + 2)
-                    reader.readline()
-                else:
-                    found = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
-                    reader.read(int(found[1]) if found else 0)
-                if self.is_broken:
-                    break
-                connection.sendall(self._answer)
-                if self._fault == "closes behind an answer":
-                    return
-            else:
+    def serve(self, connection: socket.socket) -> None:
+        """Answer until it breaks off."""
+        while True:
+            head, rest = read_head(connection)
+            with self._lock:
+                self.executed += 1
+            if self.is_broken and self._fault in ("resets at the head", "answers early"):
+                break
+            read_body(connection, head, rest)
+            if self.is_broken:
+                break
+            connection.sendall(self._answer)
+            if self._fault == "closes behind an answer":
                 return
-            self._break_off(connection)
+        self._break_off(connection)
 
     def _break_off(self, connection: socket.socket) -> None:
         if self._fault == "answers in part":

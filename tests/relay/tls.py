@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import re
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import trustme
 from cryptography import x509
@@ -18,7 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+from steering_gateway_testing import LoopbackServer
+from steering_gateway_testing.loopback import read_request
+
 _DAY = datetime.timedelta(days=1)
 
 Answering = Callable[["Heard"], None]
@@ -107,7 +106,7 @@ class Heard:
         self._connection.close()
 
 
-class TLSUpstream:
+class TLSUpstream(LoopbackServer):
     """Serves on a port of loopback between `with` and its end.
 
     `hellos`: the host name that each connection asked for, `opened`: their number; `requests`: all
@@ -120,27 +119,7 @@ class TLSUpstream:
         self.hellos: list[str | None] = []
         self._context = context
         context.sni_callback = self._note_name
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-
-    def __enter__(self) -> TLSUpstream:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in self._open:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
+        super().__init__()
 
     @property
     def opened(self) -> int:
@@ -153,39 +132,14 @@ class TLSUpstream:
         self.requests.clear()
         self.hellos.clear()
 
+    def serve(self, connection: socket.socket) -> None:
+        """Answer by the script, over TLS."""
+        secure = self._context.wrap_socket(connection, server_side=True)
+        self._open.add(secure)
+        while True:
+            heard = Heard(*read_request(secure), secure)
+            self.requests.append(heard)
+            self.answers.pop(0)(heard)
+
     def _note_name(self, _tls: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
         self.hellos.append(name)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                plain, _ = self._listener.accept()
-                self._open.append(plain)
-                threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
-
-    def _serve(self, plain: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            connection = self._context.wrap_socket(plain, server_side=True)
-            self._open.append(connection)
-            while True:
-                heard = _read(connection)
-                self.requests.append(heard)
-                self.answers.pop(0)(heard)
-
-
-def _read(connection: ssl.SSLSocket) -> Heard:
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += _some(connection)
-    head, _, body = received.partition(b"\r\n\r\n")
-    length = _LENGTH.search(head)
-    while length is not None and len(body) < int(length[1]):
-        body += _some(connection)
-    return Heard(head, body, connection)
-
-
-def _some(connection: ssl.SSLSocket) -> bytes:
-    piece = connection.recv(2**16)
-    if not piece:
-        raise ValueError("closed")
-    return piece

@@ -22,6 +22,7 @@ from tests.replicas.agents import Agent, answers, at_work, check
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
 from tests.replicas.outages import start_again
+from tests.examples import by_day
 
 _QUICK = {"commit_limit_ms": 500, "probe_interval_s": 0.1, "spool_limit_ms": 60_000}
 _DEGRADED = "the store is degraded: answers go on, their records wait in memory"
@@ -89,7 +90,7 @@ def in_order(server: PostgresServer) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("synchronous", "by"), [("normal", signal.SIGINT), ("full", signal.SIGKILL)]
+    ("synchronous", "by"), by_day([("normal", signal.SIGINT), ("full", signal.SIGKILL)], 1)
 )
 async def test_a_killed_gateway_loses_nothing_that_waits(
     upstream: ScriptedUpstream,

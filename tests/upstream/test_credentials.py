@@ -154,6 +154,7 @@ def test_no_key_reaches_a_host_that_is_not_its_own(planted: Any) -> None:
     print(f"{len(providers)} providers, {len({host for _, host in reached})} hosts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DIALECTS)
 def test_the_operators_variable_is_used_before_the_clients_key(planted: Any, path: str) -> None:
     """`anthropic/...` without `api_key`, as LiteLLM's own configs have it."""
@@ -183,6 +184,7 @@ def _is_default(sent: Sent) -> bool:
     return sent.host in HOMES.values() and b'"routed-' in sent.content
 
 
+@pytest.mark.slow
 def test_a_gateway_key_in_a_query_goes_nowhere(planted: Any) -> None:
     """Keys are also put into URLs."""
     _, proxy, gateway = planted

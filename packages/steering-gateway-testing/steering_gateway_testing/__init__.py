@@ -2,10 +2,11 @@
 
 `ScriptedUpstream` is the server, `Reply`, `ToolCall` and `Usage` say what the model answers,
 `Fault` and `FaultKind` what goes wrong, `ReceivedRequest` is what arrived, and `closed_port` gives
-a port that refuses connections. As a separate process:
+a port that refuses connections. `LoopbackServer` serves byte by byte. As a separate process:
 `python -m steering_gateway_testing --port 9000`.
 """
 
+from steering_gateway_testing.loopback import LoopbackServer
 from steering_gateway_testing.ports import closed_port
 from steering_gateway_testing.received import ReceivedRequest
 from steering_gateway_testing.server import AppServer
@@ -16,6 +17,7 @@ __all__ = [
     "AppServer",
     "Fault",
     "FaultKind",
+    "LoopbackServer",
     "ReceivedRequest",
     "Reply",
     "Script",
