@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import PLAIN
 from tests.live.incidents import until
 from tests.live.test_killed import reply
@@ -22,7 +23,6 @@ from tests.replicas.agents import Agent, answers, at_work, check
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
 from tests.replicas.outages import start_again
-from tests.examples import by_day
 
 _QUICK = {"commit_limit_ms": 500, "probe_interval_s": 0.1, "spool_limit_ms": 60_000}
 _DEGRADED = "the store is degraded: answers go on, their records wait in memory"
