@@ -45,8 +45,8 @@ _LOOKUP_LOG_S = 60.0  # in which a tier's failing look-ups are logged once; the 
 
 
 class Runtime:
-    """The process: stores, keys, metrics, background tasks, the current services. `start` sets the
-    attributes that are declared here."""
+    """The process: stores, keys, metrics, background tasks, the current services. `start` sets
+    the attributes that are declared here."""
 
     opened: Opened  # everything that the start has opened
     services: Services  # of the newest config; a request keeps those that it began with

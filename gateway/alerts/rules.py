@@ -22,13 +22,13 @@ _CLIENT_GONE = 499
 
 @frozen
 class CallWindow:
-    """Calls and tokens within a time. `failed`: answered with a status of 400 or above."""
+    """Calls and tokens within a time."""
 
-    calls: int = 0
-    failed: int = 0
-    unsteered: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
+    calls: int = 0  # answered or given up within the time
+    failed: int = 0  # answered with a status of 400 or above
+    unsteered: int = 0  # without a decision
+    input_tokens: int = 0  # with cached ones
+    cached_tokens: int = 0  # of the input, read from the provider's cache
 
     def share(self, part: int) -> float:
         """The share that `part` is of the calls; 0 without one."""
@@ -104,33 +104,31 @@ _LEAST_USUAL_SHARE = 0.2  # a cached share below this was no cache to speak of; 
 
 
 class Signals(Value):
-    """Input of the rules at one moment. `window`: the calls of this process in the last `window_s`.
-    `usual_cached_share`: of the last 24 hours. `rested`: times that each deployment began to rest
-    since the last look. `store`: set while it is degraded. `accounts`: lately used ones. `newest`:
-    the runs with the newest calls, where runs are handed over, and those stopped lately."""
+    """Input of the rules at one moment."""
 
-    live: Sequence[LiveRun] = ()
+    live: Sequence[LiveRun] = ()  # the runs under way
+    # runs with the newest calls, where runs are handed over, and those stopped lately
     newest: Sequence[RunRecord] = ()
-    window: CallWindow = CallWindow()
+    window: CallWindow = CallWindow()  # calls of this process in the last `window_s`
+    # of the last 24 hours, in [0, 1]; None without input tokens
     usual_cached_share: float | None = None
-    rested: Mapping[str, int] = {}
-    store: StoreHealth | None = None
-    accounts: "Sequence[UsedAccount]" = ()
+    rested: Mapping[str, int] = {}  # times that each deployment began to rest since the last look
+    store: StoreHealth | None = None  # set while the store is degraded
+    accounts: "Sequence[UsedAccount]" = ()  # lately used ones
 
 
 @frozen
 class UsedAccount:
-    """One subject of a budget and its most used limit. `estimated`: the share rests on
-    estimates; `unpriced`: calls in it whose price is unknown."""
+    """One subject of a budget and its most used limit."""
 
-    budget: str
-    scope: str
-    subject: str
-    tenant: str
-    used: float
-    metric: str
-    estimated: bool = False
-    unpriced: int = 0
+    budget: str  # name of the budget in the config
+    scope: str  # what the budget counts together
+    subject: str  # the one that is counted
+    tenant: str  # owner of the subject; "" for a budget over all
+    used: float  # share of the limit, 1 = all of it
+    metric: str  # that limit
+    estimated: bool = False  # the share rests on estimates
+    unpriced: int = 0  # calls in it whose price is unknown
 
 
 class ForgedAccount(UsedAccount):
@@ -138,17 +136,16 @@ class ForgedAccount(UsedAccount):
 
 
 class Finding(Value):
-    """A condition that holds now. `subject` tells two conditions of one rule apart; `task`: the
-    beginning of a run's task, which messages quote only where that is configured."""
+    """A condition that holds now."""
 
-    rule: RuleName
-    subject: str
-    severity: Severity
-    title: str
-    tenant: str | None = None
-    facts: Mapping[str, Any] = {}
-    path: str = ""
-    task: str = ""
+    rule: RuleName  # whose condition it is
+    subject: str  # tells two conditions of one rule apart
+    severity: Severity  # decides which receivers get it
+    title: str  # one line for people
+    tenant: str | None = None  # None: it concerns the gateway as a whole
+    facts: Mapping[str, Any] = {}  # names and numbers; never texts of a conversation
+    path: str = ""  # page about it; "" without one
+    task: str = ""  # beginning of a run's task, which messages quote only where that is configured
 
     @property
     def key(self) -> str:

@@ -47,19 +47,24 @@ _PRUNE_S = 3600.0
 @dataclass(eq=False)
 class AlertWatch:
     """Checks the rules every `alerts.check_interval_s` and delivers what is due, if there is a
-    sink."""
+    receiver."""
 
-    settings: Callable[[], Settings]
-    stores: Stores
-    accounting: Accounting
-    outbox: "AlertOutbox"
-    counters: CallCounters
-    degraded: Callable[[], StoreHealth | None]
+    settings: Callable[[], Settings]  # gives those in force
+    stores: Stores  # runs, budgets and learning are read for the rules
+    accounting: Accounting  # gives the accounts that were lately used
+    outbox: "AlertOutbox"  # takes what is found
+    counters: CallCounters  # calls of this process
+    degraded: Callable[[], StoreHealth | None]  # the store's state; None while it works
+    # epoch seconds of the Monday whose report was found last
     _reported: int = field(default=0, init=False)
-    _usual: float | None = field(default=None, init=False)
+    _usual: float | None = field(default=None, init=False)  # cached share of the last 24 hours
+    # monotonic seconds until which `_usual` is taken for true
     _usual_until: float = field(default=float("-inf"), init=False)
+    # monotonic seconds at which old alerts are removed next
     _prune_at: float = field(default=float("-inf"), init=False)
+    # loops whose failure was logged and that have not worked since
     _failing: set[str] = field(default_factory=set, init=False)
+    # one entry when a loop begins to fail
     _log: Any = field(default_factory=lambda: get_logger("gateway.alerts"), init=False)
 
     async def follow_rules(self) -> None:
@@ -261,17 +266,18 @@ _LEASE_MARGIN_S = 30.0
 
 @dataclass(eq=False)
 class AlertOutbox:
-    """Takes in what the rules find, and delivers it. `publish` gets each new alert. While the store
-    is not `usable`, alerts are kept in memory; they are lost if the process ends before the
-    receiver has them."""
+    """Takes in what the rules find, and delivers it. Alerts that are kept in memory are lost if
+    the process ends before the receiver has them."""
 
-    store: AlertStore
-    settings: Callable[[], AlertSettings]
-    metrics: Metrics
-    usable: Callable[[], bool]
-    publish: Callable[[AlertRecord], None]
+    store: AlertStore  # alerts and their deliveries
+    settings: Callable[[], AlertSettings]  # gives those in force
+    metrics: Metrics  # deliveries by result
+    usable: Callable[[], bool]  # False: alerts are kept in memory, not in the store
+    publish: Callable[[AlertRecord], None]  # gets each new alert, for live pages
     controls: ControlStore | None = field(default=None, init=False)  # of the questions asked
+    # connections to the receivers
     _sender: AlertSender = field(default_factory=AlertSender, init=False)
+    # random name under which this process claims deliveries
     _owner: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
     # By key: last seen, last stored.
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
@@ -281,6 +287,7 @@ class AlertOutbox:
     )
     # Sent, and not yet noted in the store.
     _sent: set[tuple[str, str]] = field(default_factory=set, init=False)
+    # one entry for each failed delivery
     _log: Any = field(default_factory=lambda: get_logger("gateway.alerts"), init=False)
 
     @property

@@ -35,9 +35,9 @@ class AlertDelivery(BaseModel):
     """State of the delivery to one receiver."""
 
     attempts: int = described("Failed ones.")
-    next_at: float | None
+    next_at: float | None  # epoch seconds of the next attempt; null when none follows
     done_at: float | None = described("When it was sent, or given up.")
-    error: str | None
+    error: str | None  # of the latest attempt; null when that succeeded
 
 
 @like(AlertRecord, "id", "rule", "severity", "title", "facts", "raised_at")
@@ -47,7 +47,7 @@ class Alert(BaseModel):
     tenant: str | None = described("Null: about the gateway as a whole.")
     seen_at: float = described("When the condition was last seen.")
     link: str | None = described("With alerts.base_url.")
-    deliveries: list[AlertDelivery]
+    deliveries: list[AlertDelivery]  # one for each receiver
 
 
 AlertList = shape("AlertList", "The newest alerts.", alerts=list[Alert])

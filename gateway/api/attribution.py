@@ -54,7 +54,7 @@ class SumsView(BaseModel):
 class NodeView(BaseModel):
     """One conversation of a tree with the sums over its own runs."""
 
-    sums: SumsView
+    sums: SumsView  # over its own runs, without those below it
 
 
 TreeView = shape(
@@ -70,7 +70,7 @@ class GroupView(BaseModel):
     """The runs with one value."""
 
     value: str = described("Empty: of the runs without one.")
-    sums: SumsView
+    sums: SumsView  # over the runs with this value
 
 
 UsageView = shape(

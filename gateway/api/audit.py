@@ -96,7 +96,9 @@ class CommentBody(BaseModel):
     """A comment, with or without its author's name."""
 
     model_config = ConfigDict(extra="forbid")
+    # 1 to 500 characters, blanks at the ends removed
     comment: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+    # name that is shown; nothing proves it
     author: Annotated[str, Field(max_length=80), AfterValidator(persons_name)] = ""
 
 

@@ -57,7 +57,7 @@ class AccountView(BaseModel):
     """One account."""
 
     scope: str | None = described("Null: the config has no such budget now.")
-    spent: Spent
+    spent: Spent  # by calls that have ended
     reserved: Spent = described("Estimates of calls on their way.")
     leased: Spent = described("Taken by gateways for calls to come; given back if unused.")
     unpriced: int = described("Calls whose price is unknown.")
@@ -73,7 +73,7 @@ class AccountView(BaseModel):
 class AccountPage(BaseModel):
     """Accounts, last used first."""
 
-    accounts: list[AccountView]
+    accounts: list[AccountView]  # last used first
     durable: bool = described("False: counted in memory of this gateway, the store fails.")
 
 
@@ -164,21 +164,23 @@ class ControlBody(BaseModel):
     """The reason, and who has ordered it; both are shown to the client and on the run's page."""
 
     model_config = ConfigDict(extra="forbid")
+    # shown to the client and on the run's page
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
+    # name that is shown; nothing proves it
     author: Annotated[str, Field(max_length=80), AfterValidator(persons_name)] = ""
 
 
 class HeldView(BaseModel):
     """A hold, or the end of one."""
 
-    subject: str
+    subject: str  # id of a run or conversation, or what else is held
     action: str | None = described(
         "stop, pause, ask (it waits for an answer), off (steering), mute (a kind of alarm in a "
         "project), or null: it may go on."
     )
-    reason: str
+    reason: str  # as it was given; empty without one
     author: str = described("A person's name, where known.")
-    at: float | None
+    at: float | None  # epoch seconds of the order; null when it is unknown
     stored: bool = described("False: on this gateway only, until the store works again.")
 
 

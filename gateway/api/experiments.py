@@ -43,11 +43,11 @@ class ReportParameters(ReportOptions):
 
 @frozen
 class ExperimentSummary:
-    """One experiment: its runs by arm, and whether units are being assigned to it now."""
+    """One experiment."""
 
-    id: str
-    running: bool
-    runs: Mapping[str, int]
+    id: str  # as the config names it
+    running: bool  # units are being assigned to it now
+    runs: Mapping[str, int]  # number by arm
 
 
 ExperimentList = shape(

@@ -33,7 +33,7 @@ class KeyChange(create_model("_", __config__=ConfigDict(extra="forbid"), **_OPTI
 class NewKeyBody(KeyChange):
     """A key that is to be made."""
 
-    tenant: str
+    tenant: str  # whose data the key reaches
     name: str = described("Its agent or machine; usage and budgets go by it.", "")
 
 

@@ -53,11 +53,11 @@ class Posterior(BaseModel):
 class TrialArm(BaseModel):
     """Rate at which the failure recurred in one arm, with a 95 % interval."""
 
-    name: Literal["given", "held"]
-    rate: float | None
-    decisions: int
-    low: float
-    high: float
+    name: Literal["given", "held"]  # the lesson was given, or held back by the draw
+    rate: float | None  # share of occasions after which the failure came again; null without any
+    decisions: int  # settled ones in this arm
+    low: float  # lower end of the rate's 95 % interval
+    high: float  # upper end of it
 
 
 @like(Pattern, "pattern_id", "source_trace_id")
@@ -68,14 +68,14 @@ class TrialArm(BaseModel):
 class LessonRecord(BaseModel):
     """A lesson."""
 
-    tier: Literal["e1", "e2"]
+    tier: Literal["e1", "e2"]  # e1 = about one failure, e2 = about a kind of failure
     tenant: str = described("Empty for a lesson that all tenants share.")
-    status: Annotated[str, OneOf(STATUSES)]
-    trust: str
-    advice: str
-    why_not_active: str
-    posterior: Posterior
-    arms: list[TrialArm]
+    status: Annotated[str, OneOf(STATUSES)]  # candidate, trial, active, quarantined or retired
+    trust: str  # least trusted source of the text; decides whether it is advice or a quotation
+    advice: str  # the text that runs are given
+    why_not_active: str  # what is missing, in words; empty for an active one
+    posterior: Posterior  # result of its trial so far
+    arms: list[TrialArm]  # given and held back
 
 
 LessonList = shape("LessonList", "Lessons, last changed first.", lessons=list[LessonRecord])
@@ -84,10 +84,10 @@ LessonList = shape("LessonList", "Lessons, last changed first.", lessons=list[Le
 class Evidence(BaseModel):
     """One run's support of a lesson."""
 
-    run_id: str
-    step: int
-    kind: str
-    at: float
+    run_id: str  # the run that supports the lesson
+    step: int  # of that run
+    kind: str  # what was read there
+    at: float  # epoch seconds of the step
 
 
 @like(learning.DecisionRow, "run_id", "share", "given", "similarity", "state", "failure_type")
@@ -95,7 +95,7 @@ class Evidence(BaseModel):
 class Decision(BaseModel):
     """One occasion on which the lesson could be given; null where the window is still open."""
 
-    step: int
+    step: int  # of the run, 0 for its first call
 
 
 class LessonDetail(LessonRecord):
@@ -104,15 +104,16 @@ class LessonDetail(LessonRecord):
     applies_when: dict[str, str] = described(
         "Where it was learned, for the operator: a person's words, their key's name, the project."
     )
-    evidence: list[Evidence]
-    decisions: list[Decision]
+    evidence: list[Evidence]  # newest first
+    decisions: list[Decision]  # newest first
 
 
 class LessonChange(BaseModel):
     """Change of a lesson: another status, or another text."""
 
     model_config = ConfigDict(extra="forbid")
-    status: Annotated[str, OneOf(STATUSES)] | None = None
+    status: Annotated[str, OneOf(STATUSES)] | None = None  # null: it stays
+    # another text makes a new version, in trial; null: it stays
     advice: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
 
 

@@ -30,12 +30,12 @@ M = TypeVar("M", bound=BaseModel)
 
 @frozen
 class ApiRequest(Generic[P]):
-    """One request for an operation: the caller's access, its parameters, its body."""
+    """One request for an operation."""
 
-    runtime: "Runtime"
-    access: Access
-    params: P
-    body: bytes = b""
+    runtime: "Runtime"  # the process that answers
+    access: Access  # rights of the caller
+    params: P  # of path, query and headers, checked
+    body: bytes = b""  # as sent; read by the operation that needs it
 
     @property
     def tenant(self) -> str | None:
@@ -62,11 +62,12 @@ class ApiRequest(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """An answer: a value to be written as JSON, or chunks of another media type as they come."""
+    """An answer."""
 
-    payload: Any = None
-    status: int = 200
-    media: str = JSON
+    payload: Any = None  # written as JSON; None with `chunks`
+    status: int = 200  # of HTTP
+    media: str = JSON  # content type
+    # of another media type, sent as they come; None for JSON
     chunks: AsyncIterator[bytes] | None = None
 
 
@@ -75,13 +76,12 @@ Handler = Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A documented body: a type that pydantic can describe, and its media type. `type` None: there
-    is no body. `also`: further media types that a parameter chooses, as text."""
+    """A documented body."""
 
-    type: Any
-    description: str = ""
-    media: str = JSON
-    also: tuple[str, ...] = ()
+    type: Any  # any that pydantic can describe; None: there is no body
+    description: str = ""  # for the API's document
+    media: str = JSON  # content type
+    also: tuple[str, ...] = ()  # further content types that a parameter chooses, as text
 
 
 def shape(name: str, description: str, **fields: Any) -> type[BaseModel]:
@@ -111,16 +111,16 @@ Right = Literal["read", "report", "control"]
 
 @frozen
 class Operation(Generic[P]):
-    """One method of a route. `errors`: possible statuses besides 401, 403 and 503. `needs`: any key
-    gives the rights `read` and `report` (of its own runs), the admin key also `control`."""
+    """One method of a route."""
 
-    method: str
-    path: str
-    handler: Handler[P]
-    params: type[P]
-    responses: Mapping[int, Content]
-    body: Content | None
-    errors: frozenset[int]
+    method: str  # of HTTP
+    path: str  # with `{name}` for parameters in it
+    handler: Handler[P]  # gives the answer
+    params: type[P]  # of path, query and headers
+    responses: Mapping[int, Content]  # by status, those of success
+    body: Content | None  # of the request; None: it has none
+    errors: frozenset[int]  # possible statuses besides 401, 403 and 503
+    # any key gives the rights `read` and `report` (of its own runs), the admin key also `control`
     needs: Right
 
     @property

@@ -49,7 +49,7 @@ P = TypeVar("P", bound=Parameters)
 class OneOf:
     """Annotation of a text that must be one of `options`, which may be computed."""
 
-    options: Sequence[str]
+    options: Sequence[str]  # may be computed, after the annotation was made
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> CoreSchema:
         return core_schema.literal_schema(list(self.options))

@@ -143,19 +143,22 @@ TierName = Literal["e1", "e2", "e3"]
 class PatternPatch(BaseModel):
     """Keys to replace; `fields` is merged key by key, and null removes a key."""
 
-    failure_type: str | None = None
+    failure_type: str | None = None  # label of the only failure it is for; null = any
+    # the only family it is for, such as `claude`; null = any
     model_family: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
+    # replaces the tier's injection gate, cosine in [0, 1]
     gate_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    # the run that taught it
     source_trace_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
-    fields: Mapping[str, Any] = {}
+    fields: Mapping[str, Any] = {}  # the payload; its shape depends on the tier
 
 
 class PatternBody(PatternPatch):
     """One pattern; `gateway.steering.guidance.codec` reads it, as it reads lines of files."""
 
-    pattern_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] = ""
-    tier: TierName
-    fields: Annotated[Fields, Field(min_length=1)]
+    pattern_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] = ""  # empty: a new one is made
+    tier: TierName  # e1 (an instance), e2 (a kind of failure) or e3 (a universal rule)
+    fields: Annotated[Fields, Field(min_length=1)]  # the payload; its shape depends on the tier
 
 
 @like(Pattern, "pattern_id", "failure_type", "model_family", "gate_threshold", "source_trace_id")
@@ -164,7 +167,7 @@ class PatternBody(PatternPatch):
 class PatternRecord(BaseModel):
     """One stored pattern."""
 
-    tier: TierName
+    tier: TierName  # e1 (an instance), e2 (a kind of failure) or e3 (a universal rule)
     tenant: str = described("Empty for a pattern that all tenants share.")
     status: str = described("Of a learned pattern; else `active`.")
     origin: str = described("How it was learned; empty when it was not.")

@@ -24,9 +24,9 @@ class JobFilters(TenantParameter):
 class ReaderJob(BaseModel):
     """One thing that the model is asked about a run."""
 
-    run_id: str
+    run_id: str  # the run that is asked about
     question: Literal["kind", "title", "trouble"] = described("What is asked.")
-    state: Literal["waiting", "done", "failed"]
+    state: Literal["waiting", "done", "failed"]  # waiting, or how it ended
     tokens: int = described("Used, or reserved for attempts that were cut off.")
     error: str = described("Why nothing was read; empty otherwise.")
 
@@ -37,10 +37,10 @@ class ReaderState(BaseModel):
     model: str = described("Empty: no model is asked.")
     tokens: int = described("Used since midnight (UTC).")
     tokens_per_day: int = described("Most for one tenant.")
-    cost_usd: float
-    usd_per_day: float
+    cost_usd: float  # US dollars used since midnight (UTC)
+    usd_per_day: float  # most US dollars for one tenant
     counts: dict[str, int] = described("Jobs by state.")
-    jobs: list[ReaderJob]
+    jobs: list[ReaderJob]  # newest first
 
 
 @OPERATIONS.add("GET /api/reader", ReaderState, "The model and its jobs.")

@@ -89,7 +89,7 @@ def _as_dataclass(kind: Any) -> Any:
 class Run(Described, RunRecord):
     """A run with values derived from its totals."""
 
-    composite_mean: Annotated[float, Field(ge=0, le=1)]
+    composite_mean: Annotated[float, Field(ge=0, le=1)]  # of the scored steps
     duration_s: float  # from the first call to the newest
     handed_over: int | None  # step at which it was asked to stop and report
     tokens: int  # input and output tokens together
@@ -116,7 +116,7 @@ class Spread(Described, queries.Spread):
 class RunPage(BaseModel):
     """One page of a list of runs."""
 
-    runs: list[Run]
+    runs: list[Run]  # in the order that was asked for
     next_cursor: Cursor
     total: int = described("With `count`: all runs that match.", 0)
     spread: Spread | None = described("With `count`: their median and 95th percentile.", None)
@@ -137,32 +137,32 @@ class StepRecord(Described, StepRow):
     """One step of a run with the guidance decided at it."""
 
     run_id: Omitted[str]
-    assessment: trace_state.StepAssessment
-    guidance: list[Guidance]
+    assessment: trace_state.StepAssessment  # findings at the step, under the names of TraceState
+    guidance: list[Guidance]  # decided at this step, in the order of the block
 
 
 class Thresholds(BaseModel):
     """The thresholds in force now, to draw next to a run's curves."""
 
-    fast: float
-    slow: float
-    skip: float
-    margin: float
-    fire: float
-    warn: float
-    danger: float
+    fast: float  # a score below it is easy
+    slow: float  # a score above it is hard
+    skip: float  # a score above it is very hard
+    margin: float  # by how much a score must pass a threshold to undo its state
+    fire: float  # score from which a monitor fires
+    warn: float  # composite from which a step is at risk
+    danger: float  # composite from which a step is in trouble
 
 
 class TraceState(BaseModel):
     """One run step by step, or a part of it."""
 
-    run: Run
-    current_state: str
-    step_log: list[StepLogEntry]
-    steps: list[StepRecord]
+    run: Run  # description and totals
+    current_state: str  # after the newest step
+    step_log: list[StepLogEntry]  # every step in short
+    steps: list[StepRecord]  # with texts where `content` asks for them
     fsm_thresholds: dict[str, float] = described("Thresholds, margin and windows in force now.")
     next_after_step: int | None = described("`after_step` of the next part; null on the last.")
-    thresholds: Thresholds
+    thresholds: Thresholds  # to draw next to the run's curves
     policy_in_force: bool = described("Whether the current policy decided the run's newest step.")
 
 
@@ -170,9 +170,9 @@ class OutcomeBody(BaseModel):
     """The outcome of a run; score and comment are kept with it."""
 
     model_config = ConfigDict(extra="forbid")
-    outcome: Outcome
-    score: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None
-    comment: Annotated[str, Field(max_length=2000)] = ""
+    outcome: Outcome  # success, failure or other
+    score: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None  # any scale; null without one
+    comment: Annotated[str, Field(max_length=2000)] = ""  # kept with the run
 
 
 ReportedOutcome = shape(
@@ -317,14 +317,15 @@ async def keep_outcome(
 
 
 class WrongAlarmBody(BaseModel):
-    """The alarm that was wrong, and why. `undo`: it was right after all, and is muted no more."""
+    """The alarm that was wrong, and why."""
 
     model_config = ConfigDict(extra="forbid")
     step: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = described(
         "Of this step; by default of the newest one with an alarm.", None
     )
+    # kept with the alarm, for whoever looks at it later
     reason: Annotated[str, Field(max_length=300)] = ""
-    undo: bool = False
+    undo: bool = False  # the alarm was right after all, and is muted no more
 
 
 MutedAlarm = shape(

@@ -64,8 +64,9 @@ class OwnCalls:
 
 
 class OwnCall(Struct):
-    """A call that may be made; `admitted` None: it counts on no budget."""
+    """A call of the gateway's own that may be made."""
 
+    # what was reserved, and by which budgets; None: it counts on no budget
     admitted: tuple[BudgetGuard, Admission, Cost] | None = None
 
     def settle(self, usage: Fields | None) -> None:

@@ -23,24 +23,23 @@ _MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 
 
 class Estimate(Value):
-    """Expected use of a call to a model. `whose`: its tree of conversations, or "". `guessed`: no
-    call of that tree to the model has ended yet. `raw_input`: tokens by the length of the body."""
+    """Expected use of a call to a model."""
 
-    model: str
-    whose: str
-    amounts: Amounts
-    guessed: bool
-    raw_input: int
-    unpriced: bool
+    model: str  # whose calls it was learned from
+    whose: str  # tree of conversations of the call; "" for none
+    amounts: Amounts  # what is expected
+    guessed: bool  # no call of that tree to the model has ended yet
+    raw_input: int  # tokens by the length of the body
+    unpriced: bool  # the model has no known price
 
 
 class _Learned(Struct, frozen=True):
-    """Moving means: tokens of an answer, input tokens that the body's length does not show (a
-    history that the provider stores), cost in relation to list price."""
+    """Moving means over the calls of a model."""
 
-    output: float
+    output: float  # tokens of an answer
+    # input tokens that the body's length does not show, such as a history that the provider stores
     hidden: float
-    cost_ratio: float
+    cost_ratio: float  # cost in relation to list price; a cached prompt makes it small
 
 
 # Tokens that few answers pass. Clients ask for far more than they use: Claude Code for 64,000 of a

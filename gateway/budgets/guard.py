@@ -46,28 +46,27 @@ _WAIT_STEP_S = 0.1
 
 
 class CallBody(Value):
-    """Parts of a request that an estimate reads. `answers`: the model writes an answer. `counted`:
-    the list of `routes.toml` that its `route` is in, empty for none."""
+    """Parts of a request that an estimate reads."""
 
-    fields: Fields
-    raw: bytes
-    answers: bool = True
-    calls: int = 1
-    counted: str = "answer"
-    route: str = ""
+    fields: Fields  # of the body, parsed
+    raw: bytes  # the body's bytes; their number gives the input tokens
+    answers: bool = True  # the model writes an answer
+    calls: int = 1  # how many a request counts as
+    counted: str = "answer"  # the list of `routes.toml` that the route is in; "" for none
+    route: str = ""  # path below `/v1`
 
 
 class Admission(Struct, kw_only=True):
-    """A call that may be sent, with what it has reserved. `would_stop`: why budgets would have
-    refused it, if they were in force."""
+    """A call that may be sent, with what it has reserved."""
 
-    subject: rules.CallSubject
-    applied: tuple[rules.Applied, ...]
-    standings: tuple[rules.BudgetStatus, ...]
-    estimate: Estimate
-    held: list[Held] = []
+    subject: rules.CallSubject  # owner of the call
+    applied: tuple[rules.Applied, ...]  # the budgets that it counts on
+    standings: tuple[rules.BudgetStatus, ...]  # use of these budgets with the call in it
+    estimate: Estimate  # what was reserved
+    held: list[Held] = []  # the claims; a fallback adds one
+    # by budget, why it would have refused the call if it were in force
     would_stop: dict[str, str] = {}
-    settled: bool = False
+    settled: bool = False  # the claims have ended
 
     @property
     def header(self) -> str:
@@ -90,15 +89,16 @@ class Refused(Exception):
 
 @dataclass(eq=False)
 class BudgetGuard:
-    """Applies one version of the budgets to calls. `reached` gets each budget that a call counts
-    on, before and after the call."""
+    """Applies one version of the budgets to calls."""
 
-    budgets: Sequence[BudgetSettings]
-    control: ControlSettings
-    ledger: BudgetLedger
-    estimator: Estimator
-    cost: Cost
+    budgets: Sequence[BudgetSettings]  # of the config
+    control: ControlSettings  # waits, and prices of what has none
+    ledger: BudgetLedger  # counts
+    estimator: Estimator  # learns what calls use
+    cost: Cost  # US dollars by model and usage; None for a model without a price
+    # gets each budget that a call counts on, before and after the call
     reached: Callable[[rules.BudgetStatus, rules.CallSubject], None]
+    # budgets of gateway keys, by tenant and name of the key
     of_keys: Mapping[tuple[str, str], Sequence[BudgetSettings]] = field(default_factory=dict)
     _unpriced: set[str] = field(default_factory=set, init=False)  # models that were logged
 
@@ -337,15 +337,14 @@ def _refused(error: BudgetExceeded, by: rules.Applied) -> Refused:
 
 
 class Spending(Struct, kw_only=True):
-    """The admission of one call, and what it used. `sent`: an upstream was asked; `answered`: one
-    gave an answer."""
+    """The admission of one call, and what it used."""
 
-    guard: BudgetGuard
-    admission: Admission
-    exchange: Exchange
-    cost: Cost
-    sent: bool = False
-    answered: bool = False
+    guard: BudgetGuard  # that admitted it
+    admission: Admission  # with what is reserved
+    exchange: Exchange  # the record of the request
+    cost: Cost  # US dollars by model and usage
+    sent: bool = False  # an upstream was asked
+    answered: bool = False  # an upstream gave an answer
 
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`; once."""
@@ -380,10 +379,10 @@ def amounts_of(model: str, usage: Fields, cost: Cost, *, calls: int = 1) -> tupl
 class LeftOpen(Struct, kw_only=True):
     """Reservation of another process's call, until it is settled here."""
 
-    guard: BudgetGuard
-    held: tuple[Held, ...]
-    exchange: Exchange
-    cost: Cost
+    guard: BudgetGuard  # of this process
+    held: tuple[Held, ...]  # the other process's claims
+    exchange: Exchange  # the record of the request that settles it
+    cost: Cost  # US dollars by model and usage
 
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`."""

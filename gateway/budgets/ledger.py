@@ -92,11 +92,11 @@ def _listed(
 
 
 class Held(Value):
-    """A claim that was decided. `stored`: within leases of the store; else in memory only."""
+    """A claim that was decided."""
 
-    claim: Claim
-    outcome: Reserved
-    stored: bool
+    claim: Claim  # the estimate on all accounts of a call
+    outcome: Reserved  # accounts before it, and refusals
+    stored: bool  # within leases of the store; else in memory only
 
 
 class _OwnLease:

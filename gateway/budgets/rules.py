@@ -19,16 +19,15 @@ NO_MODEL = "(no model)"  # the same of calls that name no model, in budgets of s
 
 
 class CallSubject(Value):
-    """Owner of a call. `client`: the first word of the user agent. `run` and `root` are empty for a
-    call without conversation, `tenant` for the gateway's own calls: these count on no budget of
-    theirs. `labels`: `team` and `owner` of its key, and the tags of its run, as `tag:NAME`."""
+    """Owner of a call. The empty ones count on no budget of theirs."""
 
-    tenant: str
-    key: str = ""
-    client: str = ""
-    model: str = ""
-    run: str = ""
-    root: str = ""
+    tenant: str  # "" for the gateway's own calls
+    key: str = ""  # name of the gateway key
+    client: str = ""  # first word of the user agent
+    model: str = ""  # that the client names
+    run: str = ""  # "" for a call without conversation
+    root: str = ""  # root of the conversation's tree; "" for a call without conversation
+    # `team` and `owner` of the key, and the tags of the run as `tag:NAME`
     labels: Mapping[str, str] = {}
 
 
@@ -38,25 +37,26 @@ _BELOW_TENANT = {"run", "tree", "tenant", "day"}  # these do not need its name b
 
 
 class Applied(Value):
-    """A budget that applies to a call, and the account that the call counts on."""
+    """A budget that applies to a call."""
 
-    budget: BudgetSettings
-    wanted: Wanted
+    budget: BudgetSettings  # as configured
+    wanted: Wanted  # the account that the call counts on
 
 
 class BudgetStatus(Value):
-    """Use of an applied budget: its most used metric, and the steps that are reached. `refuses`: it
-    has refused a call, so that its stop is reached, and what it asks before. `left`: calls of the
-    usual cost that still fit, this one included; None where it never stops or nobody knows. `used`:
-    the use in figures."""
+    """Use of a budget that applies to a call."""
 
-    applied: Applied
-    account: Account
-    share: float
-    metric: str
+    applied: Applied  # the budget and its account
+    account: Account  # with the call's reservation
+    share: float  # of the most used metric, 1 = the whole limit
+    metric: str  # that metric
+    # it has refused a call, so that its stop is reached, and all that stands before it on the
+    # ladder
     refuses: bool = False
+    # calls of the usual cost that still fit, this one included; None where it never stops or nobody
+    # knows
     left: int | None = None
-    used: str = ""
+    used: str = ""  # the use in figures, for people
 
     @property
     def reached(self) -> tuple[LadderStep, ...]:

@@ -202,7 +202,7 @@ class OwnResponse:
     """`LaneResponse` over bytes that are there already; `code`: why no model was asked."""
 
     status = 200
-    usage: FieldDict | None = None
+    usage: FieldDict | None = None  # always None: nothing was used
 
     def __init__(self, content: bytes, *, stream: bytes, code: str) -> None:
         """`stream`: the content type of a stream; empty for a body."""

@@ -37,14 +37,14 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 @frozen
 class AlertSink:
-    """One receiver; logs, metrics and pages never show its URL, which may hold a secret. `secret`
-    signs what a webhook is sent (docs/monitoring.md)."""
+    """One receiver; logs, metrics and pages never show its URL, which may hold a secret."""
 
-    name: str
-    url: Secret
-    kind: "SinkKind" = "webhook"
+    name: str  # how logs, metrics and pages call it
+    url: Secret  # where the message is sent with POST
+    kind: "SinkKind" = "webhook"  # form of the message: webhook, slack or discord
+    # signs what a webhook is sent (docs/monitoring.md); None = no signature
     secret: Secret | None = None
-    rules: tuple[RuleName, ...] = ()
+    rules: tuple[RuleName, ...] = ()  # whose alerts it gets; empty = all
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -61,19 +61,23 @@ class AlertSink:
 class AlertRuleSettings:
     """Thresholds of the rules; null switches a rule off."""
 
+    # steps in a row, up to the newest, at which a monitor other than call_count fired; None = off
     run_stuck: int | None = 5
-    hand_over: bool = True
-    run_stopped: bool = True
-    approval_asked: bool = True
-    budget: tuple[float, ...] = (0.5, 0.8, 1.0)
+    hand_over: bool = True  # a run was asked to hand over, or goes on after it was
+    run_stopped: bool = True  # a run was stopped: by a budget, an operator or control.on_trouble
+    approval_asked: bool = True  # a person is asked whether a run may go on
+    budget: tuple[float, ...] = (0.5, 0.8, 1.0)  # shares of a budget; [] = off
+    # cached share of the input tokens, as a part of the last day's, below which it is reported; in
+    # (0, 1]; None = off
     cached_share: float | None = 0.5
-    deployment_resting: bool = True
-    error_rate: float | None = 0.2
-    unsteered: float | None = 0.05
-    store_degraded: bool = True
+    deployment_resting: bool = True  # a deployment failed too often and is not used for a while
+    error_rate: float | None = 0.2  # share of the calls that fail, in (0, 1]; None = off
+    unsteered: float | None = 0.05  # share of the calls without a decision, in (0, 1]; None = off
+    store_degraded: bool = True  # the store cannot be used
+    # the report of the last week: its main lines and a link, on Monday after 06:00 UTC
     weekly_report: bool = False
-    window_s: float = 600
-    min_calls: int = 20
+    window_s: float = 600  # time in which the three shares are measured; seconds
+    min_calls: int = 20  # fewest calls in that time for a share to be reported
 
     def __post_init__(self) -> None:
         if self.run_stuck is not None:
@@ -92,21 +96,27 @@ class AlertRuleSettings:
 class AlertSettings:
     """Alerts, their receivers and their pace: none without a sink."""
 
-    sinks: tuple[AlertSink, ...] = ()
+    sinks: tuple[AlertSink, ...] = ()  # receivers, in the form above
+    # thresholds of what is reported
     rules: AlertRuleSettings = field(default_factory=AlertRuleSettings)
+    # the gateway's address for readers of alerts, for links: https://gateway.example.com; None = no
+    # links
     base_url: str | None = None
-    with_task: bool = False
-    check_interval_s: float = 5
+    with_task: bool = False  # whether messages quote the beginning of a run's task
+    check_interval_s: float = 5  # time between two looks at the rules; seconds
+    # a condition is reported again after it was absent for this long; seconds
     cooldown_s: float = 1800
-    group_wait_s: float = 10
-    max_group: int = 20
+    group_wait_s: float = 10  # alerts within this time make one message; seconds, 0 = each its own
+    max_group: int = 20  # most alerts in one message
+    # HH:MM-HH:MM in local time, in which alerts wait: "22:00-07:00"; empty = none
     quiet_hours: str = ""
+    # what is sent in the quiet hours, too
     quiet_rules: tuple[RuleName, ...] = ("budget", "store_degraded", "approval_asked")
-    timeout_s: float = 10
-    retry_s: float = 5
-    max_retry_s: float = 600
-    give_up_s: float = 86_400
-    keep_days: float = 30
+    timeout_s: float = 10  # longest wait for a receiver; seconds
+    retry_s: float = 5  # pause after a failed attempt, doubled for each further one; seconds
+    max_retry_s: float = 600  # longest pause; seconds
+    give_up_s: float = 86_400  # how long an alert is tried; seconds
+    keep_days: float = 30  # how long alerts are listed; days
 
     def __post_init__(self) -> None:
         names = [sink.name for sink in self.sinks]
@@ -139,8 +149,9 @@ _TAG = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 class ObservabilitySettings:
     """Labels of metrics: tags of runs, and most values of one tag."""
 
+    # [team, env]; each combination of values is a time series of its own
     metric_tags: tuple[str, ...] = ()
-    metric_tag_values: int = 100
+    metric_tag_values: int = 100  # most values of one tag; further ones count as "other"
 
     def __post_init__(self) -> None:
         for tag in self.metric_tags:
@@ -155,8 +166,8 @@ class ObservabilitySettings:
 class OtelSettings:
     """Texts in the spans of model calls, besides numbers and names."""
 
-    content: bool = False
-    max_chars: int = 4000
+    content: bool = False  # whether spans hold the texts of the newest messages and of the answer
+    max_chars: int = 4000  # longest of these texts; characters
 
     def __post_init__(self) -> None:
         at_least(self, 1, "max_chars")

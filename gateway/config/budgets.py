@@ -27,15 +27,14 @@ _LONGEST_RATE_S = 3600
 
 @frozen
 class BudgetLimits:
-    """The most that one subject of a budget may use; None = any amount. `tokens`: input and output
-    together; `minutes`: since its first call."""
+    """The most that one subject of a budget may use; None = any amount."""
 
-    usd: float | None = None
-    tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    calls: int | None = None
-    minutes: float | None = None
+    usd: float | None = None  # US dollars
+    tokens: int | None = None  # input and output together
+    input_tokens: int | None = None  # with cached ones
+    output_tokens: int | None = None  # with those of reasoning
+    calls: int | None = None  # sent upstream
+    minutes: float | None = None  # since its first call
 
     def __post_init__(self) -> None:
         above_zero(self, *self.given())
@@ -51,22 +50,21 @@ METRICS = tuple(f.name for f in fields(BudgetLimits))  # the quantities that a b
 
 @frozen
 class BudgetMatch:
-    """Calls that count: patterns with `*` and `?`; one that is None fits every call. `client`: the
-    first word of the user agent (`claude-cli/2.0.1`); `key`: the name of the gateway key."""
+    """Calls that count: patterns with `*` and `?`; one that is None fits every call."""
 
-    client: str | None = None
-    model: str | None = None
-    tenant: str | None = None
-    key: str | None = None
+    client: str | None = None  # first word of the user agent (`claude-cli/2.0.1`)
+    model: str | None = None  # that the client names
+    tenant: str | None = None  # of the gateway key
+    key: str | None = None  # name of the gateway key
 
 
 @frozen
 class LadderStep:
-    """An action from a share of a budget on: `do`, or the use of the model `cheaper`."""
+    """An action from a share of a budget on: either `do` or `cheaper`."""
 
-    at: float
-    do: StepAction | None = None
-    cheaper: str | None = None
+    at: float  # share of the limit that is used most, above 0; 1 = all of it
+    do: StepAction | None = None  # warn, wrap_up, ask or stop; None with `cheaper`
+    cheaper: str | None = None  # model that is used in place of the requested one
 
     def __post_init__(self) -> None:
         if not 0 < self.at <= _HIGHEST_SHARE:
@@ -85,13 +83,13 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 
 @frozen
 class BudgetSpan:
-    """Calls that a budget counts together, and for how long. `scope`: one or a list, of which each
-    combination is counted. `per`: `day`, `week`, `month` or a time such as `6h`, after which it
-    starts from zero; `period` is an older name of it."""
+    """Calls that a budget counts together, and for how long."""
 
-    scope: str | tuple[str, ...]
+    scope: str | tuple[str, ...]  # what is counted together; of several, each combination
+    # `day`, `week`, `month` or a time such as `6h`, after which it starts from zero; "" = as
+    # `period` says
     per: str = ""
-    period: Literal["total", "day"] = "total"
+    period: Literal["total", "day"] = "total"  # an older name of `per`
 
     def __post_init__(self) -> None:
         for name in self.scopes or ("",):
@@ -120,17 +118,18 @@ class BudgetSpan:
 
 @frozen
 class BudgetSettings(BudgetSpan):
-    """One budget: its limits, and the actions when they are reached. `limits`: at least
-    one; the one that is used most decides. `reserve`: `usual` = the output that the model's calls
-    had so far, at most the request's own maximum; `most` = that maximum. `hard`: refuse calls that
-    the store cannot count while it fails, instead of counting them in memory."""
+    """One budget: its limits, and the actions when they are reached."""
 
-    name: str
-    limits: BudgetLimits
-    match: BudgetMatch = field(default_factory=BudgetMatch)
-    ladder: tuple[LadderStep, ...] = _USUAL_LADDER
+    name: str  # letters, digits, `_`, `.` and `-`; part of each account's key
+    limits: BudgetLimits  # at least one; the one that is used most decides
+    match: BudgetMatch = field(default_factory=BudgetMatch)  # which calls count
+    ladder: tuple[LadderStep, ...] = _USUAL_LADDER  # lowest share first
+    # error = 429 with code `budget_exceeded`; answer = a final answer that says so
     stop_with: Ending = "error"
+    # output expected of a call: `usual` = as the model's calls had so far, at most the request's
+    # own maximum; `most` = that maximum
     reserve: Literal["usual", "most"] = "usual"
+    # refuse calls that the store cannot count while it fails, instead of counting them in memory
     hard: bool = False
 
     def __post_init__(self) -> None:
@@ -151,23 +150,37 @@ class BudgetSettings(BudgetSpan):
 
 @frozen
 class ControlSettings:
-    """Settings of acting on trouble, of stopping and pausing runs, of asking a person about them,
-    and of keeping budgets. `ask_wait_s`: for so long a call waits for an answer, less than clients
-    do; `ask_default`: what happens without one."""
+    """Settings of acting on trouble, of stopping and pausing runs, of asking a person about
+    them, and of keeping budgets."""
 
+    # strongest act on a failure that is repeated in spite of advice, in this order: tell (the log
+    # and the run's page), advise, route (SLOW's model, if one is mapped), ask (a person), hand_over
+    # (the agent is asked to stop and report), end
     on_trouble: ActName = DEFAULT_ACT
-    stop_with: Ending = "error"
+    stop_with: Ending = "error"  # how a call of a stopped run is answered: error = 429, or answer
+    # status of an error that stops a run, or that a budget does; 401 for clients that retry after
+    # any other status (mini-swe-agent)
     stop_status: Literal[429, 401] = 429
-    pause_wait_s: float = 60
-    pause_retry_s: float = 10
+    pause_wait_s: float = 60  # how long a call of a paused run waits before it gets 429; seconds
+    pause_retry_s: float = 10  # its retry-after; seconds
+    # how long a call waits while a person is asked about its run; seconds, less than clients wait
     ask_wait_s: float = 240
-    ask_default: Literal["stop", "go_on"] = "stop"
+    ask_default: Literal["stop", "go_on"] = "stop"  # what happens without an answer: stop, or go_on
+    # how often a gateway looks for what another one stopped, paused or resumed; seconds
     poll_s: float = 0.5
+    # how long a call waits for the budgets' store before budgets are counted in memory;
+    # milliseconds
     store_wait_ms: float = 1000
+    # after this time a call whose gateway died counts with its estimate; seconds
     reservation_s: float = 900
-    first_output_tokens: int = 500
+    first_output_tokens: int = 500  # output expected of a model's first call
+    # what budgets in dollars count for a million tokens, in and out, of a model whose price is
+    # unknown; 0 counts none
     unpriced_usd_per_million: float = 3.0
+    # such a model under a budget in dollars: warn = counted so, and said; refuse = not called;
+    # count_as = counted, and not said
     unpriced: Literal["warn", "refuse", "count_as"] = "warn"
+    # with count_as: the model whose price is counted in place of unpriced_usd_per_million
     unpriced_model: str = ""
 
     def __post_init__(self) -> None:

@@ -201,13 +201,12 @@ def _move(values: FieldDict, names: dict[str, str], out: FieldDict, section: str
 
 @frozen
 class ConfigFile:
-    """The values of a config file; `lines`: the line of each key path, from 1. `repeated`: faults
-    of keys that are set twice, of which YAML would use the last."""
+    """The values of a config file."""
 
-    name: str
-    values: FieldDict = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
-    repeated: tuple[str, ...] = ()
+    name: str  # as messages call it
+    values: FieldDict = field(default_factory=dict)  # by section, as YAML gives them
+    lines: Mapping[str, int] = field(default_factory=dict)  # line of each key path, from 1
+    repeated: tuple[str, ...] = ()  # faults of keys that are set twice: YAML would use the last
 
     def located(self, faults: Iterable[str]) -> list[str]:
         """`faults`, each with the file and the line of its key, in the order of the lines."""

@@ -13,17 +13,16 @@ LITELLM_PREFIX = "litellm/"
 
 @frozen
 class EmbeddingSettings:
-    """The embedder, and the access to a provider's. `embedder`: `static` (built in), `hashing` (no
-    model), or `litellm/<model>` for an embedding model of any provider LiteLLM knows. `dimensions`,
-    `api_base`, `api_key`: None = the default of the provider or of LiteLLM. Raises: ValueError
-    (`<field>: <what is wrong>`)."""
+    """The embedder, and the access to a provider's. Raises: ValueError (`<field>: <what is
+    wrong>`)."""
 
+    # static = built in, hashing = for tests, litellm/<model> = a provider's model
     embedder: str = "static"
-    dimensions: int | None = None
-    api_base: str | None = None
-    api_key: str | None = None
-    timeout_s: float = 5.0
-    cache_entries: int = 4096
+    dimensions: int | None = None  # requested from the provider; None = its default
+    api_base: str | None = None  # URL of the provider's API; None = LiteLLM's default
+    api_key: str | None = None  # key of the provider; None = LiteLLM reads it from the environment
+    timeout_s: float = 5.0  # longest provider call; seconds
+    cache_entries: int = 4096  # vectors kept in memory, by text; 0 = none
 
     def __post_init__(self) -> None:
         named = self.embedder.startswith(LITELLM_PREFIX) and self.embedder != LITELLM_PREFIX
@@ -46,14 +45,14 @@ LEAST_JUDGE_MS = 100  # the shortest useful limit: no model answers faster over 
 
 @frozen
 class JudgeSettings:
-    """The model that the scorer `judge` asks, and how long a request waits for it. `model`: a model
-    name as a client would request it; its deployment has the key. `deadline_share`: of
-    `steering.deadline_ms`, in (0, 1); the shorter of the two limits holds."""
+    """The model that the scorer `judge` asks, and how long a request waits for it: the shorter
+    of the two limits holds. The deployment of the model has the key."""
 
-    model: str = ""
-    timeout_ms: float = 2000
+    model: str = ""  # its name in model_list, or provider/model
+    timeout_ms: float = 2000  # longest time a request waits for it; milliseconds
+    # share of steering.deadline_ms it may use, in (0, 1); raise the deadline for it
     deadline_share: float = 0.8
-    cache_entries: int = 1000
+    cache_entries: int = 1000  # scores kept in memory, by question; 0 = none
 
     def __post_init__(self) -> None:
         finite(self, "timeout_ms")
@@ -79,6 +78,8 @@ class JudgeSettings:
 class ScorerSettings:
     """The difficulty scorer, and the model of scorer `judge`."""
 
+    # ledger = a table over what was tried; heuristic = the reference's formula; judge = a model is
+    # asked
     scorer: ScorerName = "ledger"
     judge: JudgeSettings = field(default_factory=JudgeSettings)
 
@@ -94,12 +95,14 @@ DAY_S = 86_400.0
 class LearningSettings:
     """Limits of lessons, and the switch for giving them to runs."""
 
+    # on = approved lessons are tried, and those that pass are given
     trials: Literal["off", "on"] = "off"
-    idle_s: float = 900.0
-    interval_s: float = 5.0
-    per_call: int = 2
-    per_run: int = 4
-    max_chars: int = 600
+    idle_s: float = 900.0  # a run without a call for this long counts as over; seconds
+    interval_s: float = 5.0  # time between two looks for runs that are over; seconds
+    per_call: int = 2  # most lessons given with one call
+    per_run: int = 4  # most lessons given in one run
+    max_chars: int = 600  # longest lesson as it is given; characters
+    # a lesson that is neither given nor confirmed for this long is retired; days
     expire_days: float = 90.0
 
     def __post_init__(self) -> None:

@@ -68,32 +68,42 @@ Mode = Literal["on", "shadow", "off"]
 
 @frozen
 class ServerSettings:
-    """Address of the gateway and limits of requests; sizes in MiB and KiB, times in seconds.
-    `trusted_origins`: a `*` in place of the port or, except for http and https, of the host stands
-    for any. `null` is the origin of any page in a sandbox, and counts only where a key is required.
-    `max_bytes_in_flight_mb`: a body is held to the end of its request, and takes four times its
-    size in memory while it is parsed and sent (measured: six of 60 MiB 1,430 MiB). `max_body_s`: a
-    client that needs longer has to send 16 KiB in each further second, or it would hold its room
-    for ever."""
+    """Address of the gateway and limits of requests."""
 
-    host: str = "127.0.0.1"
-    port: int = 8080
+    host: str = "127.0.0.1"  # address to listen on; 0.0.0.0 for all
+    port: int = 8080  # 0 = any free port
+    # processes that serve on this address, on one store; each limit below is that of one worker
+    # (docs/speed.md)
     workers: int = 1
+    # Host headers answered without keys, besides loopback names; *.domain, or * = any
+    # (docs/security.md)
     trusted_hosts: tuple[str, ...] = ("host.docker.internal", "host.containers.internal")
+    # web pages that may call /v1, as the Origin header names them: a `*` in place of the port or,
+    # except for http and https, of the host stands for any. `null` is the origin of any page in a
+    # sandbox, and counts only where a key is required.
     trusted_origins: tuple[str, ...] = ()
-    max_head_kb: float = 64
-    max_head_fields: int = 100
+    max_head_kb: float = 64  # larger request heads are refused with 431; KiB
+    max_head_fields: int = 100  # header fields of one request; more are refused with 431
+    # requests that one connection may send before it has the answers
     max_pipelined_requests: int = 16
-    max_head_s: float = 10
+    max_head_s: float = 10  # time in which a request head has to arrive; seconds
+    # how long a connection may be silent before or within a request; seconds, above the 60 of
+    # common load balancers
     keep_alive_s: float = 75
-    max_body_mb: float = 64
+    max_body_mb: float = 64  # larger request bodies are refused with 413; MiB
+    # seconds in which a body has to arrive; a client that needs longer has to send 16 KiB in each
+    # further second, or it would hold its room for ever
     max_body_s: float = 60
-    max_buffered_response_mb: float = 32
-    max_concurrent_requests: int = 0
+    max_buffered_response_mb: float = 32  # larger responses are relayed without being read; MiB
+    max_concurrent_requests: int = 0  # further requests get 429 with retry-after; 0 = no limit
+    # MiB of bodies, messages and answers at one time; 0 = no limit. A body is held to the end of
+    # its request, and takes four times its size in memory while it is parsed and sent (measured:
+    # six of 60 MiB 1,430 MiB).
     max_bytes_in_flight_mb: float = 144
-    body_wait_s: float = 30
+    body_wait_s: float = 30  # seconds a body waits for room before it gets 503 with retry-after
+    # a comment is sent into a stream after this much silence; seconds, 0 = never
     sse_keepalive_s: float = 0
-    drain_s: float = 30
+    drain_s: float = 30  # time that running requests get after SIGTERM; seconds, 0 = none
 
     def __post_init__(self) -> None:
         if not self.host.strip():
@@ -124,10 +134,10 @@ OPENAI_API_BASE = "https://api.openai.com/v1"
 class TimeoutSettings:
     """Time limits of upstream calls, in seconds; 0 = none."""
 
-    connect_s: float = 10
-    first_byte_s: float = 600
-    idle_s: float = 300
-    total_s: float = 3600
+    connect_s: float = 10  # seconds until the connection is open
+    first_byte_s: float = 600  # seconds until the response headers arrive
+    idle_s: float = 300  # seconds between two chunks of the response
+    total_s: float = 3600  # seconds for the whole call
 
     def __post_init__(self) -> None:
         at_least(self, 0, "connect_s", "first_byte_s", "idle_s", "total_s")
@@ -135,26 +145,25 @@ class TimeoutSettings:
 
 @frozen
 class UpstreamSettings:
-    """The provider that serves every model name without a deployment.
+    """The provider that serves every model name without a deployment."""
 
-    `provider_prefixes`: whether names such as `anthropic/...` choose a provider. None: at OpenAI's
-    own host, where no name has a prefix, and only while no gateway keys exist, because whoever may
-    name providers may use every credential in the gateway's environment; any other upstream gets
-    every name unchanged. `messages_api_base`: of `/v1/messages`; None: Anthropic's API if
-    `api_base` is OpenAI's, else `api_base`. `chatgpt_api_base`, `gemini_api_base`,
-    `vertex_api_base` and `bedrock_api_base`: of the clients that bring a credential of that
-    provider; None: Vertex AI's host for the location in the path, Bedrock's for `AWS_REGION`.
-    `cloud_credentials`: whether their requests without one get the gateway's own; None: at hosts of
-    these clouds, while no gateway keys exist."""
-
-    api_base: str = OPENAI_API_BASE
-    api_key: Secret | None = None
+    api_base: str = OPENAI_API_BASE  # including the version, as in OpenAI's clients
+    api_key: Secret | None = None  # sent instead of the client's key; None = forward the client's
+    # names such as `anthropic/...` choose a provider. None: at OpenAI's own host, where no name has
+    # a prefix, and only while no gateway keys exist, because whoever may name providers may use
+    # every credential in the gateway's environment; any other upstream gets every name unchanged.
     provider_prefixes: bool | None = None
+    # where /v1/messages goes; None = Anthropic's API if `api_base` is OpenAI's, else `api_base`
     messages_api_base: str | None = None
-    chatgpt_api_base: str = "https://chatgpt.com/backend-api"
+    chatgpt_api_base: str = "https://chatgpt.com/backend-api"  # of Codex with a ChatGPT login
+    # of the Gemini API, without a version
     gemini_api_base: str = "https://generativelanguage.googleapis.com"
+    # of Vertex AI; None = Google's host for the location in the path
     vertex_api_base: str | None = None
+    # of Amazon Bedrock; None = AWS's host for the region in AWS_REGION
     bedrock_api_base: str | None = None
+    # requests to Google and AWS without a credential get the gateway's own; None: at hosts of these
+    # clouds, while no gateway keys exist
     cloud_credentials: bool | None = None
 
     def __post_init__(self) -> None:
@@ -169,16 +178,17 @@ class UpstreamSettings:
 
 @frozen
 class Deployment:
-    """One entry of `model_list`: a deployment that serves a requested model name. `dialects`: the
-    dialects that the upstream speaks, if not the default (`chat` and `responses` for OpenAI's API,
-    `messages` for Anthropic's); requests in any other are translated by LiteLLM."""
+    """One entry of `model_list`: a deployment that serves a requested model name."""
 
-    model_name: str
-    litellm_params: Fields
-    lane: Lane = "auto"
-    weight: float = 1
-    forward_client_key: bool = False
+    model_name: str  # what clients ask for; entries of one name share the load
+    litellm_params: Fields  # the model and how to reach it; other keys are added to the request
+    lane: Lane = "auto"  # native = bytes unchanged, litellm = translated, auto = chosen by provider
+    weight: float = 1  # share among the entries of one name
+    forward_client_key: bool = False  # the client's own key is sent to this deployment
+    # APIs that the upstream speaks itself; None = `chat` and `responses` for OpenAI's API,
+    # `messages` for Anthropic's; requests in any other are translated by LiteLLM
     dialects: "tuple[DialectName, ...] | None" = None
+    # capabilities and prices that LiteLLM's list lacks
     model_info: Fields = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -208,12 +218,17 @@ _PRICE = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|None", re.IGNORECASE)
 class RouterSettings:
     """Retries, fallbacks and balancing for failures before the first byte; times in seconds."""
 
+    # further attempts at the name's deployments, after no answer, 408, 425, 429 and 5xx but 501 and
+    # 505
     num_retries: int = 2
-    backoff_s: float = 0.25
-    max_retry_after_s: float = 5
-    cooldown_s: float = 5
-    allowed_fails: int = 3
-    max_connections: int = 1000
+    backoff_s: float = 0.25  # pause before the first retry, doubled for each further one; seconds
+    max_retry_after_s: float = 5  # longest retry-after that is honoured; seconds
+    cooldown_s: float = 5  # how long a deployment that failed too often is not used; seconds
+    allowed_fails: int = 3  # consecutive failures after which it is not used
+    max_connections: int = 1000  # to all upstreams in total; 0 = no limit
+    # names to try after the requested one: [{big: [small, other]}]; "*" = any name;
+    # "context_window:big" = when a request is too long for it, "content_policy:big" = when its
+    # content is not allowed
     fallbacks: tuple[Mapping[str, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
@@ -226,17 +241,18 @@ class RouterSettings:
 class LoggingSettings:
     """Log lines: level, and JSON for machines or coloured text for a terminal."""
 
+    # debug, info, warning or error; content is never logged at info
     level: Literal["debug", "info", "warning", "error"] = "info"
+    # json, console, or auto = console in a terminal, json elsewhere
     format: Literal["auto", "json", "console"] = "auto"
 
 
 @frozen
 class KeyRights:
-    """Limits of a gateway key, with `*` and `?`: routes below `/v1` (`/chat/*`), and
-    models by the names that clients ask for."""
+    """Limits of a gateway key; `*` and `?` stand for any characters."""
 
-    routes: tuple[str, ...] = ("*",)
-    models: tuple[str, ...] = ("*",)
+    routes: tuple[str, ...] = ("*",)  # below `/v1`, such as `/chat/*`
+    models: tuple[str, ...] = ("*",)  # by the names that clients ask for
 
     def __post_init__(self) -> None:
         for route in self.routes:
@@ -246,16 +262,24 @@ class KeyRights:
 
 @frozen
 class AuthSettings:
-    """Keys that requests must send; without any, none is required on loopback. `rights`: each that
-    applies holds. `wrong_keys_per_minute`: beyond it a right key that is short enough to be guessed
-    is refused, too, until the minute is over."""
+    """Keys that requests must send; without any, none is required on loopback."""
 
+    # tenant: key; with at least one, every request needs a key
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
+    # tenants whose keys may use files, batches and all else of the operator's provider account; "*"
+    # = all; others have inference only
     provider_resources: tuple[str, ...] = ()
+    # limits by the name of a key, tenant or "*" = all; each that applies holds
     rights: Mapping[str, KeyRights] = field(default_factory=dict)
+    # for /api and the dashboard; None = open on loopback, closed elsewhere
     admin_key: Secret | None = None
+    # wrong keys that one address may send in a minute before it gets 429; beyond it a right key
+    # that is short enough to be guessed is refused, too; 0 = any number
     wrong_keys_per_minute: int = 30
+    # how often keys made with `gateway keys` are read: longest time for which a revoked one is
+    # accepted; seconds
     poll_s: float = 1
+    # how long known keys stay valid while the store cannot be read; seconds, 0 = for ever
     stale_s: float = 3600
 
     def __post_init__(self) -> None:
@@ -268,24 +292,28 @@ class AuthSettings:
 @frozen
 class SteeringSettings(ActSettings):
     """Whether requests are steered, how long that may take, and how much memory it may use.
+    `ActSettings` holds what decides about a call."""
 
-    What decides about a call is in `ActSettings`. `deadline_ms`: of the request's own turns on the
-    loop. `max_wait_ms`: from its first step until it is forwarded, all waits included.
-    `max_body_mb`: without the beginning that is known from the call before; a body with so many
-    values that reading it would stop all else is forwarded unsteered, too (`gateway.wire.parsing`).
-    `max_transcript_memory_mb`: 0.2 MiB for thirty steps, 1 MiB for a thousand. `stream_usage`: the
-    chunk that `stream_options.include_usage` adds for us is removed again; tokens that are not
-    reported are estimated."""
-
-    mode: Mode = "on"
+    mode: Mode = "on"  # on; shadow = computed and recorded, no byte changed; off = only recorded
+    # milliseconds of the request's own turns on the loop; a request that takes longer is forwarded
+    # without a decision
     deadline_ms: float = 50
+    # milliseconds from its first step until it is forwarded, all waits included
     max_wait_ms: float = 5000
+    # requests steered at one time; the others wait for their turn, in order of arrival
     max_at_once: int = 16
+    # MiB without the beginning that is known from the call before; more is forwarded unread, and so
+    # is a body with so many values that reading it would stop all else (`gateway.wire.parsing`)
     max_body_mb: float = 10
+    # in mode on, request token usage for streams: always, auto = if a decision needs it, never; the
+    # chunk that this adds is removed again, and tokens that are not reported are estimated
     stream_usage: Literal["auto", "always", "never"] = "always"
-    max_conversations_in_memory: int = 2000
-    max_transcripts_in_memory: int = 1000
+    max_conversations_in_memory: int = 2000  # others are read from the store
+    max_transcripts_in_memory: int = 1000  # of those, how many keep what was read of their history
+    # MiB, about: 0.2 for thirty steps, 1 for a thousand; an agent beyond is read again with each
+    # call
     max_transcript_memory_mb: float = 128
+    # bytes of latest requests, to recognise the next one by its beginning; MiB
     max_prefix_memory_mb: float = 32
 
     def __post_init__(self) -> None:
@@ -299,34 +327,51 @@ class SteeringSettings(ActSettings):
 class Settings:
     """All settings of a gateway."""
 
-    preset: PresetName = "default"
+    preset: PresetName = "default"  # default or seeds
+    # address, and limits of requests
     server: ServerSettings = field(default_factory=ServerSettings)
-    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
+    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)  # of upstream calls
+    # serves every model name without an entry in `model_list`
     default_upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
-    model_list: tuple[Deployment, ...] = ()
+    model_list: tuple[Deployment, ...] = ()  # what requested model names map to, in LiteLLM's form
+    # retries and fallbacks, for failures before the first byte
     router: RouterSettings = field(default_factory=RouterSettings)
-    logging: LoggingSettings = field(default_factory=LoggingSettings)
-    auth: AuthSettings = field(default_factory=AuthSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)  # level and form of log lines
+    auth: AuthSettings = field(default_factory=AuthSettings)  # keys that requests must send
+    # mode, deadlines and memory
     steering: SteeringSettings = field(default_factory=SteeringSettings)
+    # how requests are grouped into conversations and runs
     conversations: ConversationSettings = field(default_factory=ConversationSettings)
-    difficulty: ScorerSettings = field(default_factory=ScorerSettings)
-    fsm: FSMSettings = field(default_factory=FSMSettings)
+    difficulty: ScorerSettings = field(default_factory=ScorerSettings)  # scorer of a step
+    fsm: FSMSettings = field(default_factory=FSMSettings)  # thresholds and windows over the scores
+    # detectors of trouble in a run's steps
     monitors: MonitorSettings = field(default_factory=MonitorSettings)
+    # model by difficulty state; a missing state keeps the requested model
     model_routing: Mapping[str, str] = field(default_factory=dict)
+    # the same for single requested names; replaces `model_routing`
     model_routing_by_model: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # how a model is chosen among these
     routing: RoutingSettings = field(default_factory=RoutingSettings)
-    etraces: EtraceSettings = field(default_factory=EtraceSettings)
+    etraces: EtraceSettings = field(default_factory=EtraceSettings)  # guidance from patterns
+    # what is injected into requests, and where
     injection: InjectionSettings = field(default_factory=InjectionSettings)
+    # turns text into vectors for the look-ups
     embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
+    # the running one; at most one
     experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
-    storage: StorageSettings = field(default_factory=StorageSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)  # where runs are stored
+    # what is learned from runs (docs/learning.md)
     learning: LearningSettings = field(default_factory=LearningSettings)
+    # the one place where a model reads language for the gateway (docs/reader.md)
     reader: ReaderSettings = field(default_factory=ReaderSettings)
-    budgets: tuple[BudgetSettings, ...] = ()
+    budgets: tuple[BudgetSettings, ...] = ()  # limits on what runs may use (docs/budgets.md)
+    # stopping and pausing runs, and how budgets are kept
     control: ControlSettings = field(default_factory=ControlSettings)
+    # what is reported to people when something goes wrong (docs/monitoring.md)
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    # tags of runs as labels of metrics
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
-    otel: OtelSettings = field(default_factory=OtelSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)  # texts in OpenTelemetry's spans
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets)

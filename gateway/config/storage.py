@@ -21,42 +21,65 @@ STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", 
 
 @frozen
 class StorageSettings:
-    """Database of the runs: its place, durability and retention.
+    """Database of the runs: its place, durability and retention. Raises: ValueError (`<field>:
+    <what is wrong>`).
 
-    `url`: as libpq writes it, with its TLS options such as `sslmode` and `sslrootcert`.
-    `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but a
-    power cut may lose the most recent ones; `full` waits for the disk at every commit. The file
-    stays consistent in both cases. `mask_secrets`: docs/security.md; what is sent upstream is not
-    touched. `max_size_mb`: in memory 1,535 MB at most, and more than 2,047 MB cannot be stored.
-    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`, on
-    disk `disk_spool.py`. The clock: `gateway/lifecycle.py`. Raises: ValueError (`<field>:
-    <what is wrong>`)."""
+    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`,
+    on disk `disk_spool.py`. The clock: `gateway/lifecycle.py`.
+    """
 
+    # SQLite file; ":memory:" = SQLite in memory, lost when the process ends
     path: str = "gateway.db"
+    # a PostgreSQL database in place of the file, as libpq writes it, with its TLS options such as
+    # `sslmode` and `sslrootcert`
     url: Secret | None = None
+    # the same database past a pooler in transaction mode, for notifications; None = storage.url
     listen_url: Secret | None = None
+    # false for a pooler in transaction mode that does not keep them
     prepared_statements: bool = True
+    # with `normal` no commit is lost when the process dies (`kill -9` included), but a power cut
+    # may lose the newest; `full` waits for the disk at every commit; the file stays consistent in
+    # both cases
     synchronous: str = "normal"
-    store_content: bool = True
+    store_content: bool = True  # false = store digests and numbers only
+    # newest calls kept as they were sent and received, compressed; MiB, 0 = none; needs
+    # store_content
     raw_mb: float = 0.0
-    raw_max_kb: float = 1024.0
+    raw_max_kb: float = 1024.0  # a longer request or answer is cut; KiB
+    # keys, tokens and passwords in stored texts become [masked:KIND]; what is sent upstream is not
+    # touched (docs/security.md)
     mask_secrets: bool = True
-    retention_days: float = 30.0
+    retention_days: float = 30.0  # older runs are deleted; days, 0 = never
+    # above this size the oldest runs are deleted; MiB, 0 = no limit; in memory 1,535 at most, and
+    # more than 2,047 cannot be stored
     max_size_mb: float = 4096.0
-    retention_interval_s: float = 3600.0
-    busy_timeout_ms: int = 5000
-    queue_limit: int = 10_000
-    reader_threads: int = 2
-    cache_mb: int = 4
+    retention_interval_s: float = 3600.0  # time between two deletions; seconds
+    busy_timeout_ms: int = 5000  # longest wait while another process writes; milliseconds
+    queue_limit: int = 10_000  # most writes that may wait
+    reader_threads: int = 2  # threads for queries, 1 to 64
+    cache_mb: int = 4  # page cache per connection; MiB
+    # when no commit is finished for this long, answers no longer wait for their records, and the
+    # store is degraded; milliseconds
     commit_limit_ms: float = 2000.0
+    # failures in a row after which the store is degraded: answers no longer wait for it
     breaker_failures: int = 3
+    # how often the file is checked, and a degraded store tried again; seconds
     probe_interval_s: float = 1.0
+    # how long a gateway that starts waits for a PostgreSQL server that does not answer; seconds, 0
+    # = not at all
     start_wait_s: float = 60.0
+    # most records that wait in memory for a degraded store; further ones are dropped; 0 = all are
+    # dropped
     spool_records: int = 10_000
-    spool_mb: float = 64.0
+    spool_mb: float = 64.0  # most memory of these records; MiB
+    # with url: folder on a local disk where they wait, too, so that a killed gateway loses none;
+    # for a file in a folder next to it; None = memory only
     spool_path: str | None = "gateway-spool"
+    # how long an answer waits for its record to be written there; milliseconds
     spool_limit_ms: float = 250.0
+    # a jump of the wall clock by more than this stops the deletion of runs by age; seconds
     clock_jump_s: float = 3600.0
+    # how long the clock has to run evenly before it starts again; seconds
     clock_settle_s: float = 86_400.0
 
     def __post_init__(self) -> None:

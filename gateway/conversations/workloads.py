@@ -62,8 +62,8 @@ _Priors = dict[str, WorkloadPrior]  # by model
 
 
 class Workloads:
-    """The counts in memory, and the runs that are not written yet. Of several errors of the store
-    in a row the first is logged."""
+    """The counts in memory, and the runs that are not written yet. Of several errors of the
+    store in a row the first is logged."""
 
     # what applies in place of what is learned; None: what is learned
     published: LearnedPolicy | None = None
@@ -244,7 +244,7 @@ class RunWorkloads:
 
     rules: SteeringRules  # the settings that decide
     workloads: Workloads | None = None  # None: nothing is known of any run
-    # US dollars of a model's average step, by which models are compared; None when not known
+    # of a model, by which models are compared; None when not known
     price: Callable[[str], float | None] = lambda model: None
 
     def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:

@@ -9,8 +9,8 @@ from gateway.values import Value, frozen
 
 @frozen
 class ActSettings:
-    """Settings of the section `steering` that decide about a call. Raises ValueError: a value out
-    of range."""
+    """Settings of the section `steering` that decide about a call. Raises ValueError: a value
+    out of range."""
 
     token_budget: int | None = None  # tokens a run is expected to need, at least 1; None = unknown
     # after the budget: `wrap_up` asks the agent to hand over its work
@@ -24,8 +24,8 @@ class ActSettings:
 
 
 class ActionSignal(Value):
-    """The state and readings that decide about the actions on a call: the run's own, or random ones
-    in the control arm of an experiment."""
+    """The state and readings that decide about the actions on a call: the run's own, or random
+    ones in the control arm of an experiment."""
 
     state: FSMState  # after the newest scored step
     readings: Readings | None = None  # of the newest step; None without monitors

@@ -10,9 +10,9 @@ MessageRole = Literal["system", "developer", "user"]
 
 
 class SystemAppend(Value):
-    """Append texts as separate blocks to the content of one message. Text content grows by a blank
-    line and the text for each; a list of parts by one text part each; content that is absent,
-    null or empty becomes the texts."""
+    """Append texts as separate blocks to the content of one message. Text content grows by a
+    blank line and the text for each; a list of parts by one text part each; content that is
+    absent, null or empty becomes the texts."""
 
     index: int  # of the message in the request, from 0
     texts: tuple[str, ...]  # in their order; each becomes a block of its own

@@ -88,8 +88,8 @@ class Tier(enum.StrEnum):
 
 
 class Pattern(Value):
-    """One stored piece of learned guidance. Raises: ValueError, with the field's name in front, for
-    anything that cannot be stored."""
+    """One stored piece of learned guidance. Raises: ValueError, with the field's name in front,
+    for anything that cannot be stored."""
 
     tier: Tier  # e1 (an instance), e2 (a kind of failure) or e3 (a universal rule)
     fields: Fields  # the payload as JSON values; its shape depends on the tier

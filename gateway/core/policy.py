@@ -19,8 +19,8 @@ RunBoundary = Literal["settled_answer", "final_answer", "never"]
 
 @frozen
 class Policy:
-    """The settings that the decisions depend on; an equal policy gives equal decisions in a replay.
-    Raises ValueError: unknown run boundary."""
+    """The settings that the decisions depend on; an equal policy gives equal decisions in a
+    replay. Raises ValueError: unknown run boundary."""
 
     fsm: FSMSettings = field(default_factory=FSMSettings)  # thresholds and windows of the states
     # which scorer scores a step

@@ -27,9 +27,9 @@ _TICKS = 8
 class RunChart:
     """A run's steps in order, each in a slot of equal width."""
 
-    steps: Sequence[StepRow]
-    guidance: Mapping[int, Sequence[InjectionRow]]
-    thresholds: Mapping[str, float]
+    steps: Sequence[StepRow]  # scored or not, in their order
+    guidance: Mapping[int, Sequence[InjectionRow]]  # by step
+    thresholds: Mapping[str, float]  # by name, in force now
 
     @classmethod
     def of(cls, trace: RunTrace, thresholds: Mapping[str, float]) -> "RunChart":
@@ -312,10 +312,10 @@ _MARGIN = 3
 
 @frozen
 class TimeSeries:
-    """Points by name and start; `starts` are all buckets that are shown, in order."""
+    """Points by name and time."""
 
-    starts: Sequence[int]
-    by_name: Mapping[str, Mapping[int, UsagePoint]]
+    starts: Sequence[int]  # epoch seconds of all buckets that are shown, in order
+    by_name: Mapping[str, Mapping[int, UsagePoint]]  # points by the start of their bucket, by name
 
 
 def bars(series: TimeSeries, value: Callable[[UsagePoint], float]) -> tuple[Markup, float]:

@@ -93,7 +93,7 @@ def _results(report: ExperimentReport, **more: Any) -> Page:
 class WeekParameters(TenantParameter):
     """A day of the week."""
 
-    date: Text | None = None
+    date: Text | None = None  # any day of the week, as YYYY-MM-DD; None: this week
 
 
 async def show_week(visit: Visit) -> Page:

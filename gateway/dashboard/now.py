@@ -182,10 +182,12 @@ _RUNS_WITH_TAGS = 100
 class TimeParameters(FragmentParameters, TenantParameter):
     """Bucket of time and key by which calls are grouped."""
 
+    # None: by the length of the period
     bucket: Annotated[str, OneOf(tuple(usage.BUCKET_S))] | None = None
+    # what calls are grouped by; None: not grouped
     by: Annotated[str, Field(pattern=_BY)] | None = None
-    model: Text | None = None
-    agent: Text | None = None
+    model: Text | None = None  # only calls that asked it
+    agent: Text | None = None  # only calls of this client
 
 
 async def show_time(visit: Visit) -> Page:

@@ -87,13 +87,14 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request for a page: who asks, its query and its form."""
+    """One request for a page."""
 
-    runtime: "Runtime"
-    gate: Gate
-    access: Access
-    scope: Scope
-    values: Fields
+    runtime: "Runtime"  # the process that answers
+    gate: Gate  # checks the session
+    access: Access  # rights of the visitor
+    scope: Scope  # of ASGI
+    values: Fields  # parameters of the query, checked
+    # fields that were sent; empty for a visit without a form
     form: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -122,15 +123,15 @@ class Visit:
 
 @frozen
 class Page:
-    """A response: a template and its values, a redirect, or bytes."""
+    """A response: a template with its values, a redirect, or bytes."""
 
-    template: str = ""
-    values: Fields = field(default_factory=dict)
-    status: int = 200
-    location: str = ""
-    body: bytes | None = None
-    media: str = HTML
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    template: str = ""  # name of the file; "" for a redirect or bytes
+    values: Fields = field(default_factory=dict)  # of the template
+    status: int = 200  # of HTTP
+    location: str = ""  # address of a redirect; "" for none
+    body: bytes | None = None  # bytes; None for a template or redirect
+    media: str = HTML  # content type
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # further ones
 
 
 Handler = Callable[[Visit], Awaitable[Page]]
@@ -139,13 +140,13 @@ Handler = Callable[[Visit], Awaitable[Page]]
 class FragmentParameters(Parameters):
     """Flag of a request for only the part of the page that changes."""
 
-    fragment: Flag | None = None
+    fragment: Flag | None = None  # set by the page's script, which replaces that part only
 
 
 class FileParameters(Parameters):
     """The version of the static files, which is part of their address."""
 
-    v: Text | None = None
+    v: Text | None = None  # changes with the file's content, so that browsers may cache it for ever
 
 
 # The address of a static file changes with its content.
@@ -154,15 +155,14 @@ _CACHE_FOREVER = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """The address of a page, its handler and query, and the handler of its form. `public`: without
-    a session. `report`: any key may send the form; other forms need the admin key."""
+    """The address of a page."""
 
-    path: str
-    show: Handler | None = None
-    params: type[Parameters] = Parameters
-    change: Handler | None = None
-    public: bool = False
-    report: bool = False
+    path: str  # with `{name}` for parameters in it
+    show: Handler | None = None  # gives the page; None: a form alone
+    params: type[Parameters] = Parameters  # of the query
+    change: Handler | None = None  # takes the page's form; None: it has none
+    public: bool = False  # shown without a session
+    report: bool = False  # any key may send the form; other forms need the admin key
 
 
 class PageEndpoint:
@@ -294,7 +294,7 @@ _WRONG_KEY_DELAY_S = 0.5  # slows down whoever tries many keys
 class LoginParameters(Parameters):
     """The page to open after the login."""
 
-    next: Text | None = None
+    next: Text | None = None  # path on this gateway; None: the first page
 
 
 async def show_login(visit: Visit, *, failed: bool = False) -> Page:

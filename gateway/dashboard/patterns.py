@@ -33,20 +33,20 @@ _SHAPES: Mapping[str, tuple[str, ...]] = {
 class NewParameters(TenantParameter):
     """Tier of the pattern to write."""
 
-    tier: Annotated[str, OneOf(TIERS)] | None = None
+    tier: Annotated[str, OneOf(TIERS)] | None = None  # chooses the form; None: the first tier
 
 
 class ListParameters(PageParameters, NewParameters):
     """Filter of patterns."""
 
-    failure_type: Text | None = None
-    text: Text | None = None
+    failure_type: Text | None = None  # label; None = any
+    text: Text | None = None  # occurs in the fields, case ignored
 
 
 class OneParameters(TenantParameter):
     """Note that the pattern or lesson has just been saved."""
 
-    saved: Flag | None = None
+    saved: Flag | None = None  # shows a note
 
 
 async def show_list(visit: Visit) -> Page:
@@ -191,8 +191,8 @@ _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "r
 class LessonListParameters(TenantParameter):
     """Filter of lessons."""
 
-    status: Annotated[str, OneOf(lessons.STATUSES)] | None = None
-    tier: Annotated[str, OneOf(lessons.TIERS)] | None = None
+    status: Annotated[str, OneOf(lessons.STATUSES)] | None = None  # None = any
+    tier: Annotated[str, OneOf(lessons.TIERS)] | None = None  # None = any
 
 
 async def show_lessons(visit: Visit) -> Page:

@@ -317,18 +317,19 @@ _StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), params.DIGITS]
 class StepParameter(params.Parameters):
     """The step that an address names."""
 
-    step: _StepIndex
+    step: _StepIndex  # number in the run, 0 for its first call
 
 
 class RunParameters(FragmentParameters):
     """The step around which the transcript is shown."""
 
-    step: _StepIndex | None = None
+    step: _StepIndex | None = None  # None: the newest one
 
 
 class StepsParameters(params.Parameters):
     """The step after which the transcript begins."""
 
+    # number of a step; -1 = from the first call
     after: Annotated[int, Field(ge=-1, le=2**31 - 1), params.DIGITS] = -1
 
 

@@ -42,7 +42,7 @@ class Embedder(Protocol):
     names the vector space: vectors of two ids may never be compared."""
 
     embedder_id: str  # name of the vector space, including everything it depends on
-    dimensions: int
+    dimensions: int  # numbers in one vector
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One vector per text, in order; does not block the event loop. Raises: EmbeddingError."""

@@ -99,10 +99,10 @@ class StaticEmbedder:
     embedder_id = EMBEDDER_ID
     dimensions = DIMENSIONS
 
-    tokens: WordPiece
-    rows: NDArray[np.int8]
-    scales: NDArray[np.float32]
-    centre: NDArray[np.float32]
+    tokens: WordPiece  # splits a text into known word pieces
+    rows: NDArray[np.int8]  # one vector for each word piece, scaled to whole numbers
+    scales: NDArray[np.float32]  # factor of each row
+    centre: NDArray[np.float32]  # mean vector, taken off so that unlike texts come out unlike
 
     @classmethod
     def load(cls, folder: Path = _MODEL) -> StaticEmbedder:

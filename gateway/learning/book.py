@@ -28,11 +28,13 @@ APPROVED = "approved"  # a mark of `applies_when` in a policy: by an operator
 class _Shelf:
     """The lessons of one tenant and the shared ones."""
 
-    read_at: float
+    read_at: float  # monotonic seconds
+    # lessons by the key of the failure they answer
     by_key: dict[str, list[Pattern]] = field(default_factory=dict)
     rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
     # texts, by id, with names that a run has to know to be given them
     names: dict[str, str] = field(default_factory=dict)
+    # applies in place of what is learned; None: what is learned
     policy: LearnedPolicy | None = None
 
     def fitting(self, query: LessonQuery) -> list[LessonMatch]:
@@ -48,15 +50,17 @@ class _Shelf:
 
 @dataclass(eq=False)
 class LessonBook:
-    """Answers the look-ups of requests. While `read` fails, what was read before holds.
-    `published`: gives the policy that applies in place of what is learned."""
+    """Answers the look-ups of requests. While the store cannot be read, what was read before
+    holds."""
 
-    store: LearningStore
+    store: LearningStore  # lessons
     _: KW_ONLY
-    failed: Callable[[Exception], None]
-    read: Reads = directly
+    failed: Callable[[Exception], None]  # gets the error of a look-up
+    read: Reads = directly  # limits how long a look-up waits for the store
+    # gives the policy that applies in place of what is learned
     published: Callable[[], LearnedPolicy | None] = lambda: None
-    _shelves: dict[str, _Shelf] = field(default_factory=dict, init=False)
+    _shelves: dict[str, _Shelf] = field(default_factory=dict, init=False)  # by tenant
+    # reads under way, by tenant, so that each happens once
     _reading: dict[str, asyncio.Task[_Shelf]] = field(default_factory=dict, init=False)
 
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:

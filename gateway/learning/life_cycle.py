@@ -66,10 +66,10 @@ def lesson_id(tier: Tier, *parts: str) -> str:
 
 
 class Move(NamedTuple):
-    """A change of status, and why."""
+    """A change of status."""
 
-    status: Status
-    reason: str
+    status: Status  # the new one
+    reason: str  # for people, kept with the lesson
 
 
 def next_move(
@@ -180,23 +180,22 @@ _Drawn = tuple[bool, float, bool]  # given or not, with which probability, a goo
 
 
 class Observation(NamedTuple):
-    """One settled decision: whether the lesson was given, with which probability, whether what it
-    is about came again, and, of the `first` decision in a run, whether the run succeeded."""
+    """One settled decision."""
 
-    given: bool
-    share: float
-    recurred: bool
-    success: bool | None = None
-    first: bool = True
+    given: bool  # the lesson was given, by the draw
+    share: float  # probability with which it was to be given
+    recurred: bool  # the failure came again
+    success: bool | None = None  # outcome of the run, of its first decision only; None = unknown
+    first: bool = True  # the first decision about this lesson in its run
 
 
 class _Arm(NamedTuple):
-    """One arm: its decisions, weighted rate of good results, and Beta posterior's parameters."""
+    """One arm of a trial."""
 
-    decisions: int
-    rate: float | None
-    a: float
-    b: float
+    decisions: int  # settled ones
+    rate: float | None  # weighted share of good results; None without any
+    a: float  # first parameter of the rate's Beta posterior
+    b: float  # second parameter of it
 
 
 def observations(
@@ -381,9 +380,9 @@ def near_outcome(
 
 @dataclass(eq=False)
 class LessonActions:
-    """Changes of lessons by hand. `at`: seconds of the epoch."""
+    """Changes of lessons by hand."""
 
-    store: LearningStore
+    store: LearningStore  # lessons; times are epoch seconds
 
     async def move(self, stored: StoredLesson, status: Status, reason: str, at: float) -> bool:
         """Change the status; False when it is the lesson's already. A rule needs no trial."""

@@ -14,11 +14,11 @@ WINDOW_CALLS = 6  # calls after a failure among which its fix is looked for. Sou
 
 @frozen
 class ReadCallOfRun:
-    """One call of a run, read; `step` is its step's index."""
+    """One call of a run, read."""
 
-    step: int
-    action: Action
-    reading: CallReading
+    step: int  # index of its step
+    action: Action  # as it stands in the transcript
+    reading: CallReading  # what learning reads of it
 
     @property
     def key(self) -> str | None:

@@ -163,8 +163,8 @@ _TOLD = {"header": "told_header", "api": "told_api", "cli": "told_cli"}
 class Verdicts:
     """The verdicts on the runs of one store; keeping the same ones again changes nothing."""
 
-    store: LearningStore
-    runs: RunStore
+    store: LearningStore  # keeps the verdicts
+    runs: RunStore  # the run log
 
     async def keep(self, trace: RunTrace, calls: Sequence[ReadCallOfRun]) -> int:
         """Keep the verdicts on a run that is over, and on the one before it in the conversation;

@@ -41,10 +41,10 @@ REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
 class Report:
     """Counts of what was read."""
 
-    runs: int = 0
-    outcomes: int = 0
-    settled: int = 0
-    moves: int = 0
+    runs: int = 0  # that are over
+    outcomes: int = 0  # new verdicts
+    settled: int = 0  # decisions about lessons
+    moves: int = 0  # lessons that changed their status
 
     def add(self, other: Report) -> None:
         """Add the counts of another report."""
@@ -54,29 +54,31 @@ class Report:
 
 @dataclass(slots=True)
 class _Touched:
-    """A run with calls: when the newest was made, and whether it ended the run."""
+    """A run with calls that were not read yet."""
 
-    tenant: str
-    at: float
-    ended: bool
-    step: int
-    decided: int | None = None
+    tenant: str  # owner of the run
+    at: float  # epoch seconds of the newest call
+    ended: bool  # that call ended the run
+    step: int  # of that call
+    decided: int | None = None  # step of the newest decision about a lesson; None without one
 
 
 @dataclass(eq=False)
 class Learner:
-    """Reads the runs of one store. `behind`: whether calls wait to be stored, so that the last ones
-    of a run may be missing; `noted`: takes each run that is over."""
+    """Reads the runs of one store."""
 
-    store: LearningStore
-    runs: RunStore
-    settings: Callable[[], LearningSettings]
-    changed: Callable[[], None] = lambda: None
-    failed: Callable[[StoreError], None] = lambda error: None
+    store: LearningStore  # lessons, outcomes and decisions
+    runs: RunStore  # the run log
+    settings: Callable[[], LearningSettings]  # gives those in force
+    changed: Callable[[], None] = lambda: None  # runs when lessons have changed
+    failed: Callable[[StoreError], None] = lambda error: None  # gets errors of the store
+    # calls wait to be stored, so that the last ones of a run may be missing
     behind: Callable[[], bool] = lambda: False
+    # takes each run that is over; None: nobody asks
     noted: Callable[[RunTrace], Awaitable[None]] | None = None
-    now: Callable[[], float] = time.time
-    _touched: dict[str, _Touched] = field(default_factory=dict, init=False)
+    now: Callable[[], float] = time.time  # epoch seconds
+    _touched: dict[str, _Touched] = field(default_factory=dict, init=False)  # runs to read, by id
+    # epoch seconds of the last review of all lessons
     _reviewed: float = field(default=0.0, init=False)
 
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
@@ -261,17 +263,16 @@ class Learner:
 
 @frozen
 class Learning:
-    """The lessons that runs may be given, and what reads runs: None where no content is stored, so
-    that there is nothing to read."""
+    """The lessons that runs may be given, and what reads runs."""
 
-    book: LessonBook
-    learner: Learner | None
+    book: LessonBook  # answers look-ups
+    learner: Learner | None  # None where no content is stored, so that there is nothing to read
 
 
 class Host(Protocol):
     """The parts of a gateway that learning needs: settings change with a reload."""
 
-    settings: Settings
+    settings: Settings  # those in force; a reload changes them
 
     def degraded(self) -> object | None: ...
 

@@ -62,10 +62,11 @@ _BATCH = 256
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """Numbers of patterns that an import added, replaced and left unchanged; the refused lines."""
+    """The result of an import."""
 
+    # patterns added, replaced and left unchanged
     counts: dict[Added, int] = field(default_factory=lambda: dict.fromkeys(Added, 0))
-    refused: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # lines that were not taken, and why
 
     @property
     def total(self) -> int:
@@ -75,16 +76,15 @@ class ImportReport:
 
 @dataclass(eq=False)
 class PatternLibrary:
-    """A pattern store whose queries are texts, see `open`. `read`: for look-ups, in which a gateway
-    waits for no database that is away. `masks_secrets`: in the patterns that are added. `memory`:
-    answers in place of the store once it is kept up to date (`PatternMemory.follow`)."""
+    """A pattern store whose queries are texts, see `open`."""
 
-    store: PatternStore
-    embedder: Embedder
-    settings: EtraceSettings
-    failed: Failed | None = None
-    read: Reads = directly
-    masks_secrets: bool = True
+    store: PatternStore  # patterns with vectors
+    embedder: Embedder  # makes the vectors
+    settings: EtraceSettings  # gates, margins and numbers of look-ups
+    failed: Failed | None = None  # gets the error of a look-up; None: it is raised
+    read: Reads = directly  # for look-ups, in which a gateway waits for no database that is away
+    masks_secrets: bool = True  # in the patterns that are added
+    # answers in place of the store once it is kept up to date (`PatternMemory.follow`)
     memory: PatternMemory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -297,10 +297,11 @@ FLUSH_S = 2.0  # seconds between two writes of the counts; a crash loses at most
 class PatternTally:
     """Counts by tenant, pattern and event; those of the last `FLUSH_S` seconds are not written."""
 
-    store: PatternStore
-    failed: Callable[[StoreError], None]
+    store: PatternStore  # gets the counts
+    failed: Callable[[StoreError], None]  # gets the first of several failures in a row
+    # not written yet, by tenant, event and pattern
     _counts: Counter[tuple[str, Event, str]] = field(default_factory=Counter, init=False)
-    _failing: bool = field(default=False, init=False)
+    _failing: bool = field(default=False, init=False)  # the last write failed
 
     def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
         """Add `by` to the count of an event for each pattern; -1 takes one back."""

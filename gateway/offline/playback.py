@@ -51,31 +51,31 @@ _FIRST_CALL = RunPosition(run=0, step=0, state=FSMState.INIT)
 
 @frozen
 class Price:
-    """USD per million tokens."""
+    """US dollars for a million tokens."""
 
-    input: float
-    output: float
+    input: float  # cached or not
+    output: float  # with those of reasoning
 
 
 @frozen
 class LookUps:
-    """Answers to a replay's look-ups, and the similarity that an injection needs there. `lessons`:
-    those that fit failures; nothing where no lessons are known."""
+    """Answers to a replay's look-ups."""
 
-    look_up: Callable[[Sequence[Query]], steer.Found]
-    gates: Gates
+    look_up: Callable[[Sequence[Query]], steer.Found]  # patterns for queries
+    gates: Gates  # similarity that an injection needs
+    # those that fit failures; nothing where no lessons are known
     lessons: Callable[[LessonQuery], Sequence[LessonMatch]] = lambda query: ()
 
 
 @frozen
 class ReplayPolicy:
-    """Everything that decides a replay, and prices per model. `arm`: the control arm, for
-    recordings to be steered as its units; None = as `on`. `models`: the settings that say what
-    routed models can do; None = every model can serve every call."""
+    """Everything that decides a replay."""
 
-    rules: SteeringRules = field(default_factory=SteeringRules)
+    rules: SteeringRules = field(default_factory=SteeringRules)  # settings that decide about a call
+    # control arm, for recordings to be steered as its units; None = as `on`
     arm: RandomArm | None = None
-    prices: Mapping[str, Price] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)  # by model
+    # settings that say what routed models can do; None = every model can serve every call
     models: Settings | None = None
 
 
@@ -96,13 +96,12 @@ ANSWERED = LookUps(
 
 
 class RecordedCall(NamedTuple):
-    """One call: number of messages `before` it, characters sent and received, and tokens of input
-    and output: as reported, else estimated. A call of an exported row has tokens only."""
+    """One call of a recording. A call of an exported row has tokens only."""
 
-    before: int
-    sent: int
-    received: int
-    tokens: tuple[int, int]
+    before: int  # number of messages before it
+    sent: int  # characters of the request
+    received: int  # characters of the answer
+    tokens: tuple[int, int]  # of input and output: as reported, else estimated
 
 
 def recorded_calls(recording: Recording) -> list[RecordedCall]:
@@ -407,13 +406,11 @@ def differences(one: Fields, other: Fields) -> list[FieldDict]:
 
 @frozen
 class Replayed:
-    """One run's replay, as far as it was asked for. `line`: the run as a JSON line; `played`,
-    `other`: under the policy and the one compared with, without evidence texts; `changes`: where
-    they differ; `problem`: why it could not be read."""
+    """One run's replay, as far as it was asked for."""
 
-    place: str
-    line: str | None = None
-    played: Fields | None = None
-    other: Fields | None = None
-    changes: Sequence[Fields] = ()
-    problem: str | None = None
+    place: str  # file and line of the recording
+    line: str | None = None  # the run as a JSON line
+    played: Fields | None = None  # under the policy, without evidence texts
+    other: Fields | None = None  # under the policy that it is compared with
+    changes: Sequence[Fields] = ()  # steps at which the two differ
+    problem: str | None = None  # why the recording could not be read; None when it could

@@ -28,15 +28,14 @@ STDIN = Path("-")
 
 @frozen
 class RunLabel:
-    """Origin and outcome of a recorded run; `success` is None when its outcome is unknown. `group`
-    names what must stay on one side of a split; `mistake_step` is the step an annotator blamed."""
+    """Origin and outcome of a recorded run."""
 
-    id: str
-    source: str = ""
-    model: str = ""
-    group: str = ""
-    success: bool | None = None
-    mistake_step: int | None = None
+    id: str  # unique within its file
+    source: str = ""  # collection that it is from
+    model: str = ""  # that the agent used
+    group: str = ""  # what must stay on one side of a split
+    success: bool | None = None  # None when the outcome is unknown
+    mistake_step: int | None = None  # step that an annotator blamed; None when nobody did
 
     @property
     def failed(self) -> bool:
@@ -51,16 +50,15 @@ class RunLabel:
 
 @frozen
 class Recording:
-    """One run as it was recorded; exactly one of `messages` and `steps` is not None. `request`:
-    what else the agent's requests held, such as `tools`. `compactions`: indices of the messages
-    that replaced all earlier ones."""
+    """One run as it was recorded; exactly one of `messages` and `steps` is not None."""
 
-    label: RunLabel
-    license: str = ""
-    messages: Sequence[Any] | None = None
-    steps: Sequence[Fields] | None = None
+    label: RunLabel  # origin and outcome
+    license: str = ""  # of the collection; "" if unknown
+    messages: Sequence[Any] | None = None  # the transcript in chat form
+    steps: Sequence[Fields] | None = None  # rows of an export
+    # what else the agent's requests held, such as `tools`
     request: Fields = field(default_factory=dict)
-    compactions: Sequence[int] = ()
+    compactions: Sequence[int] = ()  # indices of the messages that replaced all earlier ones
 
 
 def recording_files(paths: Iterable[Path]) -> list[Path]:

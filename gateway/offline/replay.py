@@ -41,14 +41,13 @@ Answers = Callable[[ReplayPolicy], AbstractContextManager[LookUps]]
 
 @frozen
 class Work:
-    """Work to do with each recording; sent to worker processes. `lines` asks for JSON lines, `runs`
-    for the replays themselves. `answers`: opens what answers look-ups under a policy, in place of
-    ANSWERED."""
+    """Work to do with each recording; sent to worker processes."""
 
-    policy: ReplayPolicy
-    other: ReplayPolicy | None = None
-    lines: bool = False
-    runs: bool = True
+    policy: ReplayPolicy  # that the runs are replayed under
+    other: ReplayPolicy | None = None  # to compare with; None: nothing is compared
+    lines: bool = False  # asks for JSON lines
+    runs: bool = True  # asks for the replays themselves
+    # opens what answers look-ups under a policy, in place of ANSWERED
     answers: Answers | None = None
 
     def __call__(self, lines: Sequence[Line]) -> list[Replayed]:

@@ -16,14 +16,13 @@ from gateway.values import frozen
 
 @frozen
 class RunningGateway:
-    """One gateway: `url` without `/v1`; `database`: its file, empty when it has none. `key`: the
-    one with which it is controlled; empty if the operator has set one, or it is hidden."""
+    """One gateway on this machine."""
 
-    pid: int
-    url: str
-    database: str
-    started_at: float
-    key: str = ""
+    pid: int  # of the process, or of the parent of several workers
+    url: str  # without `/v1`
+    database: str  # its file; "" when it has none
+    started_at: float  # epoch seconds
+    key: str = ""  # with which it is controlled; "" if the operator has set one, or it is hidden
 
 
 @contextlib.contextmanager

@@ -31,15 +31,13 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 @frozen
 class Place:
-    """One worker among several. `directory`: where each has a socket on which it tells the others
-    its metrics. `instance`: the random id of them all, by which a request to the gateway itself is
-    noticed. `parent`: becomes readable when the parent has ended."""
+    """One worker among several."""
 
-    index: int
-    count: int
-    directory: Path
-    instance: str
-    parent: int
+    index: int  # of this worker, from 0
+    count: int  # of all workers
+    directory: Path  # where each has a socket on which it tells the others its metrics
+    instance: str  # random id of them all, by which a request to the gateway itself is noticed
+    parent: int  # descriptor that becomes readable when the parent has ended
 
     def metrics_socket(self, index: int) -> str:
         """The path of the socket on which a worker serves its metrics."""

@@ -27,8 +27,8 @@ _REASON_CHARS = 200
 class ModelServices(Protocol):
     """The services of a gateway that are needed; held while they are in use."""
 
-    dispatcher: Dispatcher
-    catalogue: ModelCatalogue
+    dispatcher: Dispatcher  # sends calls
+    catalogue: ModelCatalogue  # prices of models
 
     @property
     def budgets(self) -> BudgetGuard | None: ...
@@ -52,8 +52,8 @@ class NoAnswer(Exception):
 class PaidModel:
     """Asks models of the gateway's own deployments; calls are reserved, settled and counted."""
 
-    services: Callable[[], ModelServices]
-    metrics: Metrics
+    services: Callable[[], ModelServices]  # gives those in force
+    metrics: Metrics  # calls and tokens
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """US dollars for so many tokens; 0 for a model without a known price."""

@@ -103,9 +103,9 @@ def _one_line(text: str) -> str:
 class Question(Value):
     """One question to a model."""
 
-    name: str
+    name: str  # kind of the job
     version: int  # number of its wording: answers to another one are no longer taken from the cache
-    instruction: str
+    instruction: str  # system text of the request
     # gives what is kept of an answer to what was typed; None: the answer is in no form
     read: Callable[[str, str], str | None]
 

@@ -56,13 +56,12 @@ _log = get_logger("gateway.reader")
 
 
 class Thing(Value):
-    """One thing to ask about a run, with the data that the model is shown. `step`: the one that it
-    is about; what was `typed` at step 0 answers the run before in its conversation."""
+    """One thing to ask about a run."""
 
-    question: Question
-    step: int
-    shown: Mapping[str, str]
-    typed: str = ""
+    question: Question  # that the model is asked
+    step: int  # that it is about
+    shown: Mapping[str, str]  # data that the model is shown, by name
+    typed: str = ""  # the person's words; at step 0 they answer the run before in its conversation
 
 
 def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
@@ -116,16 +115,16 @@ def _newest_of(row: StepRow) -> Step | None:
 
 @dataclass(eq=False)
 class Reader:
-    """Does the jobs of one store. `now`: seconds of the epoch; `counted` is called with the result
-    of each: read, cached, unknown, unread, budget or error."""
+    """Does the jobs of one store."""
 
-    store: LearningStore
-    runs: RunStore
-    model: PaidModel
-    settings: Callable[[], ReaderSettings]
+    store: LearningStore  # jobs and answers
+    runs: RunStore  # the run log
+    model: PaidModel  # is asked, and paid for
+    settings: Callable[[], ReaderSettings]  # gives those in force
     _: KW_ONLY
+    # called with the result of each job: read, cached, unknown, unread, budget or error
     counted: Callable[[str], None] = lambda result: None
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] = time.time  # epoch seconds
 
     async def note(self, trace: RunTrace) -> None:
         """Remember what there is to ask about a run that is over. Raises: StoreError."""

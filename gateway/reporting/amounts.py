@@ -31,28 +31,28 @@ _FEWEST_UNITS = 5  # with fewer units, resampling them does not show their sprea
 
 @frozen
 class Amount:
-    """Spending of one arm's runs: number of known ones, winsorised mean, median."""
+    """Spending of one arm's runs."""
 
-    runs: int
-    mean: float
-    median: float
+    runs: int  # those whose amount is known
+    mean: float  # winsorised: extreme runs count as less extreme ones
+    median: float  # of the known amounts
 
 
 @frozen
 class Ratio:
-    """One arm's amount over another's, with its 95 % interval; below 1 is less."""
+    """One arm's amount over another's; below 1 is less."""
 
-    estimate: float
-    low: float
-    high: float
+    estimate: float  # of the ratio
+    low: float  # lower end of its 95 % interval
+    high: float  # upper end of it
 
 
 @frozen
 class AmountRatio:
-    """The ratios of two arms' winsorised means and medians; None where no ratio can be computed."""
+    """Two arms' amounts, compared; None where no ratio can be computed."""
 
-    mean: Ratio | None
-    median: Ratio | None
+    mean: Ratio | None  # of the winsorised means
+    median: Ratio | None  # of the medians
 
 
 def amount_of(spent: Spent) -> Amount | None:

@@ -67,14 +67,14 @@ class Acted:
     # 95 % for r (`recovered`, of those that would fail), d (`disturbed`, of those that would
     # succeed) and d / (r + d) (`break_even`: acting pays where p is above it)
     region: Mapping[str, Range]
-    verdict: Verdict
+    verdict: Verdict  # steer, watch, or not decided yet
 
 
 @frozen
 class PilotReport:
     """A pilot and what came of it."""
 
-    pilot: Pilot
+    pilot: Pilot  # as it was declared
     runs: int  # in the pilot
     judged: int  # of them with an outcome
     parts: tuple[Acted, ...]  # all units with an act, then those by action

@@ -20,44 +20,42 @@ _MOST_SHARE = 1e6
 
 @frozen
 class Rate:
-    """`successes` of `trials`, as a share in [0, 1] with its 95 % interval (Wilson)."""
+    """A share of successes."""
 
-    successes: int
-    trials: int
-    rate: float
-    low: float
-    high: float
+    successes: int  # of the trials
+    trials: int  # judged ones
+    rate: float  # in [0, 1]
+    low: float  # lower end of the 95 % interval (Wilson)
+    high: float  # upper end of it
 
 
 @frozen
 class Difference:
-    """Difference of one rate from another, in [-1, 1], with its 95 % interval. `design_effect`: how
-    much runs of one unit resemble each other; 1 = all independent."""
+    """Difference of one rate from another."""
 
-    estimate: float
-    low: float
-    high: float
-    design_effect: float = 1.0
+    estimate: float  # in [-1, 1]
+    low: float  # lower end of the 95 % interval
+    high: float  # upper end of it
+    design_effect: float = 1.0  # how much runs of one unit resemble each other; 1 = all independent
 
 
 @frozen
 class SampleRatio:
-    """Test that the arms have their shares of the units; `suspicious`: p below 0.001. `chi_square`
-    is None when an arm has units but no share."""
+    """Test that the arms have their shares of the units."""
 
-    expected: Mapping[str, float]
-    observed: Mapping[str, int]
-    chi_square: float | None
-    degrees: int
-    p_value: float
-    suspicious: bool
+    expected: Mapping[str, float]  # units by arm, by the shares
+    observed: Mapping[str, int]  # units by arm
+    chi_square: float | None  # test value; None when an arm has units but no share
+    degrees: int  # of freedom of the test
+    p_value: float  # probability of such a deviation by chance
+    suspicious: bool  # p below 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Outcomes of one arm: (unit, success) per judged run."""
+    """Outcomes of one arm."""
 
-    outcomes: Sequence[tuple[str, bool]]
+    outcomes: Sequence[tuple[str, bool]]  # (unit, success) per judged run
 
     @cached_property
     def successes(self) -> int:

@@ -16,94 +16,89 @@ from gateway.values import FieldDict, Value, frozen
 
 @frozen
 class Caveat:
-    """A reason for doubt: a code for programs, a sentence for people."""
+    """A reason for doubt."""
 
-    code: str
-    message: str
+    code: str  # for programs
+    message: str  # for people
 
 
 @frozen
 class Arm:
-    """One arm's runs. `unfinished`: runs without an outcome; `success` is over the others.
-    `unpriced`: runs with a call of unknown price, which `cost_usd` leaves out. `estimated_...`: the
-    part of calls, tokens and cost whose provider reported no usage. `clean_run_rate`: share of the
-    runs that never reached a composite of 0.35."""
+    """One arm's runs."""
 
-    arm: str
-    runs: int
-    units: int
-    outcomes: Mapping[str, int]
-    unfinished: int
-    success: Rate | None
-    tokens: Amount | None
-    steps: Amount | None
-    duration_s: Amount | None
-    interventions: Amount | None
-    cost_usd: Amount | None
-    unpriced: int
-    estimated_calls: int
-    estimated_tokens: int
-    estimated_usd: float
-    cached_share: float
-    clean_run_rate: float
-    mean_composite: float
-    injections: int
+    arm: str  # on, random, shadow or off
+    runs: int  # number of them
+    units: int  # what was drawn into the arm; several runs may be one unit
+    outcomes: Mapping[str, int]  # runs by outcome
+    unfinished: int  # runs without an outcome
+    success: Rate | None  # over the runs with an outcome; None without any
+    tokens: Amount | None  # input and output of a run
+    steps: Amount | None  # of a run
+    duration_s: Amount | None  # seconds of a run
+    interventions: Amount | None  # acts of a person in a run
+    cost_usd: Amount | None  # US dollars of a run, those of unknown price left out
+    unpriced: int  # runs with a call of unknown price
+    estimated_calls: int  # calls whose provider reported no usage
+    estimated_tokens: int  # their tokens
+    estimated_usd: float  # their cost
+    cached_share: float  # cached of all input tokens, in [0, 1]
+    clean_run_rate: float  # share of runs that never reached a composite of 0.35
+    mean_composite: float  # over all scored steps, in [0, 1]
+    injections: int  # pieces of guidance that reached the model
 
 
 @frozen
 class Comparison:
-    """One arm against its baseline. Ratios below 1 are less; None: cannot be computed. `others`: of
-    `duration_s` and of `interventions`."""
+    """One arm against its baseline. Ratios below 1 are less; None: cannot be computed."""
 
-    arm: str
-    baseline: str
-    success: Difference | None
+    arm: str  # that is compared
+    baseline: str  # that it is compared with
+    success: Difference | None  # difference of the rates
+    # the same within strata of similar runs, combined; None with fewer than two
     success_stratified: Difference | None
-    cost_usd: AmountRatio | None
-    tokens: AmountRatio | None
-    steps: AmountRatio | None
-    others: Mapping[str, AmountRatio | None]
+    cost_usd: AmountRatio | None  # of a run
+    tokens: AmountRatio | None  # of a run
+    steps: AmountRatio | None  # of a run
+    others: Mapping[str, AmountRatio | None]  # of `duration_s` and of `interventions`
 
 
 @frozen
 class StratumArm:
-    """One arm's runs within a stratum; `estimated_usd`: the estimated part of their cost."""
+    """One arm's runs within a stratum."""
 
-    arm: str
-    runs: int
-    success: Rate | None
-    cost_usd: Amount | None
-    estimated_usd: float
+    arm: str  # on, random, shadow or off
+    runs: int  # number of them
+    success: Rate | None  # over the runs with an outcome; None without any
+    cost_usd: Amount | None  # US dollars of a run
+    estimated_usd: float  # the estimated part of their cost
 
 
 @frozen
 class Stratum:
-    """Similar runs; `differences` of success against the baseline by arm."""
+    """Similar runs."""
 
-    name: str
-    arms: tuple[StratumArm, ...]
-    differences: Mapping[str, Difference]
+    name: str  # value of the key that they share
+    arms: tuple[StratumArm, ...]  # that have runs in it
+    differences: Mapping[str, Difference]  # of success against the baseline, by arm
 
 
 @frozen
 class ExperimentReport:
-    """The results of an experiment, and the reasons to doubt them. `baseline`: off if there is such
-    an arm, else shadow, else random, else None. `comparisons`: every other arm with the baseline,
-    and on with random, which shows the effect of timing. `policies`: digests of the policies that
-    steered its runs."""
+    """The results of an experiment, and the reasons to doubt them."""
 
-    experiment: str
-    runs: int
-    first_at: float | None
-    last_at: float | None
-    baseline: str | None
-    arms: tuple[Arm, ...]
+    experiment: str  # its id
+    runs: int  # of all arms
+    first_at: float | None  # epoch seconds at which the first run began; None without runs
+    last_at: float | None  # epoch seconds at which the last run began
+    baseline: str | None  # off if there is such an arm, else shadow, else random, else None
+    arms: tuple[Arm, ...]  # in the order of ARMS
+    # every other arm with the baseline, and on with random, which shows the effect of timing
     comparisons: tuple[Comparison, ...]
-    sample_ratio: SampleRatio | None
-    stratum: str
-    strata: tuple[Stratum, ...]
-    policies: tuple[str, ...]
-    caveats: tuple[Caveat, ...]
+    sample_ratio: SampleRatio | None  # None when no shares are known
+    stratum: str  # key by which runs are grouped into similar ones
+    strata: tuple[Stratum, ...]  # largest first
+    policies: tuple[str, ...]  # digests of the policies that steered its runs
+    caveats: tuple[Caveat, ...]  # reasons for doubt
 
 
 # Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation.
@@ -238,16 +233,15 @@ _MARGIN = 1.08
 
 
 class Effect(Value):
-    """One line: an estimate and its 95 % interval on the scale `bounds`. `kind`: points (a
-    difference of shares) or ratio. `none`: the value that means no effect."""
+    """One line of a chart: an estimate and its interval."""
 
-    name: str
-    kind: Literal["points", "ratio"]
-    estimate: float
-    low: float
-    high: float
-    bounds: tuple[float, float]
-    none: float
+    name: str  # of the quantity
+    kind: Literal["points", "ratio"]  # points = a difference of shares
+    estimate: float  # of the effect
+    low: float  # lower end of the 95 % interval
+    high: float  # upper end of it
+    bounds: tuple[float, float]  # ends of the scale
+    none: float  # value that means no effect: 0 for points, 1 for a ratio
 
     @property
     def sure(self) -> bool:

@@ -21,30 +21,28 @@ Weight = Callable[[DecidedRun], float]
 
 @frozen
 class PolicyValue:
-    """Expected results of runs under one policy. `runs` of the log that speak for it, and how many
-    equally weighted ones that is, `effective`. `success` with its 95 % interval, in [0, 1];
-    `cost_usd` a run, None where no cost is known; `over_states`: points of success above the
-    states' policy, with their 95 % interval."""
+    """Expected results of runs under one policy."""
 
-    policy: str
-    runs: int
-    effective: float
-    success: float
-    low: float
-    high: float
-    cost_usd: float | None
+    policy: str  # its name
+    runs: int  # of the log that speak for it
+    effective: float  # how many equally weighted runs that is
+    success: float  # expected share, in [0, 1]
+    low: float  # lower end of its 95 % interval
+    high: float  # upper end of it
+    cost_usd: float | None  # US dollars of a run; None where no cost is known
+    # points of success above the states' policy, with their 95 % interval; None for that policy
+    # itself
     over_states: tuple[float, float, float] | None = None
 
 
 @frozen
 class RoutingReport:
-    """Outcomes by workload, those that changed last first, and the value of each policy; `decided`:
-    runs that the learned policy decided; `published`: digest of the policy that the gateway follows
-    in place of what is learned."""
+    """Outcomes by workload, and the value of each policy."""
 
-    workloads: tuple[WorkloadRate, ...]
-    decided: int
-    values: tuple[PolicyValue, ...]
+    workloads: tuple[WorkloadRate, ...]  # those that changed last first
+    decided: int  # runs that the learned policy decided
+    values: tuple[PolicyValue, ...]  # of each policy
+    # digest of the policy that the gateway follows in place of what is learned; "" for none
     published: str = ""
 
 

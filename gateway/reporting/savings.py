@@ -25,11 +25,11 @@ Runs = Sequence[ExperimentRun]
 class Saving(Value):
     """One act of steering, and what it saved."""
 
-    act: str
+    act: str  # such as routing or advice
     baseline: str  # what the act is compared with
     runs: int = 0  # those that the amounts are about
-    note: str
-    spent_usd: float | None = None
+    note: str  # what is known and what is not, for people
+    spent_usd: float | None = None  # US dollars of the runs with the act; None for an unknown price
     # what the baseline would have cost, less `spent_usd`: negative for a loss, None for no
     # comparison or an unknown price
     saved_usd: float | None = None

@@ -13,19 +13,19 @@ from gateway.values import FieldDict, Value
 class StepLogEntry(Value):
     """One step in short; step 0 is the run's first call."""
 
-    step: int
+    step: int  # scored steps so far, from 0
     fsm_state: str  # after the step was scored
     difficulty: float | None = None  # in [0, 1]; None: not scored
-    monitors_fired: tuple[str, ...] = ()
+    monitors_fired: tuple[str, ...] = ()  # at or above their threshold
 
 
 class StepAssessment(Value):
-    """The findings at a step. `e1_match`: the most similar pattern of tier e1 that cleared its
-    gate; `e2_matches`: those of e2 and e3 that did, the most similar first."""
+    """The findings at a step."""
 
+    # the most similar pattern of tier e1 that cleared its gate; None for none
     e1_match: ETrace | None = None
-    e2_matches: tuple[ETrace, ...] = ()
-    monitors_fired: tuple[str, ...] = ()
+    e2_matches: tuple[ETrace, ...] = ()  # those of e2 and e3 that did, the most similar first
+    monitors_fired: tuple[str, ...] = ()  # at or above their threshold
 
 
 def step_log(steps: Iterable[StepRow]) -> list[StepLogEntry]:

@@ -25,13 +25,13 @@ _RIGHT = "right"
 
 
 class AlarmsOfStep(Value):
-    """The alarms of one step of a run. `monitors`: who raised them, never empty."""
+    """The alarms of one step of a run."""
 
-    run_id: str
-    tenant: str
-    project: str
-    step: int
-    monitors: tuple[str, ...]
+    run_id: str  # the run
+    tenant: str  # owner of the run
+    project: str  # of the run; an alarm is muted for it
+    step: int  # of the run
+    monitors: tuple[str, ...]  # that raised the alarms; never empty
 
     def holds(self, reason: str, author: str) -> list[Control]:
         """The holds that mute these kinds for the project."""

@@ -25,8 +25,8 @@ ARMS = ("on", "random", "shadow", "off")
 
 @frozen
 class ExperimentSettings:
-    """The running experiment. Raises ValueError: unknown arm, no share above 0, or a share out of
-    range."""
+    """The running experiment. Raises ValueError: unknown arm, no share above 0, or a share out
+    of range."""
 
     id: str = ""  # name of the experiment; empty = none runs
     # share of the units per arm (on, random, shadow, off), relative to their sum
@@ -66,7 +66,7 @@ class ModeOfRuns:
 
     tenant: str = ""  # owner of the runs
     client: str = ""  # the agent's program, in lower case
-    project: str = ""  # the working folder or repository that the client names
+    project: str = ""  # value of the runs' tag `project`
     mode: str = ""  # on, shadow or off; empty = no mode is given
 
     @property
@@ -136,9 +136,9 @@ class ActionSignals(Value):
 
 
 class RandomArm(Value):
-    """The control arm for one unit: random draws in place of the run's signals. The same unit and
-    step get the same draw after a restart and on every replica. Routing and guidance use the
-    same draw, so that the rarer one acts only on steps on which the other acts too."""
+    """The control arm for one unit: random draws in place of the run's signals. The same unit
+    and step get the same draw after a restart and on every replica. Routing and guidance use
+    the same draw, so that the rarer one acts only on steps on which the other acts too."""
 
     experiment: str  # id of the experiment; part of every draw
     unit: str = ""  # the conversation, or what the client names to be drawn together

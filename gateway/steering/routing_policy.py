@@ -44,8 +44,8 @@ _DIGITS = 4  # of the probabilities that are logged
 
 
 class WorkloadPrior(Value, array_like=True):
-    """Finished runs of one workload on one model. Earlier outcomes fade, so that neither number is
-    whole."""
+    """Finished runs of one workload on one model. Earlier outcomes fade, so that neither number
+    is whole."""
 
     solved: float = 0  # runs that succeeded, 0 or more
     failed: float = 0  # runs that failed, 0 or more

@@ -223,8 +223,8 @@ class Wish(Value):
 
 
 class Renewal(Value):
-    """Report and wish of one gateway about one account. Sent again with the same number it changes
-    nothing."""
+    """Report and wish of one gateway about one account. Sent again with the same number it
+    changes nothing."""
 
     wanted: Wanted  # the account and its limits
     lease: str  # id of the gateway

@@ -315,9 +315,9 @@ class RunCounts(CountedSteps):
 
 
 class HealthSummary(RunCounts):
-    """The health of the runs that a filter selects. `fires`, `severity` and `states` count scored
-    steps. Ratios and composites are in [0, 1], rounded to 4 decimals. `saved_usd` covers the
-    calls whose price is known with and without steering."""
+    """The health of the runs that a filter selects. `fires`, `severity` and `states` count
+    scored steps. Ratios and composites are in [0, 1], rounded to 4 decimals. `saved_usd`
+    covers the calls whose price is known with and without steering."""
 
     mean_composite: float = 0.0  # over all scored steps
     peak_composite: float = 0.0  # the highest of a step

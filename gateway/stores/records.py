@@ -172,8 +172,8 @@ class StepReadings(Value):
 
 
 class StepRow(StepReadings):
-    """One step of a run: the assessment of the agent's step, and the call made at it. Step 0 is the
-    run's first call: no step yet, state INIT, nothing scored."""
+    """One step of a run: the assessment of the agent's step, and the call made at it. Step 0 is
+    the run's first call: no step yet, state INIT, nothing scored."""
 
     run_id: str  # the run it belongs to
     step_index: int  # scored steps of the run so far, from 0

@@ -284,8 +284,8 @@ def stop_of(error: str | None, reasons: Sequence[str], at: float) -> Stop | None
 
 
 class RunRecord(RunUpdate):
-    """One run: its latest description and its totals. `arm`, `experiment` and `unit` are those of
-    the first call and never change."""
+    """One run: its latest description and its totals. `arm`, `experiment` and `unit` are those
+    of the first call and never change."""
 
     conversation_id: str  # the one that it belongs to
     tenant: str  # owner of the run

@@ -150,8 +150,8 @@ class UsageQuery:
 @frozen
 class UsagePoint:
     """The calls of one bucket, and of one model, agent or tenant where that was asked for. Calls
-    count where they were made and under the model that was asked; runs count where they began,
-    under the model requested last."""
+    count where they were made and under the model that was asked; runs count where they
+    began, under the model requested last."""
 
     start: int  # epoch seconds of the bucket's beginning
     name: str = ""  # of the model, agent or tenant; "" for all together

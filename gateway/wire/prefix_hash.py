@@ -33,8 +33,8 @@ class ChainState(Value):
 
 
 class PrefixHashes(Value):
-    """The prefix hashes of one transcript from one of its messages on. Messages without a digest do
-    not change the hash."""
+    """The prefix hashes of one transcript from one of its messages on. Messages without a digest
+    do not change the hash."""
 
     start: int  # number of the first message that is covered
     digests: tuple[bytes, ...]  # `digests[i]` is the hash of the first `start + i` messages

@@ -51,7 +51,7 @@ class Entry(Struct, kw_only=True):
     """One object and its tries that ended alike."""
 
     key: str  # stable through the run
-    ending: Ending
+    ending: Ending  # how every try of it ended
     is_failure: bool = False  # true if the tries reached nothing
     named: str = ""  # the object, where the calls do not name it
     tool: str = ""  # the tool of the newest try

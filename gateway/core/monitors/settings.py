@@ -23,8 +23,8 @@ Source: four times the 98th percentile of the solved among 654 recorded runs."""
 
 @frozen
 class RobustSettings:
-    """Settings of suite `robust`; its other constants were set on recorded runs. Raises ValueError:
-    a value out of range."""
+    """Settings of suite `robust`; its other constants were set on recorded runs. Raises
+    ValueError: a value out of range."""
 
     # calls at which `call_count` fires; None = CALLS_OF_WORK or CALLS_OF_TALK
     call_budget: int | None = None
@@ -46,9 +46,9 @@ class RobustSettings:
 class MonitorSettings:
     """Suite of monitors, their weights, and the threshold at which one fires.
 
-    Raises: ValueError: unknown suite, profile or monitor name, a profile named like a built-in one,
-    a weight that is no number, a threshold or count out of range. Source: reference sections
-    4.1-4.8.
+    Raises: ValueError: unknown suite, profile or monitor name, a profile named like a built-in
+    one, a weight that is no number, a threshold or count out of range. Source: reference
+    sections 4.1-4.8.
     """
 
     # `robust` reads the ledger of tries; `reference` has the seeds' formulas

@@ -26,18 +26,17 @@ _NOTES_NEEDED = 2
 
 
 class _Script(Struct, frozen=True):
-    """The agent's first messages and its tools, the repository, and what the model says and does in
-    it: moves are a text, a tool and its arguments. It explores, then doubts and turns the rounding
-    to and fro, until it recovers."""
+    """The script of the demonstration. The model explores, then doubts and turns the rounding to
+    and fro, until it recovers."""
 
-    messages: list[Any]
-    tools: list[Any]
-    files: dict[str, str]
-    explore: tuple[Move, ...]
-    doubt: str
-    rounding: tuple[str, str]
-    recover: tuple[Move, ...]
-    done: str
+    messages: list[Any]  # the agent's first ones
+    tools: list[Any]  # definitions that the agent offers
+    files: dict[str, str]  # the repository, text by path
+    explore: tuple[Move, ...]  # moves at the beginning; a move is a text, a tool and its arguments
+    doubt: str  # text of the model while it is stuck
+    rounding: tuple[str, str]  # the two versions of a line between which it turns
+    recover: tuple[Move, ...]  # moves after guidance came
+    done: str  # the final answer
 
 
 SCRIPT = msgspec.json.decode(Path(__file__).with_name("script.json").read_bytes(), type=_Script)
@@ -63,14 +62,13 @@ def _use(folder: Path, tool: str, path: str = "", old: str = "", new: str = "") 
 
 @frozen
 class Turn:
-    """One model call: the gateway's response headers, the tokens of the prompt and of the answer,
-    what the agent did next, and its final answer, None before."""
+    """One model call of the demonstration."""
 
-    headers: dict[str, str]
-    usage: dict[str, int]
-    action: str
-    failed: bool
-    answer: str | None
+    headers: dict[str, str]  # of the gateway's response
+    usage: dict[str, int]  # tokens of the prompt and of the answer
+    action: str  # what the agent did next, in words
+    failed: bool  # the action failed
+    answer: str | None  # the final one; None before
 
 
 def run_agent(client: OpenAI, folder: Path, *, model: str, max_calls: int) -> Iterator[Turn]:

@@ -15,11 +15,11 @@ _NOT_LOGS = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 
 
 class Found(Value):
-    """A file of a known format; or with `format` None and a `problem`, one that has none."""
+    """A file that was looked at."""
 
-    path: Path
-    format: LogFormat | None = None
-    problem: str = ""
+    path: Path  # of the file
+    format: LogFormat | None = None  # None: it has none that is known
+    problem: str = ""  # why it has none; "" for a known format
 
     def open(self) -> LogFile:
         """The file, for one reading."""

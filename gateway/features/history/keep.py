@@ -57,12 +57,12 @@ def imported_id(tenant: str, agent: str, session: str) -> str:
 
 @dataclass(slots=True)
 class Kept:
-    """Numbers of sessions: kept, known before, and recorded live; `runs`: the ids of those that are
-    new or have grown, in the order of the sessions."""
+    """Numbers of sessions."""
 
-    kept: int = 0
-    known: int = 0
-    live: int = 0
+    kept: int = 0  # new, or grown since they were kept
+    known: int = 0  # kept before, and unchanged
+    live: int = 0  # recorded by the gateway when they ran, so not kept again
+    # ids of those that are new or have grown, in the order of the sessions
     runs: list[str] = field(default_factory=list)
 
 
@@ -187,16 +187,15 @@ class Keeper:
 
 
 class _Source(Value):
-    """A session, and the parts of its rows that are known before it is read. `template`: of its
-    runs. `calls`: the call of each answer by its position, None for a copy of one in another
-    session. `times` of the answers by position. `last_answer`: a position."""
+    """A session, and the parts of its rows that are known before it is read."""
 
-    session: Session
-    template: RunUpdate
+    session: Session  # as its log tells it
+    template: RunUpdate  # of its runs
+    # call of each answer by its position; None for a copy of one in another session
     calls: Mapping[int, CallRow | None]
-    times: Mapping[int, float]
-    last_answer: int
-    masks_secrets: bool
+    times: Mapping[int, float]  # epoch seconds of the answers by position
+    last_answer: int  # position of the newest answer
+    masks_secrets: bool  # texts are stored without what looks like a secret
 
 
 class _Rows:

@@ -29,10 +29,10 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 class Unread(NamedTuple):
-    """A line that was not understood: its number from 1 (0: the whole file), and why."""
+    """A line that was not understood."""
 
-    line: int
-    reason: str
+    line: int  # number from 1; 0: the whole file
+    reason: str  # for people
 
 
 class LogFile:

@@ -32,11 +32,11 @@ from gateway.values import Fields, Value
 
 
 class PastPrice(NamedTuple):
-    """The rates of a model, in US dollars per token, for calls before `until` (an ISO date)."""
+    """The rates of a model for calls before a day."""
 
-    model: str
-    until: str
-    rates: Rates
+    model: str  # as logs name it
+    until: str  # ISO date; calls on and after it have today's price
+    rates: Rates  # US dollars per token, by kind
 
 
 PAST_PRICES: Final = (
@@ -71,10 +71,10 @@ def _past_rates(call: ModelCall) -> Rates | None:
 class Tokens(NamedTuple):
     """Tokens of calls by kind, each counted once."""
 
-    input: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    output: int = 0
+    input: int = 0  # neither read from nor written into the cache
+    cache_read: int = 0  # input that the provider had cached
+    cache_write: int = 0  # input that the provider cached with this call
+    output: int = 0  # with those of reasoning
 
     @property
     def total(self) -> int:
@@ -104,46 +104,44 @@ _HARD = (FSMState.SLOW, FSMState.SKIP)
 
 
 class CallCost(Struct, frozen=True, array_like=True):
-    """One model call of a session: its step (0-based, -1 before the first), time, tokens, US
-    dollars, and how many `tools` it calls. `key`: as in `ModelCall`."""
+    """One model call of a session."""
 
-    key: str
-    step: int
-    at: float | None
-    model: str
-    tokens: Tokens
-    usd: float | None
-    tools: int
+    key: str  # the same in every file that holds a copy of this answer; "" if unknown
+    step: int  # from 0; -1 before the first
+    at: float | None  # epoch seconds; None if unknown
+    model: str  # as the log names it
+    tokens: Tokens  # by kind, each counted once
+    usd: float | None  # US dollars; None without a known price
+    tools: int  # how many tools it calls
 
 
 class Alarm(Value):
     """The first step of consecutive ones at which the gateway would have raised an alarm."""
 
-    step: int
-    monitors: tuple[str, ...]
-    state: str
-    evidence: str
+    step: int  # from 0
+    monitors: tuple[str, ...]  # that fired
+    state: str  # difficulty state, by name
+    evidence: str  # reason in words
 
 
 class Place(Value):
     """A step at which an alarm began, or after which the person stopped the agent or rejected a
     call, and said why."""
 
-    step: int
-    what: str
-    alarmed: bool = False
+    step: int  # from 0
+    what: str  # for people
+    alarmed: bool = False  # the gateway would have raised an alarm; else the person acted
 
 
 class SessionReading(FileFacts, kw_only=True):
-    """The result of reading one session; it holds no transcript, only what the person said.
-    `calls`: one for each step. `human`: with secrets masked. `compactions`: their number."""
+    """The result of reading one session; it holds no transcript, only what the person said."""
 
-    path: str
-    calls: tuple[CallCost, ...]
-    human: tuple[HumanTurn, ...]
-    compactions: int
-    alarms: tuple[Alarm, ...]
-    places: tuple[Place, ...]
+    path: str  # of the log file
+    calls: tuple[CallCost, ...]  # one for each step
+    human: tuple[HumanTurn, ...]  # acts of the person, with secrets masked
+    compactions: int  # number of times that the history was replaced by a summary
+    alarms: tuple[Alarm, ...]  # where the gateway would have raised one
+    places: tuple[Place, ...]  # worth a look, in the order of the session
 
     @property
     def steps(self) -> int:
@@ -290,12 +288,11 @@ IN_PROCESS_BYTES = 40_000_000
 
 
 class Wanted(Value):
-    """The sessions that are asked for: last used at `since` or later (seconds of the epoch), of a
-    project whose folder contains `project`, of this agent. Empty values take all."""
+    """The sessions that are asked for. Empty values take all."""
 
-    since: float | None = None
-    project: str = ""
-    agent: str = ""
+    since: float | None = None  # epoch seconds: last used at or after
+    project: str = ""  # text that the project's folder contains
+    agent: str = ""  # name of the client
 
     def takes(self, session: Session | SessionReading) -> bool:
         """True for a session that is asked for; one without a time is taken, and none in which
@@ -322,11 +319,11 @@ def since(text: str, now: datetime) -> float:
 
 
 class FileReadings(Value):
-    """The sessions of one file, or why it has none."""
+    """The sessions of one file."""
 
-    path: str
-    sessions: tuple[SessionReading, ...] = ()
-    problem: str = ""
+    path: str  # of the log file
+    sessions: tuple[SessionReading, ...] = ()  # empty when it has none
+    problem: str = ""  # why it has none; "" when it has
 
 
 def read_file(found: Found, policy: Policy) -> FileReadings:

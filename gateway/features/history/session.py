@@ -16,63 +16,56 @@ HumanKind = Literal["message", "interrupt", "reject"]
 
 
 class ModelCall(Value):
-    """One answer of a model. `position`: the index of its message. `usage`: the provider's own
-    object, in any form that `gateway.upstream.prices.tokens_of` reads; empty if the log has none.
-    `at`: seconds of the epoch. `key`: the same in every file that holds a copy of this answer; ""
-    if unknown. `cost_usd`: the price that the agent itself noted."""
+    """One answer of a model."""
 
-    position: int
-    model: str = ""
+    position: int  # index of its message
+    model: str = ""  # as the log names it; "" if unknown
+    # the provider's own object, in any form that `tokens_of` reads; empty if the log has none
     usage: Mapping[str, Any] = {}
-    at: float | None = None
-    key: str = ""
-    cost_usd: float | None = None
+    at: float | None = None  # epoch seconds; None if unknown
+    key: str = ""  # the same in every file that holds a copy of this answer; "" if unknown
+    cost_usd: float | None = None  # US dollars that the agent itself noted; None if it did not
 
 
 class HumanTurn(Value):
-    """One act of the person: a message, an interruption, or the rejection of a call. `position`:
-    the index of the message that has it, or before which it happened. `text`: the person's words,
-    "" without any. `at`: seconds of the epoch."""
+    """One act of the person: a message, an interruption, or the rejection of a call."""
 
-    kind: HumanKind
-    position: int
-    text: str = ""
-    at: float | None = None
+    kind: HumanKind  # which of them
+    position: int  # index of the message that has it, or before which it happened
+    text: str = ""  # the person's words; "" without any
+    at: float | None = None  # epoch seconds; None if unknown
 
 
 class SessionFacts(Struct, kw_only=True):
-    """Names and span of a session; a sub-agent's is a session with a `parent`. `project`: the
-    working directory. Times are seconds of the epoch, None if unknown."""
+    """Names and span of a session; a sub-agent's is a session of its own."""
 
-    id: str
-    agent: str
-    version: str = ""
-    project: str = ""
-    parent: str = ""
-    title: str = ""
-    started: float | None = None
-    ended: float | None = None
+    id: str  # the agent's own id of it
+    agent: str  # name of the client
+    version: str = ""  # of the client; "" if unknown
+    project: str = ""  # working directory; "" if unknown
+    parent: str = ""  # id of the session that started this one; "" for none
+    title: str = ""  # as the agent shows it; "" without one
+    started: float | None = None  # epoch seconds; None if unknown
+    ended: float | None = None  # epoch seconds; None if unknown
 
 
 class FileFacts(SessionFacts, kw_only=True):
-    """Facts that a file states of its sessions: their `outcome`, if it does, and, with its first
-    session only, the lines of the file and those that were not read, with the reasons."""
+    """Facts that a file states of its sessions. Only its first session has its lines."""
 
-    outcome: bool | None = None
-    lines: int = 0
-    unread: Sequence[Unread] = ()
-    reasons: Mapping[str, int] = {}
+    outcome: bool | None = None  # success, if the file says; None if it does not
+    lines: int = 0  # of the file
+    unread: Sequence[Unread] = ()  # lines that were not understood
+    reasons: Mapping[str, int] = {}  # number of these lines, by reason
 
 
 class Session(FileFacts, kw_only=True):
-    """One session of one agent. `messages`: as the agent's model saw them, each answer one
-    `assistant` message, in a form that `gateway.steering.transcript.steps` reads. `compactions`:
-    indices of the messages that replaced all earlier ones."""
+    """One session of one agent."""
 
+    # as the agent's model saw them, each answer one `assistant` message
     messages: list[FieldDict] = []
-    calls: list[ModelCall] = []
-    human: list[HumanTurn] = []
-    compactions: list[int] = []
+    calls: list[ModelCall] = []  # one for each answer
+    human: list[HumanTurn] = []  # acts of the person, in their order
+    compactions: list[int] = []  # indices of the messages that replaced all earlier ones
 
     def at(self, value: object) -> float | None:
         """Read a time stamp, extend the session's span to it, and return it."""

@@ -14,57 +14,55 @@ MOST_PLACES = 10
 
 
 class Sums(Struct, kw_only=True):
-    """Sums over sessions. `unpriced`: tokens of calls whose price is unknown."""
+    """Sums over sessions."""
 
-    sessions: int = 0
-    steps: int = 0
-    tokens: Tokens = Tokens()
-    usd: float = 0.0
-    unpriced: int = 0
+    sessions: int = 0  # number of them
+    steps: int = 0  # answers of models
+    tokens: Tokens = Tokens()  # by kind, each counted once
+    usd: float = 0.0  # US dollars of the calls with a known price
+    unpriced: int = 0  # tokens of calls whose price is unknown
 
 
 class PlaceToLook(Value):
     """A place and the session that it is in."""
 
-    session: SessionReading
-    place: Place
+    session: SessionReading  # that the place is in
+    place: Place  # the step, and what happened there
 
 
 class ReadSessions(Struct, kw_only=True):
-    """The sessions that were read: their number by agent, and the sub-agents apart. `copies`:
-    sessions whose calls are all in another session, too (a resumed session's copy). `unread`: lines
-    that were not read, by reason. Times are seconds of the epoch."""
+    """The sessions that were read."""
 
-    agents: dict[str, int] = {}
-    sub_agents: int = 0
+    agents: dict[str, int] = {}  # number of them by agent, without sub-agents
+    sub_agents: int = 0  # number of sub-agents' sessions
+    # sessions whose calls are all in another session, too (a resumed session's copy)
     copies: int = 0
-    started: float | None = None
-    ended: float | None = None
-    lines: int = 0
-    unread: dict[str, int] = {}
+    started: float | None = None  # epoch seconds of the first; None if unknown
+    ended: float | None = None  # epoch seconds of the last; None if unknown
+    lines: int = 0  # of all files
+    unread: dict[str, int] = {}  # lines that were not read, by reason
 
 
 class Acts(Struct, kw_only=True):
     """Number of each act of the person."""
 
-    interrupts: int = 0
-    rejects: int = 0
-    said: int = 0
+    interrupts: int = 0  # an answer was broken off
+    rejects: int = 0  # a call was refused
+    said: int = 0  # the person gave a reason with it
 
 
 class Summary(Struct, kw_only=True):
-    """The contents of the first screen. `parts`: sums by `project`, `model` and `week`.
-    `unpriced`: models without a known price. `alarmed`: sessions with an alarm; `alarms`: their
-    number by monitor; `places`: alarms, then acts, the newest first."""
+    """The contents of the first screen."""
 
-    total: Sums = msgspec.field(default_factory=Sums)
-    parts: dict[str, dict[str, Sums]] = {}
-    unpriced: set[str] = set()
+    total: Sums = msgspec.field(default_factory=Sums)  # over all sessions
+    parts: dict[str, dict[str, Sums]] = {}  # sums by `project`, `model` and `week`, then by value
+    unpriced: set[str] = set()  # models without a known price
+    # what was read, and what was not
     read: ReadSessions = msgspec.field(default_factory=ReadSessions)
-    acts: Acts = msgspec.field(default_factory=Acts)
-    alarmed: int = 0
-    alarms: Counter[str] = msgspec.field(default_factory=Counter)
-    places: list[PlaceToLook] = []
+    acts: Acts = msgspec.field(default_factory=Acts)  # of people
+    alarmed: int = 0  # sessions with an alarm
+    alarms: Counter[str] = msgspec.field(default_factory=Counter)  # number of alarms by monitor
+    places: list[PlaceToLook] = []  # alarms, then acts, the newest first
 
 
 def summarise(readings: Iterable[SessionReading]) -> Summary:

@@ -109,9 +109,9 @@ class _Server(GatewayServer):
 class OwnGateway:
     """A gateway that serves in another thread of this process."""
 
-    settings: Settings
-    url: str
-    server: _Server
+    settings: Settings  # as it was started with
+    url: str  # without `/v1`
+    server: _Server  # in its thread
 
     def run_ids(self) -> list[str]:
         """Ids of the runs of which a step was recorded, in order of their first step."""

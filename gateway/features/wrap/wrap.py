@@ -52,20 +52,17 @@ RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 @frozen
 class WrapOptions:
-    """Options of `gateway wrap`. `gateway`: the address of one that runs, or RUNNING; None starts
-    one. `mode`: on, shadow or off; None: as the settings say. `budget`, `stop_after`: see
-    `limits.wrap_budget`. `outcome_from`: a check for the shell, or EXIT. `as_json`: the summary as
-    one JSON object. `quiet`: no lines of ours."""
+    """Options of `gateway wrap`."""
 
-    command: tuple[str, ...]
-    config: Path | None = None
-    mode: str | None = None
-    budget: str | None = None
-    stop_after: str | None = None
-    outcome_from: str | None = None
-    gateway: str | None = None
-    as_json: bool = False
-    quiet: bool = False
+    command: tuple[str, ...]  # that is run, with its arguments
+    config: Path | None = None  # path of the config file; None: the usual places
+    mode: str | None = None  # on, shadow or off; None: as the settings say
+    budget: str | None = None  # US dollars or tokens, see `limits.wrap_budget`; None: no budget
+    stop_after: str | None = None  # time after which the run is stopped, see `limits.wrap_budget`
+    outcome_from: str | None = None  # a check for the shell, or EXIT; None: no outcome is reported
+    gateway: str | None = None  # address of one that runs, or RUNNING; None starts one
+    as_json: bool = False  # the summary as one JSON object
+    quiet: bool = False  # no lines of ours
 
 
 _DONE: dict[Mode, str] = {

@@ -34,17 +34,16 @@ COMMON = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One agent: the names of its command, and what it reads besides the common variables.
-    `options` are put right behind the command's name. `json_variable`: (name, value): a variable
-    whose value is JSON; the user's own value is kept where this one says nothing. `by_hand`: what
-    the user has to do, for a client that reads neither."""
+    """One agent, and what it reads besides the common variables."""
 
-    title: str
-    names: tuple[str, ...]
-    variables: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
+    title: str  # name for people
+    names: tuple[str, ...]  # of its command
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the environment, by name
+    options: tuple[str, ...] = ()  # put right behind the command's name
+    # (name, value) of a variable whose value is JSON; the user's own value is kept where this one
+    # says nothing
     json_variable: tuple[str, Fields] | None = None
-    by_hand: str = ""
+    by_hand: str = ""  # what the user has to do, for a client that reads neither; "" for others
 
 
 _OPENCODE = {"provider": {x: {"options": {"baseURL": BASE}} for x in ("openai", "anthropic")}}
@@ -89,11 +88,11 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 @frozen
 class Prepared:
-    """A command as it is to be started; `note` is for the user, or empty."""
+    """A command as it is to be started."""
 
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    note: str = ""
+    command: tuple[str, ...]  # with its arguments
+    environment: Mapping[str, str]  # all of its variables
+    note: str = ""  # for the user; "" for none
 
 
 def client_of(command: Sequence[str]) -> Client | None:

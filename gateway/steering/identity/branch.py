@@ -169,8 +169,8 @@ class PrefixHashRef(Value):
 
 
 class Branch(Value):
-    """One linear history: a conversation, or a fork of one. After a restart no call is in progress:
-    load MODEL as ANYTHING."""
+    """One linear history: a conversation, or a fork of one. After a restart no call is in
+    progress: load MODEL as ANYTHING."""
 
     conversation_id: str  # the conversation that this branch is
     served_hash: bytes  # prefix hash of the latest request served; one that extends it continues

@@ -16,15 +16,13 @@ from gateway.values import Value
 
 
 class LogFormat(Value):
-    """One format of session logs. `name`: the agent's. `homes`: glob patterns of its files below
-    the home directory. `tested`: the versions that it was tested with. `module`: by default the one
-    of this name here; it has `matches(head, name)`, true for the first bytes and the name of a file
-    of this format, and `read(log)`, its sessions."""
+    """One format of session logs. Its module has `matches(head, name)`, true for the first bytes
+    and the name of a file of this format, and `read(log)`, its sessions."""
 
-    name: str
-    module: str = ""
-    homes: tuple[str, ...] = ()
-    tested: str = ""
+    name: str  # the agent's
+    module: str = ""  # below this package; "" = the one called like the format
+    homes: tuple[str, ...] = ()  # glob patterns of its files below the home directory
+    tested: str = ""  # the agent's versions that it was tested with
 
     def matches(self, head: bytes, name: str) -> bool:
         """True if a file with this beginning and name has this format."""

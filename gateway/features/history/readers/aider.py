@@ -45,16 +45,13 @@ def read(log: LogFile) -> Iterable[Session]:
 
 
 class _State(Struct):
-    """A message `waits`: it was sent, and no tokens have been reported since; `stopped`: ^C was
-    pressed (an answer was under way if tokens are reported); `prompted`: the newest message is the
-    person's; `in_block`: inside a text of the program's that has several lines; `counted`: the
-    newest answer has its tokens."""
+    """The state of a file while it is read line by line."""
 
-    waits: bool = False
-    stopped: bool = False
-    prompted: bool = False
-    in_block: bool = False
-    counted: bool = False
+    waits: bool = False  # a message was sent, and no tokens have been reported since
+    stopped: bool = False  # ^C was pressed; an answer was under way if tokens are reported
+    prompted: bool = False  # the newest message is the person's
+    in_block: bool = False  # inside a text of the program's that has several lines
+    counted: bool = False  # the newest answer has its tokens
 
 
 class _Chat:

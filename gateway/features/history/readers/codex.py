@@ -66,23 +66,21 @@ def read(log: LogFile) -> Iterable[Session]:
 
 
 class _Form(Struct):
-    """The habits of a file: it marks where an answer `is_marked` to end, tells usage after the
-    items of its answer (`follows`), and has lines that say the same as others."""
+    """The habits of a file, which differ by version of the client."""
 
-    is_marked: bool = False
-    follows: bool = False
-    has_records: bool = False
-    has_events: bool = False
+    is_marked: bool = False  # it marks where an answer ends
+    follows: bool = False  # it tells usage after the items of its answer
+    has_records: bool = False  # it records the usage of each answer in a line of its own
+    has_events: bool = False  # it repeats what a person typed as an event
 
 
 class _Answer(Struct):
-    """The newest answer: it may get further items (`is_open`), has a result, has its usage or there
-    is none (`used`); `spent`: its tokens."""
+    """The newest answer of a file."""
 
-    is_open: bool = False
-    has_result: bool = False
-    used: bool = True
-    spent: Counter[str] = field(default_factory=Counter)
+    is_open: bool = False  # it may get further items
+    has_result: bool = False  # a call of it has a result
+    used: bool = True  # it has its usage, or there is none
+    spent: Counter[str] = field(default_factory=Counter)  # its tokens by kind
 
 
 class _Rollout:
