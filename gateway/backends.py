@@ -4,17 +4,18 @@ A store is a row of `STORES` in `gateway/config/storage.py`: the function that o
 settings and, by name, `vectors` and `existing` (see `open_stores`), and returns `Stores`. Another
 package adds one with an entry point of the group `steering_gateway.stores`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.config.storage import STORES, StorageSettings
 from gateway.core.plugins import load_class
+from gateway.hooks import given
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.exchanges import AnswerStore, RawStore
 from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
-from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.sql.budgets import ControlStore, SQLBudgetStore
 from gateway.stores.sql.changes import ChangeStore
 from gateway.stores.sql.engine import Engine
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the rows that are copied, and how many there are in all."""
 
+Kept = TypeVar("Kept")
+
 _LOOK_S = 5.0  # longest search for damage before a start
 
 
@@ -46,7 +49,6 @@ class Stores:
     patterns: PatternStore  # guidance, with vectors
     keys: KeyStore  # gateway keys, hashed
     learning: LearningStore  # lessons, outcomes and jobs
-    alerts: AlertStore  # raised, and their deliveries
     close: Callable[[], Awaitable[None]]  # ends all of them
     budgets: BudgetStore | None = None  # None: each gateway keeps its own in memory
     # stops and pauses; None: each gateway keeps its own in memory
@@ -57,10 +59,15 @@ class Stores:
     workloads: WorkloadStore | None = None  # outcomes by workload and model; None: none are counted
     answers: AnswerStore | None = None  # where stored answers are; None: nothing of them is kept
     changes: ChangeStore | None = None  # acts of operators; None: none are kept
+    of_features: Mapping[type, Any] = field(default_factory=dict, hash=False)  # by class
     identity: str = ""  # the same for all gateways on the store; "" for a store of one
     # copies all rows of a SQLite file into this store, if it is empty, and returns their number by
     # table; None: it cannot. Raises: StoreError.
     copy_from: Callable[["SQLiteDatabase", Progress], Awaitable[dict[str, int]]] | None = None
+
+    def of(self, kind: type[Kept]) -> Kept | None:
+        """The store of a feature, by its class; None: this store keeps nothing of it."""
+        return self.of_features.get(kind)
 
 
 async def open_stores(
@@ -107,7 +114,6 @@ def stores_over(engine: Engine, states: StateStore) -> Stores:
         patterns=PatternStore(engine),
         keys=SQLKeyStore(engine),
         learning=LearningStore(engine),
-        alerts=AlertStore(engine),
         raw=RawStore(engine),
         workloads=WorkloadStore(engine),
         answers=AnswerStore(engine),
@@ -116,6 +122,7 @@ def stores_over(engine: Engine, states: StateStore) -> Stores:
         controls=ControlStore(engine),
         attribution=AttributionStore(engine),
         changes=ChangeStore(engine),
+        of_features={kind: kind(engine) for kind in given("store")},
     )
 
 

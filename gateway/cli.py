@@ -11,23 +11,21 @@ from typing import Any, NoReturn
 
 from gateway import __version__
 from gateway.errors import ConfigError
+from gateway.hooks import named
 from gateway.process import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    "features.demo.command": ("demo",),
-    "features.wrap.command": ("wrap",),
     "commands.serve": ("serve", "dashboard"),
     "commands.check_config": ("check-config",),
-    "features.history.command": ("history",),
     "commands.recorded": ("replay", "calibrate"),
     "commands.patterns": ("patterns",),
     "commands.learn": ("learn",),
     "commands.policy": ("policy",),
     "commands.runs": ("runs", "steering"),
     "commands.report": ("report", "pilot"),
-    "commands.control": ("budgets", "keys", "alerts", "migrate"),
+    "commands.control": ("budgets", "keys", "migrate"),
 }
-"""The modules that declare commands, below `gateway`, each with its commands in their order."""
+"""The modules that declare commands, without those of features, each with its commands."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -115,9 +113,13 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     known = command == "--version" or any(command in names for names in _MODULES.values())
+    of_features = named("commands", command) if command and not known else {}
     for module, names in _MODULES.items():
-        if command in names or not known:
+        if command in names or not (known or of_features):
             importlib.import_module(f"gateway.{module}").add_parser(commands)
+    if not known:
+        for add_parser in (of_features or named("commands")).values():
+            add_parser(commands)
     # The benchmark parses its own arguments, --help included.
     summary = "measure this gateway and others side by side"
     bench = commands.add_parser("bench", help=summary, add_help=False)

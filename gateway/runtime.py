@@ -4,13 +4,12 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 from gateway import __version__
-from gateway.alerts.watch import open_alerts
 from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, keep_damaged, open_stores
 from gateway.budgets.accounting import Accounting
@@ -22,6 +21,7 @@ from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
+from gateway.hooks import given
 from gateway.learning.worker import Learner, open_learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
@@ -101,6 +101,8 @@ class Runtime:
         self.holds = opened.accounting.holds
         services = self.services = self._build(opened, self.settings)
         self.started = True
+        for start in given("start"):
+            await start(self)
         self._closing.push_async_callback(lambda: self.services.aclose())
         if opened.learning.learner is not None:
             self._follow_learning(opened, opened.learning.learner)
@@ -134,8 +136,8 @@ class Runtime:
         states = await self._open_states(stores, damaged)
         await wait(lambda: self.keys.refresh(stores.keys))
         following = self.keys.follow(stores.keys, lambda: self.settings.auth)
-        self._follow(following, "watch gateway keys")
-        self._follow(states.follow(), "watch store")
+        self.follow(following, "watch gateway keys")
+        self.follow(states.follow(), "watch store")
         kept = (stores.budgets, stores.controls)
         shown = (self.events, self.metrics)
         accounting = Accounting(kept, lambda: self.settings, *shown, self.keys.budgets)
@@ -143,9 +145,8 @@ class Runtime:
         if stores.changes is not None:
             accounting.notices.listeners.append(partial(_note_stop, stores.changes))
         await wait(accounting.holds.refresh)
-        self._follow(accounting.follow(), "budgets and holds")
-        self._follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
-        self._watch_for_alerts(stores, states, accounting)
+        self.follow(accounting.follow(), "budgets and holds")
+        self.follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
         workloads = None
         if stores.workloads is not None:
             known = stores.workloads
@@ -182,17 +183,21 @@ class Runtime:
             counted=lambda result: self.metrics.readings.labels(result).inc(),
         )
         learner.noted = reader.note
-        self._follow(learner.follow(), "learning")
-        self._follow(reader.follow(), "reader")
+        self.follow(learner.follow(), "learning")
+        self.follow(reader.follow(), "reader")
 
     async def _show_admin_key(self, stores: Stores) -> None:
         key = self.own_key or self.settings.auth.admin_key
         if key and stores.controls is not None:
             await stores.controls.show_key(key, os.getpid() if self.own_key else 0)
 
-    def _follow(self, loop: Coroutine[Any, Any, None], name: str) -> None:
+    def follow(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         """Run a loop in the background until the gateway stops."""
         self._background_tasks.append(spawn(loop, name=name))
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Await `close` when the gateway stops."""
+        self._closing.push_async_callback(close)
 
     def _listen(self, opened: Opened) -> None:
         """Read again what another gateway on the store says it has changed."""
@@ -207,7 +212,7 @@ class Runtime:
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
         changed |= {CONTROLS: opened.accounting.holds.refresh, PATTERNS: forget_patterns}
         self.replicas.open(stores.signals, stores.runs, changed)
-        self._follow(self.replicas.follow(), "other gateways")
+        self.follow(self.replicas.follow(), "other gateways")
 
     async def _open_patterns(
         self, stores: Stores, states: GuardedStateStore, accounting: Accounting
@@ -226,14 +231,14 @@ class Runtime:
         )
         self._closing.push_async_callback(library.embedder.close)
         await library.memory.refresh()
-        self._follow(library.memory.follow(), "patterns in memory")
+        self.follow(library.memory.follow(), "patterns in memory")
         missing = await stores.patterns.without_vector(1)
         tally = PatternTally(
             stores.patterns,
             lambda exc: self.log.warning("pattern statistics not stored", reason=str(exc)),
         )
         self._closing.push_async_callback(tally.flush)
-        self._follow(tally.follow(), "pattern statistics")
+        self.follow(tally.follow(), "pattern statistics")
         if missing:
             self.log.warning(
                 "some patterns have no vector of the embedder and are not found: "
@@ -241,21 +246,6 @@ class Runtime:
                 embedder=embedder.embedder_id,
             )
         return Patterns(library, tally)
-
-    def _watch_for_alerts(
-        self, stores: Stores, states: GuardedStateStore, accounting: Accounting
-    ) -> None:
-        outbox, watch = open_alerts(
-            lambda: self.settings,
-            stores,
-            accounting,
-            metrics=self.metrics,
-            events=self.events,
-            degraded=partial(_degraded, states),
-        )
-        self._closing.push_async_callback(outbox.aclose)
-        self._follow(watch.follow_rules(), "rules of alerts")
-        self._follow(watch.follow_queue(), "queue of alerts")
 
     async def _open_states(self, stores: Stores, damaged: str) -> GuardedStateStore:
         """`damaged`: the name under which a file is kept that was found at the start, if any."""
@@ -306,7 +296,10 @@ class Runtime:
 
     def degraded(self) -> StoreHealth | None:
         """The state of a store that is unavailable; None while it works. Requests are served."""
-        return _degraded(self.store) if self.started else None
+        if not self.started:
+            return None
+        health = self.store.health
+        return health if health.incident is not None else None
 
     @property
     def lost(self) -> int:
@@ -381,8 +374,3 @@ def _note_stop(changes: ChangeStore, event: Event) -> None:
     if event["step"] == "stop":
         named = {name: event[name] for name in ("budget", "run_id", "metric", "used")}
         spawn(changes.note("budget", "stop", event["subject"], named, author=GATEWAY))
-
-
-def _degraded(states: GuardedStateStore) -> StoreHealth | None:
-    health = states.health
-    return health if health.incident is not None else None

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -12,10 +13,10 @@ from starlette.routing import Route
 
 from gateway import __version__
 from gateway.api import (
-    alerts,
     attribution,
     audit,
     budgets,
+    events,
     experiments,
     keys,
     lessons,
@@ -37,11 +38,12 @@ from gateway.api.operations import (
 from gateway.api.params import Parameters
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
+from gateway.hooks import given
 from gateway.runtime import Runtime
 from gateway.tasks import off_loop
 from gateway.values import FieldDict
 
-_MODULES = (runs, patterns, experiments, alerts, budgets, keys, attribution, lessons, reader, audit)
+_MODULES = (runs, patterns, experiments, events, budgets, keys, attribution, lessons, reader, audit)
 OPERATIONS = Operations()
 _ERRORS = {
     400: "A parameter or the body is wrong; `param` names it.",
@@ -193,7 +195,7 @@ def _body(content: Content, mode: JsonSchemaMode, components: Schema) -> Schema:
 def operations() -> tuple[Operation[Any], ...]:
     """Every operation of the control plane."""
     listed = (operation for module in _MODULES for operation in module.OPERATIONS)
-    return (*listed, *OPERATIONS)
+    return (*listed, *chain.from_iterable(given("operations")), *OPERATIONS)
 
 
 @OPERATIONS.add("GET /api/openapi.json", FieldDict, "OpenAPI 3.1.")

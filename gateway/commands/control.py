@@ -1,9 +1,8 @@
-"""`gateway budgets`, `keys`, `alerts` and `migrate`: commands of operators. They work while a
+"""`gateway budgets`, `keys` and `migrate`: commands of operators. They work while a
 gateway runs on the same store: its next call follows the change."""
 
 import argparse
 import asyncio
-import secrets
 import sys
 import time
 from dataclasses import replace
@@ -20,7 +19,6 @@ from gateway.auth.keyring import NewKey, create_key, key_budgets, key_view, read
 from gateway.backends import Stores, copy_to_server
 from gateway.budgets.texts import account_view, amount
 from gateway.commands.store import (
-    add_common,
     add_verb,
     answer,
     as_line,
@@ -35,7 +33,6 @@ from gateway.config import Secret, Settings, load_settings
 from gateway.config.budgets import METRICS, BudgetSettings
 from gateway.config.storage import StorageSettings
 from gateway.errors import BadRequest, ConfigError
-from gateway.stores.alerts import AlertRecord, DeliveryState
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
 from gateway.text import formatting
@@ -48,7 +45,6 @@ def add_parser(commands: Any) -> None:
     """Declare the commands."""
     _add_budgets(commands)
     _add_keys(commands)
-    _add_alerts(commands)
     log = add_verb(commands, "audit", "who changed what, when and why, newest first", _audit)
     log.add_argument("--csv", action="store_true", help="CSV on stdout")
     for name in ("kind", "subject", "author", "text", "since", "until", "limit"):
@@ -283,71 +279,6 @@ def _key_line(key: FieldDict) -> str:
         f"{key['id']}  {key['hint']}…  {one_line(key['tenant'], 30):30}  "
         f"{formatting.clock(key['created_at'])}  {key['state']}{until}  {about}".rstrip()
     )
-
-
-def _add_alerts(commands: Any) -> None:
-    alerts = commands.add_parser("alerts", help="test the receivers of alerts, list alerts")
-    verbs = alerts.add_subparsers(required=True, metavar="VERB")
-    summary = "send a test alert to the receivers, and tell which took it"
-    test = verbs.add_parser("test", help=summary)
-    add_common(test)
-    test.set_defaults(run=lambda args: asyncio.run(_test_alerts(args)))
-    test.add_argument("--sink", help="only to this one (alerts.sinks)")
-    listed = add_verb(verbs, "list", "alerts, newest first", _list_alerts)
-    listed.add_argument("--tenant", help="only those about runs of this tenant")
-    listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
-
-
-async def _test_alerts(args: argparse.Namespace) -> int:
-    from gateway.alerts.sender import AlertSender
-
-    settings = load_settings(args.config)
-    known = settings.alerts.sinks
-    sinks = [s for s in known if args.sink in (None, s.name)]
-    if not known:
-        raise ConfigError("alerts test: the config names no receiver (alerts.sinks)")
-    if not sinks:
-        names = ", ".join(s.name for s in known)
-        raise ConfigError(f"alerts test: no {args.sink!r} among alerts.sinks: {names}")
-    title = "A test of the gateway's alerts: nothing is wrong"
-    own_id = secrets.token_hex(8)
-    now = time.time()
-    alert = AlertRecord(
-        id=own_id, key="test", rule="test", severity="warn", title=title, raised_at=now
-    )
-    sender = AlertSender()
-    failed = 0
-    try:
-        for sink in sinks:
-            error = await sender.send(sink, [alert], settings.alerts)
-            failed += bool(error)
-            result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
-            answer(args, result, f"{sink.name}: {error or 'sent'}")
-    finally:
-        await sender.aclose()
-    return 1 if failed else 0
-
-
-def _sent(delivery: DeliveryState) -> str:
-    """The state of a delivery, in a word."""
-    if not delivery.done_at:
-        return "waiting"
-    return "failed" if delivery.error else "sent"
-
-
-async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    from gateway.api.alerts import stored_alert_view
-
-    found = await stores.alerts.list_alerts(tenant=args.tenant, limit=args.limit)
-    for stored in found:
-        alert = stored.alert
-        states = ", ".join(f"{each.sink} {_sent(each)}" for each in stored.deliveries)
-        title = f"{one_line(alert.title, 100)}  [{states}]"
-        when = formatting.ago(alert.raised_at)
-        line = f"{when:>10}  {alert.severity:6}  {alert.rule:18}  {title}"
-        answer(args, stored_alert_view(stored, settings), line)
-    if not found and not args.json:
-        say("no alerts")
 
 
 async def _audit(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

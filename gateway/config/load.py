@@ -34,6 +34,7 @@ from gateway.config.settings import (
 )
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Secret, key_path
 from gateway.errors import ConfigError
+from gateway.hooks import named
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_list, as_mapping
 
@@ -408,9 +409,9 @@ _SECRET_KEYS = re.compile(
 
 
 _UPSTREAM_KEYS = frozenset(
-    {"model_list", "default_upstream", "router", "auth", "embedding", "alerts"}
+    {"model_list", "default_upstream", "router", "auth", "embedding"}
     | {"litellm_settings", "router_settings", "general_settings"}
-)
+).union(key for key, kind in named("settings").items() if hasattr(kind, "NAMES_KEYS"))
 """Sections that commands which only read the store leave out: they may name missing keys."""
 
 

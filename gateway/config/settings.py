@@ -7,11 +7,10 @@ the environment, wins over the preset's: a file may name every key, as `config.y
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
-from gateway.config.alerts import AlertSettings, ObservabilitySettings, OtelSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.models import (
     EmbeddingSettings,
@@ -19,6 +18,7 @@ from gateway.config.models import (
     ReaderSettings,
     ScorerSettings,
 )
+from gateway.config.observability import ObservabilitySettings, OtelSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.values import (
     Secret,
@@ -36,6 +36,7 @@ from gateway.core.policy import Policy, RunBoundary
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import SteeringRules
 from gateway.dialects import DIALECTS
+from gateway.hooks import named
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
 from gateway.values import FieldDict, Fields, frozen
@@ -323,8 +324,23 @@ class SteeringSettings(ActSettings):
         at_least(self, 0, "max_transcript_memory_mb", "max_prefix_memory_mb")
 
 
+Section = TypeVar("Section")
+_OF_FEATURES = named("settings")
+_KEYS = {section: key for key, section in _OF_FEATURES.items()}
+if TYPE_CHECKING:
+    _Sections = object
+else:
+    _Sections = make_dataclass(
+        "_Sections",
+        [(key, kind, field(default_factory=kind)) for key, kind in _OF_FEATURES.items()],
+        frozen=True,
+        slots=True,
+        kw_only=True,
+    )
+
+
 @frozen
-class Settings:
+class Settings(_Sections):
     """All settings of a gateway."""
 
     preset: PresetName = "default"  # default or seeds
@@ -367,8 +383,6 @@ class Settings:
     budgets: tuple[BudgetSettings, ...] = ()  # limits on what runs may use (docs/budgets.md)
     # stopping and pausing runs, and how budgets are kept
     control: ControlSettings = field(default_factory=ControlSettings)
-    # what is reported to people when something goes wrong (docs/monitoring.md)
-    alerts: AlertSettings = field(default_factory=AlertSettings)
     # tags of runs as labels of metrics
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
     otel: OtelSettings = field(default_factory=OtelSettings)  # texts in OpenTelemetry's spans
@@ -378,6 +392,11 @@ class Settings:
         self.routes()
         self.policy()
         self.judge_limit_s()
+
+    def of(self, section: type[Section]) -> Section:
+        """The section of a feature, by its class."""
+        found: Section = getattr(self, _KEYS[section])
+        return found
 
     def routes(self) -> Routes:
         """The two routing maps as one value. Raises ValueError for an unknown state."""

@@ -15,6 +15,7 @@ from gateway.budgets.texts import account_view, amount
 from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of, tree_of
+from gateway.hooks import given
 from gateway.reporting.savings import Saving, read_savings
 from gateway.stores import usage
 from gateway.stores.budgets import Account
@@ -38,7 +39,6 @@ SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
 _FINISHED = 6
 _ACCOUNTS = 200
 _BUDGETS = 6
-_ALERTS = 5
 _STOPS = 5
 _WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
 _DAY_S = 86_400.0
@@ -81,14 +81,7 @@ async def show(visit: Visit) -> Page:
         "spending": _spending(found, today),
         "today": today[0] if today else UsagePoint(start=begun),
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
-        "alerts": [
-            stored
-            for stored in await visit.runtime.opened.stores.alerts.list_alerts(
-                tenant=tenant, limit=10 * _ALERTS
-            )
-            if now - stored.seen_at < _DAY_S and stored.alert.facts.get("run_id") not in shown
-        ][:_ALERTS],
-        "sinks": len(visit.runtime.settings.alerts.sinks),
+        "parts": [part for read in given("now_part") if (part := await read(visit, shown))],
         **await _budgets(visit, live, now),
         "trees": await _trees(visit, live[:_WITH_TREES]),
         "savings": await _savings(visit.runtime.opened.stores, tenant, now - now % _OLD_S + _OLD_S),

@@ -9,12 +9,15 @@ from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.config.alerts import ObservabilitySettings
+from gateway.config.observability import ObservabilitySettings
+from gateway.hooks import given
+
+Declared = TypeVar("Declared")
 
 
 class Counter(prometheus_client.Counter):
@@ -59,6 +62,12 @@ class Metrics:
         self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
         self._declare_calls()
         self._declare_parts()
+        self._of_features = {kind: kind(self) for kind in given("metrics")}
+
+    def of(self, kind: type[Declared]) -> Declared:
+        """The metrics of a feature, by the class that declares them."""
+        found: Declared = self._of_features[kind]
+        return found
 
     def _declare_calls(self) -> None:
         self.requests = self._counter("requests_total", "route status lane")
@@ -104,16 +113,21 @@ class Metrics:
         self.budget_steps = self._counter("budget_steps_total", "budget step")
         self.budget_stops = self._counter("budget_stops_total", "budget")
         self.held_calls = self._counter("held_calls_total", "action")
-        self.alerts_raised = self._counter("alerts_total", "rule")
-        self.alerts_sent = self._counter("alert_deliveries_total", "sink result")
         self.raw_dropped = self._counter("raw_calls_dropped_total")
-        self.alerts_in_memory = self._gauge("alerts_waiting_in_memory")
+
+    def counter(self, name: str, text: str, labels: str = "") -> Counter:
+        """Declare a counter, and the names of its labels."""
+        return Counter(f"gateway_{name}", text, labels.split(), registry=self.registry)
+
+    def gauge(self, name: str, text: str) -> Gauge:
+        """Declare a value that goes up and down."""
+        return Gauge(f"gateway_{name}", text, registry=self.registry)
 
     def _counter(self, name: str, labels: str = "") -> Counter:
-        return Counter(f"gateway_{name}", _HELP[name], labels.split(), registry=self.registry)
+        return self.counter(name, _HELP[name], labels)
 
     def _gauge(self, name: str) -> Gauge:
-        return Gauge(f"gateway_{name}", _HELP[name], registry=self.registry)
+        return self.gauge(name, _HELP[name])
 
     def _histogram(self, name: str, buckets: Sequence[float], labels: str = "") -> Histogram:
         named = f"gateway_{name}"

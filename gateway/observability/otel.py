@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.config.alerts import OtelSettings
+from gateway.config.observability import OtelSettings
 from gateway.core.steer import RunPosition
 from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError

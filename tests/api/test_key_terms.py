@@ -16,10 +16,10 @@ from gateway.auth.keyring import key_budgets, make_key
 from gateway.cli import main
 from gateway.stores.records import KeyTerms
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.alerts.conftest import Receiver
-from tests.alerts.conftest import receiver as receiver
 from tests.api.conftest import Start, client_of, until
 from tests.patience import DEADLINE_MS
+from tests.receiver import Receiver
+from tests.receiver import receiver as receiver
 
 ADMIN = "gw-admin-of-this-test-0123456789abcdef"
 HELLO = [{"role": "user", "content": "hi"}]

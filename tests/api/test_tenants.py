@@ -216,6 +216,7 @@ TABLE: list[tuple[str, Ask, int]] = [
 
 # The running experiment is everybody's: its name is no secret, its runs are.
 NAMED = {"listExperiments", "getReport"}
+KNOWN = {operation.name for operation in operations()}
 
 
 def test_nothing_crosses_by_any_route(house: House) -> None:
@@ -223,6 +224,8 @@ def test_nothing_crosses_by_any_route(house: House) -> None:
     wrong = []
     with client_of(house.server, ACME) as client:
         for name, ask, status in TABLE:
+            if name not in KNOWN:  # of a feature that is gone
+                continue
             answer = ask(client, house)
             words = [SECRET, house.run_id, house.conversation_id, house.pattern_id]
             asked = str(answer.request.url)
@@ -235,7 +238,7 @@ def test_nothing_crosses_by_any_route(house: House) -> None:
 def test_every_operation_was_tried() -> None:
     """A new route needs its line in the table."""
     tried = {name for name, _, _ in TABLE}
-    assert {operation.name for operation in operations()} - NAMED <= tried
+    assert tried >= KNOWN - NAMED
 
 
 def test_counts_are_the_tenants_own(house: House) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.alerts.conftest import Receiver
-from tests.alerts.conftest import receiver as receiver
 from tests.budgets.test_holds import Start, ask, until
 from tests.examples import by_day
 from tests.postgres import empty_database
+from tests.receiver import Receiver
+from tests.receiver import receiver as receiver
 
 ADMIN = {"x-gateway-key": "a" * 40}
 AGENT = {"x-gateway-key": "b" * 40, "x-session-id": "s"}

@@ -12,10 +12,10 @@ import pytest
 
 from gateway.core.texts import HAND_OVER_TEXT
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.alerts.conftest import Receiver
-from tests.alerts.conftest import receiver as receiver
 from tests.api.conftest import until
 from tests.patience import DEADLINE_MS
+from tests.receiver import Receiver
+from tests.receiver import receiver as receiver
 
 Start = Callable[..., AppServer]
 ADMIN = {"x-gateway-key": "a" * 40}

@@ -6,14 +6,11 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import apsw
 import httpx
 import pytest
 
-from gateway.alerts.rules import ForgedAccount, Signals, UsedAccount, findings
-from gateway.config.alerts import AlertRuleSettings
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.budgets.test_holds import MAIN, ask
 from tests.patience import ANSWER_S
@@ -94,19 +91,3 @@ def test_a_mac_is_of_one_account(server: AppServer, tmp_path: Path) -> None:
     account(server)
     forge(tmp_path / "one.db", "limits = '{\"calls\": 50}'")
     assert not passes_within_a_second(server)
-
-
-def test_a_forged_limit_is_alerted_about() -> None:
-    """Once for each account, whatever share is used."""
-    about: dict[str, Any] = {
-        "budget": "few",
-        "scope": "tenant",
-        "subject": "acme",
-        "tenant": "acme",
-    }
-    used = UsedAccount(**about, used=0.1, metric="calls")
-    forged = ForgedAccount(**about, used=0.1, metric="calls")
-    assert findings(Signals(accounts=[used]), AlertRuleSettings()) == []
-    (found,) = findings(Signals(accounts=[forged]), AlertRuleSettings())
-    assert (found.rule, found.severity) == ("budget", "danger")
-    assert "without the admin key" in found.title

@@ -65,7 +65,7 @@ def test_every_verb_is_looked_at() -> None:
     """The walk over the parser finds the verbs that there are."""
     assert {" ".join(words) for words in COMMANDS} >= {
         *("keys list", "keys reset", "keys revoke x", "patterns list", "patterns search x"),
-        *("patterns delete x", "learn run", "runs list", "budgets list", "alerts list", "report"),
+        *("patterns delete x", "learn run", "runs list", "budgets list", "report"),
     }
 
 
@@ -85,12 +85,4 @@ def test_a_copy_of_no_database_is_refused(
 def test_what_cannot_be_read_creates_no_database(words: tuple[str, ...], nowhere: Path) -> None:
     """A pattern that is no JSON, a file that is not there."""
     assert main(["patterns", *words]) == 2
-    assert not list(nowhere.iterdir())
-
-
-def test_a_test_of_alerts_needs_none(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It reads the config."""
-    assert main(["alerts", "test"]) == 2
-    assert "names no receiver" in capsys.readouterr().err
-    assert main(["check-config"]) == 0
     assert not list(nowhere.iterdir())

@@ -92,7 +92,6 @@ def test_no_key_of_a_provider_is_needed(
         "- model_name: m\n"
         "  litellm_params: {model: openai/m, api_key: os.environ/NO}\n"
         "default_upstream: {api_key: '${NOT_SET}'}\n"
-        "alerts: {sinks: [{name: a, url: '${NOT_SET}'}]}\n"
         "auth: {admin_key: os.environ/NO}\n"
     )
     monkeypatch.setenv("GATEWAY_DEFAULT_UPSTREAM__API_KEY", "${NOT_SET_EITHER}")

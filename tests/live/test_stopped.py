@@ -17,14 +17,13 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
-from tests.alerts.conftest import Receiver
-from tests.alerts.test_gateway import alerting
 from tests.budgets.runaway import Runaway
 from tests.dashboard.browser import chromium, new_tab, running
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
 from tests.official import anthropic, openai
 from tests.patience import ANSWER_S
 from tests.postgres import empty_database
+from tests.receiver import Receiver, alerting
 
 Start = Callable[..., AppServer]
 SHOTS = os.environ.get("GATEWAY_SCREENSHOTS")

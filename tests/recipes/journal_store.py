@@ -27,7 +27,6 @@ from gateway.stores.records import (
     RunUpdate,
     StepRow,
 )
-from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.totals import RunRecord, RunTotals
@@ -42,7 +41,6 @@ async def open_journal(settings: StorageSettings, *, vectors: bool, existing: bo
         patterns=cast(PatternStore, None),
         keys=JournalKeys(journal),
         learning=cast(LearningStore, None),
-        alerts=cast(AlertStore, None),
         close=journal.close,
     )
 

@@ -1,4 +1,4 @@
-"""The recipes for a budget action, a rule and a receiver of alerts, followed in a copy."""
+"""The recipe for a budget action, followed in a copy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from typing import Any
 from tests.recipes.conftest import ScratchCopy
 
 SETTINGS, BUDGETS = "gateway/config/budgets.py", "gateway/budgets/rules.py"
-ALERT_SETTINGS, RULES, SENDER = (
-    "gateway/config/alerts.py",
-    "gateway/alerts/rules.py",
-    "gateway/alerts/sender.py",
-)
 
 EFFECT = '''def _finish(found: Sequence[BudgetStatus]) -> Advice:
     """Ask the agent to hand over its work, on the smallest model."""
@@ -68,33 +63,6 @@ with ScriptedUpstream() as upstream:
     )
 """
 
-RAISED = """
-import json
-import time
-from gateway.alerts.rules import Signals, findings
-from gateway.alerts.sender import KINDS
-from gateway.config.alerts import AlertSink, AlertRuleSettings
-from gateway.config.schema import convert
-from gateway.alerts.rules import CallWindow
-from gateway.stores.alerts import AlertRecord
-
-rules = convert(AlertRuleSettings, {"idle": True}, "rules")
-found = findings(Signals(window=CallWindow(calls=0)), rules)
-sink = convert(AlertSink, {"name": "s", "url": "http://127.0.0.1:1", "kind": "plain"}, "sink")
-one = AlertRecord(
-    id="a",
-    rule=found[0].rule,
-    key=found[0].key,
-    severity=found[0].severity,
-    title=found[0].title,
-    tenant=None,
-    facts={},
-    path="",
-    raised_at=time.time(),
-)
-print(json.dumps([found[0].rule, KINDS[sink.kind]([one], None)]))
-"""
-
 
 def last_line(scratch: ScratchCopy, script: str) -> Any:
     """The JSON in the last line that a script prints in the copy."""
@@ -115,32 +83,3 @@ def test_a_budget_action_is_a_name_and_a_row(scratch: ScratchCopy) -> None:
     assert found["header"].endswith("step=finish")
     assert found["step"] == "finish"
     assert scratch.changed() == {SETTINGS, BUDGETS}
-
-
-def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: ScratchCopy) -> None:
-    """The rule's finding is raised, and the receiver gets the message of its kind."""
-    scratch.replace(
-        ALERT_SETTINGS, '    "weekly_report",\n]', '    "weekly_report",\n    "idle",\n]'
-    )
-    scratch.replace(
-        ALERT_SETTINGS,
-        "    window_s: float = 600\n",
-        "    idle: bool = False\n    window_s: float = 600\n",
-    )
-    scratch.replace(ALERT_SETTINGS, '"discord", "apprise")\n', '"discord", "apprise", "plain")\n')
-    rule = """def _idle(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    if settings.idle and not signals.window.calls:
-        yield Finding(rule="idle", subject="calls", severity="warn", title="No calls")
-
-
-RULES: Final"""
-    scratch.replace(RULES, "RULES: Final", rule)
-    scratch.replace(RULES, "_resting, _store)", "_resting, _store, _idle)")
-    scratch.replace(
-        SENDER,
-        '    "discord": _discord,\n',
-        '    "discord": _discord,\n'
-        '    "plain": lambda alerts, _url: {"lines": [alert.title for alert in alerts]},\n',
-    )
-    assert last_line(scratch, RAISED) == ["idle", {"lines": ["No calls"]}]
-    assert scratch.changed() == {ALERT_SETTINGS, RULES, SENDER}

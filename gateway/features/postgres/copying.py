@@ -11,6 +11,7 @@ from gateway.features.postgres.database import Database as PostgresDatabase
 from gateway.features.postgres.schema import DAY_BITS
 from gateway.features.postgres.statement import stored_json, stored_text
 from gateway.stores.protocols import StoreError
+from gateway.stores.sql.tables import tables_of_features
 from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
 _BATCH = 1000
@@ -37,13 +38,11 @@ _TABLES = (
     "budget_reservations",
     "run_controls",
     "usage_by_hour",
-    "alerts",
-    "alert_keys",
-    "alert_deliveries",
     "workload_runs",
     "workload_models",
     "own_risks",
     "operator_changes",
+    *tables_of_features(),
 )
 _JSON_OF_STEPS = ("readings", "call", "content")
 """Texts that are JSON: they need no other form than in a file."""

@@ -100,9 +100,6 @@ CREATE INDEX pattern_evidence_by_pattern ON pattern_evidence (pattern_id);
 -- = usage_001_hours
 @usage
 
--- = alerts_001_alerts_and_deliveries
-@alerts
-
 -- = routing_001_workloads
 @workloads
 

@@ -2,9 +2,10 @@
 `schema.sql` of each database, whose types and options of tables it gives by their names there."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 
+from gateway.hooks import features
 from gateway.values import Value
 
 _COLUMNS = re.compile(
@@ -41,7 +42,22 @@ def migrations(package: str, types: Mapping[str, str]) -> tuple[Migration, ...]:
         return _OPTIONS.sub(lambda match: f"){types[match[1]]};", _COLUMNS.sub(columns, script))
 
     scripts = _parts(package, "schema.sql")
+    for _, parts in of_features():
+        scripts |= parts
     return tuple([Migration(name=name, sql=sql(script)) for name, script in scripts.items()])
+
+
+def of_features() -> Iterator[tuple[str, dict[str, str]]]:
+    """The features that have tables, and their migrations by name."""
+    for name, feature in features().items():
+        if feature.tables:
+            yield name, _parts(f"gateway.features.{name}", feature.tables)
+
+
+def tables_of_features() -> list[str]:
+    """The names of the tables that features have."""
+    scripts = [script for _, parts in of_features() for script in parts.values()]
+    return [name for script in scripts for name in re.findall(r"CREATE TABLE (\w+)", script)]
 
 
 def _parts(package: str, file: str) -> dict[str, str]:

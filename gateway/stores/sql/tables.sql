@@ -189,22 +189,6 @@ CREATE TABLE usage_by_hour (
 ALTER TABLE usage_by_hour ADD COLUMN estimated_calls, estimated_tokens: integer DEFAULT 0;
 ALTER TABLE usage_by_hour ADD COLUMN estimated_usd: real DEFAULT 0.0;
 
--- = alerts
-CREATE TABLE alerts (
-    id: name? PRIMARY KEY | key: name | rule, severity, title: text | raised_at: real,
-    tenant: name? | facts, path: text
-);
-CREATE INDEX alerts_by_time ON alerts (raised_at);
-CREATE TABLE alert_keys (
-    key: name? PRIMARY KEY | alert_id: name | seen_at: real
-);
-CREATE TABLE alert_deliveries (
-    alert_id, sink: name | attempts: integer | next_at: real | owner: text | leased_until: real,
-    done_at: real? | error: text,
-    PRIMARY KEY (alert_id, sink)
-);
-CREATE INDEX alert_deliveries_due ON alert_deliveries (next_at) WHERE done_at IS NULL;
-
 -- = raw_calls
 CREATE TABLE raw_calls (
     run_pk, step_index: integer | at: real | bytes: integer | dialect: text,

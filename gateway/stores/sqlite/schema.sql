@@ -87,9 +87,6 @@ SELECT CAST(s.at AS INTEGER) / 3600 * 3600, r.tenant, r.agent,
     sum(coalesce(s.call ->> '$.latency_s', 0.0))
 FROM steps AS s JOIN runs AS r ON r.pk = s.run_pk GROUP BY 1, 2, 3, 4;
 
--- = alerts_001_alerts_and_deliveries
-@alerts
-
 -- = usage_002_tags
 -- SQLite adds no column to a primary key: the table is made again.
 @usage

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.alerts import OtelSettings
+from gateway.config.observability import OtelSettings
 from gateway.features.history.find import identify, named
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session

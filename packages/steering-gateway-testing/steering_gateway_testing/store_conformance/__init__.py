@@ -14,7 +14,11 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 `gateway.backends`, `gateway.steering`.
 """
 
-from steering_gateway_testing.store_conformance.alerts import ALERT_CHECKS
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
+
+from gateway.hooks import features
 from steering_gateway_testing.store_conformance.answers import ANSWER_CHECKS
 from steering_gateway_testing.store_conformance.attribution import ATTRIBUTION_CHECKS
 from steering_gateway_testing.store_conformance.budgets import BUDGET_CHECKS
@@ -33,6 +37,15 @@ from steering_gateway_testing.store_conformance.searches import SEARCH_CHECKS
 from steering_gateway_testing.store_conformance.states import STATE_CHECKS
 from steering_gateway_testing.store_conformance.workloads import WORKLOAD_CHECKS
 
+
+def _of_feature(name: str) -> tuple[Check, ...]:
+    """The checks of a feature's store, which are in the module of the same name here."""
+    if find_spec(f"{__name__}.{name}") is None:
+        return ()
+    found: tuple[Check, ...] = import_module(f"{__name__}.{name}").CHECKS
+    return found
+
+
 ALL_CHECKS: tuple[Check, ...] = (
     *STATE_CHECKS,
     *HISTORY_CHECKS,
@@ -45,7 +58,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *LEARNING_CHECKS,
     *BUDGET_CHECKS,
     *ATTRIBUTION_CHECKS,
-    *ALERT_CHECKS,
+    *chain.from_iterable(map(_of_feature, features())),
     *MONITORING_CHECKS,
     *WORKLOAD_CHECKS,
     *RAW_CHECKS,
@@ -54,7 +67,6 @@ ALL_CHECKS: tuple[Check, ...] = (
 )
 
 __all__ = [
-    "ALERT_CHECKS",
     "ALL_CHECKS",
     "ANSWER_CHECKS",
     "ATTRIBUTION_CHECKS",

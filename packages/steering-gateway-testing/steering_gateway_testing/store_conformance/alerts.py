@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.stores.alerts import AlertRecord, Delivery, Settled
+from gateway.features.alerts.records import AlertRecord, Delivery, Settled
+from gateway.features.alerts.store import AlertStore
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
@@ -27,43 +28,49 @@ def an_alert(id: str = "a1", **changes: Any) -> AlertRecord:
     return AlertRecord(**(values | changes))
 
 
+def _kept(stores: Stores) -> AlertStore:
+    found = stores.of(AlertStore)
+    assert found is not None
+    return found
+
+
 async def keeps_alerts_with_their_deliveries(stores: Stores) -> None:
     """Every field comes back, newest first; a tenant sees its own only."""
     own, other = an_alert("a1"), an_alert("a2", key="k2", raised_at=START + 1, tenant=None)
     for alert in (own, other):
-        assert await stores.alerts.raise_alert(alert, {"ops": START + 9}, cooldown_s=60)
-    listed = await stores.alerts.list_alerts(tenant=None)
+        assert await _kept(stores).raise_alert(alert, {"ops": START + 9}, cooldown_s=60)
+    listed = await _kept(stores).list_alerts(tenant=None)
     assert [found.alert for found in listed] == [other, own]
     (state,) = listed[0].deliveries
     assert (state.sink, state.attempts, state.next_at) == ("ops", 0, START + 9)
     assert (state.done_at, state.error) == (None, "")
-    assert [f.alert for f in await stores.alerts.list_alerts(tenant=TENANT)] == [own]
-    assert [f.alert.id for f in await stores.alerts.list_alerts(tenant=None, limit=1)] == ["a2"]
+    assert [f.alert for f in await _kept(stores).list_alerts(tenant=TENANT)] == [own]
+    assert [f.alert.id for f in await _kept(stores).list_alerts(tenant=None, limit=1)] == ["a2"]
 
 
 async def raises_a_flapping_condition_once(stores: Stores) -> None:
     """A key that was seen within the cooldown is the same alert; after a quiet one it is new."""
     for moment in range(0, 300, 50):
         alert = an_alert(f"a{moment}", raised_at=START + moment)
-        assert await stores.alerts.raise_alert(alert, {}, cooldown_s=60) == (moment == 0)
-    (only,) = await stores.alerts.list_alerts(tenant=None)
+        assert await _kept(stores).raise_alert(alert, {}, cooldown_s=60) == (moment == 0)
+    (only,) = await _kept(stores).list_alerts(tenant=None)
     assert (only.alert.id, only.seen_at) == ("a0", START + 250)
-    assert await stores.alerts.raise_alert(
+    assert await _kept(stores).raise_alert(
         an_alert("late", raised_at=START + 310), {}, cooldown_s=60
     )
-    assert len(await stores.alerts.list_alerts(tenant=None)) == 2
+    assert len(await _kept(stores).list_alerts(tenant=None)) == 2
 
 
 async def gives_a_delivery_to_one_gateway(stores: Stores) -> None:
     """What is due is claimed once, at most so many per sink; a lease that ends frees it."""
     sinks = {"ops": START, "chat": START, "later": START + 900}
     for name in ("a1", "a2", "a3"):
-        await stores.alerts.raise_alert(an_alert(name, key=name), sinks, cooldown_s=60)
-    assert not await stores.alerts.is_due(START - 1)
-    assert await stores.alerts.is_due(START)
+        await _kept(stores).raise_alert(an_alert(name, key=name), sinks, cooldown_s=60)
+    assert not await _kept(stores).is_due(START - 1)
+    assert await _kept(stores).is_due(START)
 
     async def claim(owner: str, now: float) -> list[Delivery]:
-        return await stores.alerts.claim(owner, now, lease_s=30, limit=2)
+        return await _kept(stores).claim(owner, now, lease_s=30, limit=2)
 
     mine, theirs = await asyncio.gather(claim("one", START), claim("two", START))
     taken = [(d.alert.id, d.sink) for d in (*mine, *theirs)]
@@ -79,37 +86,37 @@ async def gives_a_delivery_to_one_gateway(stores: Stores) -> None:
 async def settles_deliveries(stores: Stores) -> None:
     """A failed one is due again at its time with its attempts counted; one that is done is not.
     A result of somebody whose lease has ended is ignored."""
-    await stores.alerts.raise_alert(an_alert(), {"ops": START}, cooldown_s=60)
-    (first,) = await stores.alerts.claim("one", START, lease_s=10, limit=5)
+    await _kept(stores).raise_alert(an_alert(), {"ops": START}, cooldown_s=60)
+    (first,) = await _kept(stores).claim("one", START, lease_s=10, limit=5)
     assert first.attempts == 0
     failed = Settled(alert_id="a1", sink="ops", done=False, next_at=START + 100, error="status 500")
-    await stores.alerts.settle("one", [failed], START + 1)
-    assert not await stores.alerts.is_due(START + 99)
-    (again,) = await stores.alerts.claim("two", START + 100, lease_s=10, limit=5)
+    await _kept(stores).settle("one", [failed], START + 1)
+    assert not await _kept(stores).is_due(START + 99)
+    (again,) = await _kept(stores).claim("two", START + 100, lease_s=10, limit=5)
     assert again.attempts == 1
     done = Settled(alert_id="a1", sink="ops", done=True, next_at=START + 100)
-    await stores.alerts.settle("one", [done], START + 101)
-    assert await stores.alerts.is_due(START + 111)
-    await stores.alerts.claim("two", START + 111, lease_s=10, limit=5)
-    await stores.alerts.settle("two", [done], START + 112)
-    assert not await stores.alerts.is_due(START + 999)
-    (state,) = (await stores.alerts.list_alerts(tenant=None))[0].deliveries
+    await _kept(stores).settle("one", [done], START + 101)
+    assert await _kept(stores).is_due(START + 111)
+    await _kept(stores).claim("two", START + 111, lease_s=10, limit=5)
+    await _kept(stores).settle("two", [done], START + 112)
+    assert not await _kept(stores).is_due(START + 999)
+    (state,) = (await _kept(stores).list_alerts(tenant=None))[0].deliveries
     assert (state.done_at, state.attempts, state.error) == (START + 112, 1, "")
 
 
 async def prunes_old_alerts(stores: Stores) -> None:
     """Old ones go with their deliveries; one whose condition is still seen stays."""
     for name in ("old", "seen"):
-        await stores.alerts.raise_alert(an_alert(name, key=name), {"ops": START}, cooldown_s=60)
-    await stores.alerts.raise_alert(
+        await _kept(stores).raise_alert(an_alert(name, key=name), {"ops": START}, cooldown_s=60)
+    await _kept(stores).raise_alert(
         an_alert("again", key="seen", raised_at=START + 50), {}, cooldown_s=60
     )
-    assert await stores.alerts.prune_alerts(START + 40) == 1
-    assert [f.alert.id for f in await stores.alerts.list_alerts(tenant=None)] == ["seen"]
-    assert len(await stores.alerts.claim("one", START + 60, lease_s=9, limit=9)) == 1
+    assert await _kept(stores).prune_alerts(START + 40) == 1
+    assert [f.alert.id for f in await _kept(stores).list_alerts(tenant=None)] == ["seen"]
+    assert len(await _kept(stores).claim("one", START + 60, lease_s=9, limit=9)) == 1
 
 
-ALERT_CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check, ...] = (
     keeps_alerts_with_their_deliveries,
     raises_a_flapping_condition_once,
     gives_a_delivery_to_one_gateway,

@@ -17,28 +17,30 @@ from typing import Any
 
 import pytest
 
-from gateway.alerts.rules import Finding
-from gateway.alerts.sender import AlertSender
-from gateway.alerts.watch import AlertOutbox
 from gateway.backends import Stores
 from gateway.config import LoggingSettings, settings_from_dict
-from gateway.config.alerts import AlertSettings
 from gateway.errors import ConfigError
+from gateway.features.alerts.metrics import AlertMetrics
+from gateway.features.alerts.records import AlertRecord
+from gateway.features.alerts.rules import Finding
+from gateway.features.alerts.sender import AlertSender
+from gateway.features.alerts.settings import AlertSettings
+from gateway.features.alerts.watch import AlertOutbox
 from gateway.observability.logging import configure_logging
 from gateway.observability.metrics import Metrics
-from gateway.stores.alerts import AlertRecord
 from gateway.stores.protocols import StoreBusy
 from steering_gateway_testing.ports import LOOPBACK
 from steering_gateway_testing.store_conformance.records import START
-from tests.alerts.conftest import Receiver
+from tests.features.alerts.conftest import kept
 from tests.patience import ANSWER_S
+from tests.receiver import Receiver
 
 DEAD_URL = f"http://{LOOPBACK}:1/T0PSECRET"
 
 
 def alert_settings(*sinks: dict[str, Any], **more: Any) -> AlertSettings:
     values = {"group_wait_s": 0, "retry_s": 5, "sinks": list(sinks), **more}
-    return settings_from_dict({"alerts": values}, {}).alerts
+    return settings_from_dict({"alerts": values}, {}).of(AlertSettings)
 
 
 def stuck(run_id: str = "r1", **changes: Any) -> Finding:
@@ -60,11 +62,11 @@ class Queue:
 
     def __init__(self, stores: Stores, settings: AlertSettings) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics().of(AlertMetrics)
         self.published: list[AlertRecord] = []
         self.usable = True
         self.outbox = AlertOutbox(
-            stores.alerts,
+            kept(stores),
             lambda: self.settings,
             self.metrics,
             usable=lambda: self.usable,
@@ -72,7 +74,7 @@ class Queue:
         )
 
     def sent(self, result: str, sink: str = "ops") -> float:
-        return self.metrics.alerts_sent.labels(sink, result)._value.get()
+        return self.metrics.sent.labels(sink, result)._value.get()
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ async def test_nothing_is_lost_by_a_receiver_that_fails(
         assert await one.outbox.take(stuck(f"r{number}"), START + number)
     tried, now = [], START + 3
     while now < START + 600:
-        if await stores.alerts.is_due(now):
+        if await kept(stores).is_due(now):
             tried.append(now)
             await one.outbox.deliver(now)
         now += 1
@@ -116,14 +118,14 @@ async def test_nothing_is_lost_by_a_receiver_that_fails(
     receiver.hold.clear()
     one.settings = alert_settings(ops, fine, timeout_s=0.5)
     assert await one.outbox.deliver(START + 2000) == 0
-    states = [d for a in await stores.alerts.list_alerts(tenant=None) for d in a.deliveries]
+    states = [d for a in await kept(stores).list_alerts(tenant=None) for d in a.deliveries]
     assert {d.error for d in states if d.sink == "ops"} == {"no answer within 0.5 s"}
     receiver.hold.set()
     one.settings = alert_settings(ops, fine, timeout_s=ANSWER_S)
     assert await one.outbox.deliver(START + 4000) == 3
     wanted = [f"r{n} is stuck" for n in range(3)]
     assert sorted(receiver.titles()) == sorted(other.titles()) == wanted
-    assert not await stores.alerts.is_due(START + 9e9)
+    assert not await kept(stores).is_due(START + 9e9)
     assert (one.sent("sent"), one.sent("sent", "fine"), one.sent("given_up")) == (3, 3, 0)
     other.close()
 
@@ -134,9 +136,9 @@ async def test_it_is_given_up_at_last(queue: Make, stores: Stores) -> None:
     await one.outbox.take(stuck(), START)
     await one.outbox.deliver(START)
     await one.outbox.deliver(START + 101)
-    assert not await stores.alerts.is_due(START + 9e9)
+    assert not await kept(stores).is_due(START + 9e9)
     assert one.sent("given_up") == 1
-    (state,) = (await stores.alerts.list_alerts(tenant=None))[0].deliveries
+    (state,) = (await kept(stores).list_alerts(tenant=None))[0].deliveries
     assert state.error.startswith("not reached")
 
 
@@ -192,16 +194,16 @@ async def test_without_its_store_it_sends_from_memory(
         raise StoreBusy("locked")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores.alerts, "raise_alert", refuse)
+        patch.setattr(kept(stores), "raise_alert", refuse)
         assert await one.outbox.take(stuck("y"), START + 10)
     assert await one.outbox.deliver(START + 10) == 1
     assert await one.outbox.take(stuck("z"), START + 20)
     with monkeypatch.context() as patch:
-        patch.setattr(stores.alerts, "settle", refuse)
+        patch.setattr(kept(stores), "settle", refuse)
         assert await one.outbox.deliver(START + 20) == 1
-    assert await stores.alerts.is_due(START + 500)
+    assert await kept(stores).is_due(START + 500)
     await one.outbox.deliver(START + 500)
-    assert not await stores.alerts.is_due(START + 9e9)
+    assert not await kept(stores).is_due(START + 9e9)
     assert receiver.titles() == ["x is stuck", "y is stuck", "z is stuck"]
 
 
@@ -259,7 +261,7 @@ async def test_addresses_are_never_shown(queue: Make, stores: Stores, receiver: 
             await one.outbox.take(stuck(str(status)), START)
             await one.outbox.deliver(START)
             assert "T0PSECRET" not in repr(settings)
-    listed = await stores.alerts.list_alerts(tenant=None)
+    listed = await kept(stores).list_alerts(tenant=None)
     assert "alert not sent" in lines.getvalue()
     assert "T0PSECRET" not in lines.getvalue() + repr(listed)
 

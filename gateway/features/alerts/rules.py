@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
-from gateway.config.alerts import AlertRuleSettings, RuleName
 from gateway.dialects import DIALECTS
+from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.queries import LiveRun

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway import __version__
-from gateway.config.alerts import SINK_PLUGINS, AlertSettings, AlertSink, SinkKind
-from gateway.stores.alerts import AlertRecord
+from gateway.features.alerts.records import AlertRecord
+from gateway.features.alerts.settings import SINK_PLUGINS, AlertSettings, AlertSink, SinkKind
 from gateway.tasks import loading
 from gateway.text.formatting import counted, iso
 from gateway.text.sanitize import one_line

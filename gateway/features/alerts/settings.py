@@ -1,14 +1,14 @@
-"""Settings of monitoring: alerts and their receivers, labels of metrics, texts in spans."""
+"""Settings of alerts and their receivers."""
 
 import re
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gateway.config.values import Secret, above_zero, at_least, http_url
 from gateway.core.plugins import plugins
 from gateway.values import frozen
 
-# Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each.
+# Subjects of alerts; `gateway.features.alerts.rules.RULES` has the rule of each.
 RuleName = Literal[
     "run_stuck",
     "hand_over",
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     SinkKind = str
 else:
     SinkKind = Literal[(*SINKS, *(each.name for each in SINK_PLUGINS))]
-"""Kinds of receivers; `gateway.alerts.sender.KINDS` has the message of each."""
+"""Kinds of receivers; `gateway.features.alerts.sender.KINDS` has the message of each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -96,6 +96,8 @@ class AlertRuleSettings:
 class AlertSettings:
     """Alerts, their receivers and their pace: none without a sink."""
 
+    # commands that only read the database go without this section
+    NAMES_KEYS: ClassVar = True
     sinks: tuple[AlertSink, ...] = ()  # receivers, in the form above
     # thresholds of what is reported
     rules: AlertRuleSettings = field(default_factory=AlertRuleSettings)
@@ -140,34 +142,3 @@ class AlertSettings:
     def sinks_of(self, rule: str) -> tuple[str, ...]:
         """The names of the sinks that get the alerts of `rule`."""
         return tuple(sink.name for sink in self.sinks if not sink.rules or rule in sink.rules)
-
-
-_TAG = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-
-
-@frozen
-class ObservabilitySettings:
-    """Labels of metrics: tags of runs, and most values of one tag."""
-
-    # [team, env]; each combination of values is a time series of its own
-    metric_tags: tuple[str, ...] = ()
-    metric_tag_values: int = 100  # most values of one tag; further ones count as "other"
-
-    def __post_init__(self) -> None:
-        for tag in self.metric_tags:
-            if not _TAG.fullmatch(tag):
-                raise ValueError(f"metric_tags: {tag!r} is no name of a tag in lower case")
-        if len(set(self.metric_tags)) < len(self.metric_tags):
-            raise ValueError("metric_tags: a tag is named twice")
-        at_least(self, 1, "metric_tag_values")
-
-
-@frozen
-class OtelSettings:
-    """Texts in the spans of model calls, besides numbers and names."""
-
-    content: bool = False  # whether spans hold the texts of the newest messages and of the answer
-    max_chars: int = 4000  # longest of these texts; characters
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "max_chars")

@@ -1,80 +1,20 @@
-"""`/api/alerts`: alerts and their delivery; `/api/events`: live events as server-sent events."""
+"""`/api/events`: live events as server-sent events."""
 
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated, ClassVar
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from gateway.alerts.sender import alert_view
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
 from gateway.api.params import DIGITS, TenantParameter, Text, described
-from gateway.api.views import picked
 from gateway.auth.access import Access
-from gateway.config import Settings
 from gateway.errors import Overloaded
 from gateway.observability.live_events import Event, Subscription, TooManySubscribers
 from gateway.runtime import Runtime
-from gateway.stores.alerts import AlertRecord, DeliveryState, StoredAlert
-from gateway.values import FieldDict
 
 OPERATIONS = Operations()
-
-
-class AlertParameters(TenantParameter):
-    """Filter of alerts."""
-
-    limit: Annotated[int, Field(ge=1, le=500), DIGITS] = described(
-        "At most this many, the newest first.", 50
-    )
-
-
-@like(DeliveryState)
-class AlertDelivery(BaseModel):
-    """State of the delivery to one receiver."""
-
-    attempts: int = described("Failed ones.")
-    next_at: float | None  # epoch seconds of the next attempt; null when none follows
-    done_at: float | None = described("When it was sent, or given up.")
-    error: str | None  # of the latest attempt; null when that succeeded
-
-
-@like(AlertRecord, "id", "rule", "severity", "title", "facts", "raised_at")
-class Alert(BaseModel):
-    """One alert."""
-
-    tenant: str | None = described("Null: about the gateway as a whole.")
-    seen_at: float = described("When the condition was last seen.")
-    link: str | None = described("With alerts.base_url.")
-    deliveries: list[AlertDelivery]  # one for each receiver
-
-
-AlertList = shape("AlertList", "The newest alerts.", alerts=list[Alert])
-
-
-@OPERATIONS.add("GET /api/alerts", AlertList, "The alerts.")
-async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
-    """Alerts, the newest first, with their deliveries."""
-    found = await request.runtime.opened.stores.alerts.list_alerts(
-        tenant=request.tenant, limit=request.params.limit
-    )
-    settings = request.runtime.settings
-    return ApiResponse({"alerts": [stored_alert_view(one, settings) for one in found]})
-
-
-def stored_alert_view(stored: StoredAlert, settings: Settings) -> FieldDict:
-    """An alert with its deliveries as plain values."""
-    deliveries = [
-        {
-            **picked(state, "sink", "attempts", "done_at"),
-            "next_at": None if state.done_at is not None else state.next_at,
-            "error": state.error or None,
-        }
-        for state in stored.deliveries
-    ]
-    view = alert_view(stored.alert, settings.alerts.base_url)
-    return {**view, "seen_at": stored.seen_at, "deliveries": deliveries}
 
 
 KEEP_ALIVE_S = 15.0  # under the 60 s after which common proxies close a silent connection

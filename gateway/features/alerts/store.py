@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from gateway.stores.alerts import AlertRecord, Delivery, DeliveryState, Settled, StoredAlert
+from gateway.features.alerts.records import (
+    AlertRecord,
+    Delivery,
+    DeliveryState,
+    Settled,
+    StoredAlert,
+)
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
 
 _NAMES = ("id", "key", "rule", "severity", "title", "raised_at", "tenant", "facts", "path")

@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.alerts.rules import CallCounters, CallWindow, Signals, UsedAccount, findings
-from gateway.alerts.watch import due_at
 from gateway.config import settings_from_dict
-from gateway.config.alerts import AlertRuleSettings, AlertSettings
 from gateway.errors import ConfigError
+from gateway.features.alerts.rules import (
+    CallCounters,
+    CallWindow,
+    ForgedAccount,
+    Signals,
+    UsedAccount,
+    findings,
+)
+from gateway.features.alerts.settings import AlertRuleSettings, AlertSettings
+from gateway.features.alerts.watch import due_at
 from gateway.observability.metrics import Metrics
 from gateway.stores.guard.breaker import Incident
 from gateway.stores.guard.guarded import StoreHealth
@@ -212,3 +219,19 @@ def test_wrong_settings_are_refused(values: dict[str, Any], message: str) -> Non
     with pytest.raises(ConfigError, match=message) as caught:
         settings_from_dict({"alerts": values}, {})
     assert "T0PSECRET" not in str(caught.value)
+
+
+def test_a_forged_limit_is_alerted_about() -> None:
+    """Once for each account, whatever share is used."""
+    about: dict[str, Any] = {
+        "budget": "few",
+        "scope": "tenant",
+        "subject": "acme",
+        "tenant": "acme",
+    }
+    used = UsedAccount(**about, used=0.1, metric="calls")
+    forged = ForgedAccount(**about, used=0.1, metric="calls")
+    assert findings(Signals(accounts=[used]), AlertRuleSettings()) == []
+    (found,) = findings(Signals(accounts=[forged]), AlertRuleSettings())
+    assert (found.rule, found.severity) == ("budget", "danger")
+    assert "without the admin key" in found.title

@@ -11,7 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.alerts.rules import (
+from gateway.backends import Stores
+from gateway.budgets.accounting import Accounting
+from gateway.budgets.holds import answer_path
+from gateway.config import Settings
+from gateway.features.alerts.metrics import AlertMetrics
+from gateway.features.alerts.records import AlertRecord, Delivery, Settled
+from gateway.features.alerts.rules import (
     CallCounters,
     Finding,
     ForgedAccount,
@@ -19,21 +25,15 @@ from gateway.alerts.rules import (
     UsedAccount,
     findings,
 )
-from gateway.alerts.sender import AlertSender
-from gateway.backends import Stores
-from gateway.budgets.accounting import Accounting
-from gateway.budgets.holds import answer_path
-from gateway.config import Settings
-from gateway.config.alerts import AlertSettings, AlertSink
-from gateway.observability.live_events import EventHub
+from gateway.features.alerts.sender import AlertSender
+from gateway.features.alerts.settings import AlertSettings, AlertSink
+from gateway.features.alerts.store import AlertStore
 from gateway.observability.logging import get_logger
-from gateway.observability.metrics import Metrics
+from gateway.runtime import Runtime
 from gateway.stores import queries
-from gateway.stores.alerts import AlertRecord, Delivery, Settled
 from gateway.stores.budgets import Control
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.sql.budgets import ControlStore
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsageQuery
@@ -71,18 +71,18 @@ class AlertWatch:
         """Check again and again, without end."""
         while True:
             await self._attempt("rules of alerts not checked", self.check)
-            await asyncio.sleep(self.settings().alerts.check_interval_s)
+            await asyncio.sleep(self.settings().of(AlertSettings).check_interval_s)
 
     async def follow_queue(self) -> None:
         """Deliver again and again, without end."""
         while True:
             await self._attempt("alerts not delivered", self._deliver)
-            await asyncio.sleep(min(_DELIVER_S, self.settings().alerts.check_interval_s))
+            await asyncio.sleep(min(_DELIVER_S, self.settings().of(AlertSettings).check_interval_s))
 
     async def _attempt(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
         """Work if there is a sink. A failure is logged once until the same works again; it ends
         neither loop."""
-        if not self.settings().alerts.sinks:
+        if not self.settings().of(AlertSettings).sinks:
             return
         try:
             await work()
@@ -97,10 +97,10 @@ class AlertWatch:
         """Look once; returns how many alerts are new."""
         signals = await self._signals()
         now = time.time()
-        found = findings(signals, self.settings().alerts.rules)
-        if self.settings().alerts.rules.approval_asked and signals.store is None:
+        found = findings(signals, self.settings().of(AlertSettings).rules)
+        if self.settings().of(AlertSettings).rules.approval_asked and signals.store is None:
             found += await self._asked()
-        if self.settings().alerts.rules.weekly_report and signals.store is None:
+        if self.settings().of(AlertSettings).rules.weekly_report and signals.store is None:
             found += await self._week(now)
         return sum([await self.outbox.take(one, now) for one in found])
 
@@ -160,7 +160,7 @@ class AlertWatch:
                 newest += [r for r in found if r.stopped and r.stopped.at >= since]
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
-        window_s = self.settings().alerts.rules.window_s
+        window_s = self.settings().of(AlertSettings).rules.window_s
         return Signals(
             live=live,
             newest=newest,
@@ -229,31 +229,39 @@ async def used_accounts(accounting: Accounting, since: float) -> list[UsedAccoun
     return found
 
 
-def open_alerts(
-    settings: Callable[[], Settings],
-    stores: Stores,
-    accounting: Accounting,
-    *,
-    metrics: Metrics,
-    events: EventHub,
-    degraded: Callable[[], StoreHealth | None],
-) -> "tuple[AlertOutbox, AlertWatch]":
-    """The queue, and what fills and empties it; `settings` gives those in force."""
+async def start(runtime: Runtime) -> None:
+    """Fill and empty the queue from now on. A store without one keeps no alerts, and none is
+    sent."""
+    opened = runtime.opened
+    store = opened.stores.of(AlertStore)
+    if store is None:
+        return
+    metrics = runtime.metrics.of(AlertMetrics)
 
     def publish(alert: AlertRecord) -> None:
         about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
-        events.publish({"type": "alert", "tenant": alert.tenant, **about})
+        runtime.events.publish({"type": "alert", "tenant": alert.tenant, **about})
 
     outbox = AlertOutbox(
-        stores.alerts,
-        lambda: settings().alerts,
+        store,
+        lambda: runtime.settings.of(AlertSettings),
         metrics,
-        usable=lambda: degraded() is None,
+        usable=lambda: runtime.degraded() is None,
         publish=publish,
     )
-    outbox.controls = stores.controls
-    metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
-    return outbox, AlertWatch(settings, stores, accounting, outbox, CallCounters(metrics), degraded)
+    outbox.controls = opened.stores.controls
+    metrics.in_memory.set_function(lambda: outbox.in_memory)
+    watch = AlertWatch(
+        lambda: runtime.settings,
+        opened.stores,
+        opened.accounting,
+        outbox,
+        CallCounters(runtime.metrics),
+        runtime.degraded,
+    )
+    runtime.at_end(outbox.aclose)
+    runtime.follow(watch.follow_rules(), "rules of alerts")
+    runtime.follow(watch.follow_queue(), "queue of alerts")
 
 
 # The queue of alerts: in the store, which several gateways share, and in memory while the store
@@ -271,7 +279,7 @@ class AlertOutbox:
 
     store: AlertStore  # alerts and their deliveries
     settings: Callable[[], AlertSettings]  # gives those in force
-    metrics: Metrics  # deliveries by result
+    metrics: AlertMetrics  # deliveries by result
     usable: Callable[[], bool]  # False: alerts are kept in memory, not in the store
     publish: Callable[[AlertRecord], None]  # gets each new alert, for live pages
     controls: ControlStore | None = field(default=None, init=False)  # of the questions asked
@@ -327,7 +335,7 @@ class AlertOutbox:
         cooldown_s = 8 * _DAY_S if found.rule == "weekly_report" else settings.cooldown_s
         is_new = await self._keep(alert, due, cooldown_s, known=known)
         if is_new:
-            self.metrics.alerts_raised.labels(found.rule).inc()
+            self.metrics.raised.labels(found.rule).inc()
             self._log.warning(
                 "alert", rule=found.rule, severity=found.severity, about=found.subject
             )
@@ -398,10 +406,10 @@ class AlertOutbox:
         alerts = [await self._with_links(d.alert, settings.base_url) for d in fresh]
         error = await self._sender.send(sink, alerts, settings) if fresh else ""
         if error:
-            self.metrics.alerts_sent.labels(sink.name, "failed").inc(len(fresh))
+            self.metrics.sent.labels(sink.name, "failed").inc(len(fresh))
             self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(fresh))
         else:
-            self.metrics.alerts_sent.labels(sink.name, "sent").inc(len(fresh))
+            self.metrics.sent.labels(sink.name, "sent").inc(len(fresh))
             self._sent.update((d.alert.id, d.sink) for d in fresh)
         repeated = [_settled(d) for d in batch if d not in fresh]
         return repeated + [self._after(d, error, now, settings) for d in fresh]
@@ -427,7 +435,7 @@ class AlertOutbox:
         if not error:
             return _settled(delivery)
         if now - delivery.alert.raised_at >= limits.give_up_s:
-            self.metrics.alerts_sent.labels(delivery.sink, "given_up").inc()
+            self.metrics.sent.labels(delivery.sink, "given_up").inc()
             self._log.error("alert given up", sink=delivery.sink, alert=delivery.alert.id)
             return _settled(delivery, error)
         pause_s = min(limits.retry_s * 2 ** min(delivery.attempts, 32), limits.max_retry_s)

@@ -10,18 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.alerts.conftest import Receiver
 from tests.api.conftest import Agent, Start, client_of, until
 from tests.api.conftest import start as start
-
-
-def alerting(receiver: Receiver, **more: Any) -> dict[str, Any]:
-    sinks = [{"name": "ops", "url": receiver.url}]
-    return {"sinks": sinks, "check_interval_s": 0.1, "group_wait_s": 0, "retry_s": 0.1, **more}
+from tests.receiver import Receiver, alerting
 
 
 def test_a_looping_run_is_reported_once_by_two_gateways(
@@ -132,3 +128,29 @@ def test_a_budget_is_reported_at_each_share(
     assert len(told) == 3
     assert "daily" in page
     assert "100%" in page
+
+
+def test_a_test_of_alerts_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It reads the config, and makes no database."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["alerts", "test"]) == 2
+    assert "names no receiver" in capsys.readouterr().err
+    assert main(["check-config"]) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_stored_is_read_without_the_keys_of_receivers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The section is left out of what a command reads that sends nothing."""
+    storage = f"storage: {{path: {tmp_path / 'one.db'}}}\n"
+    sinks = "alerts: {sinks: [{name: a, url: '${NOT_SET}'}]}\n"
+    config = tmp_path / "own.yaml"
+    config.write_text(storage)
+    assert main(["migrate", "--config", str(config)]) == 0
+    config.write_text(storage + sinks)
+    assert main(["migrate", "--config", str(config)]) == 2
+    assert "'NOT_SET' is not set" in capsys.readouterr().err
+    assert main(["alerts", "list", "--config", str(config)]) == 0

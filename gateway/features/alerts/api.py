@@ -1,0 +1,74 @@
+"""`/api/alerts`: alerts and their delivery."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, shape
+from gateway.api.params import DIGITS, TenantParameter, described
+from gateway.api.views import picked
+from gateway.config import Settings
+from gateway.errors import NotFound
+from gateway.features.alerts.records import AlertRecord, DeliveryState, StoredAlert
+from gateway.features.alerts.sender import alert_view
+from gateway.features.alerts.settings import AlertSettings
+from gateway.features.alerts.store import AlertStore
+from gateway.values import FieldDict
+
+OPERATIONS = Operations()
+
+
+class AlertParameters(TenantParameter):
+    """Filter of alerts."""
+
+    limit: Annotated[int, Field(ge=1, le=500), DIGITS] = described(
+        "At most this many, the newest first.", 50
+    )
+
+
+@like(DeliveryState)
+class AlertDelivery(BaseModel):
+    """State of the delivery to one receiver."""
+
+    attempts: int = described("Failed ones.")
+    next_at: float | None  # epoch seconds of the next attempt; null when none follows
+    done_at: float | None = described("When it was sent, or given up.")
+    error: str | None  # of the latest attempt; null when that succeeded
+
+
+@like(AlertRecord, "id", "rule", "severity", "title", "facts", "raised_at")
+class Alert(BaseModel):
+    """One alert."""
+
+    tenant: str | None = described("Null: about the gateway as a whole.")
+    seen_at: float = described("When the condition was last seen.")
+    link: str | None = described("With alerts.base_url.")
+    deliveries: list[AlertDelivery]  # one for each receiver
+
+
+AlertList = shape("AlertList", "The newest alerts.", alerts=list[Alert])
+
+
+@OPERATIONS.add("GET /api/alerts", AlertList, "The alerts.")
+async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
+    """Alerts, the newest first, with their deliveries."""
+    store = request.runtime.opened.stores.of(AlertStore)
+    if store is None:
+        raise NotFound("this gateway's store keeps no alerts")
+    found = await store.list_alerts(tenant=request.tenant, limit=request.params.limit)
+    settings = request.runtime.settings
+    return ApiResponse({"alerts": [stored_alert_view(one, settings) for one in found]})
+
+
+def stored_alert_view(stored: StoredAlert, settings: Settings) -> FieldDict:
+    """An alert with its deliveries as plain values."""
+    deliveries = [
+        {
+            **picked(state, "sink", "attempts", "done_at"),
+            "next_at": None if state.done_at is not None else state.next_at,
+            "error": state.error or None,
+        }
+        for state in stored.deliveries
+    ]
+    view = alert_view(stored.alert, settings.of(AlertSettings).base_url)
+    return {**view, "seen_at": stored.seen_at, "deliveries": deliveries}

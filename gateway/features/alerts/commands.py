@@ -1,0 +1,84 @@
+"""`gateway alerts`: a test of the receivers, and what was reported."""
+
+import argparse
+import asyncio
+import secrets
+import time
+from typing import Any
+
+from gateway.backends import Stores
+from gateway.commands.store import add_common, add_verb, answer, kept, say
+from gateway.config import Settings, load_settings
+from gateway.errors import ConfigError
+from gateway.features.alerts.records import AlertRecord, DeliveryState
+from gateway.features.alerts.sender import AlertSender
+from gateway.features.alerts.settings import AlertSettings
+from gateway.features.alerts.store import AlertStore
+from gateway.text import formatting
+from gateway.text.sanitize import one_line
+
+
+def add_alerts(commands: Any) -> None:
+    """Declare the command and its verbs."""
+    alerts = commands.add_parser("alerts", help="test the receivers of alerts, list alerts")
+    verbs = alerts.add_subparsers(required=True, metavar="VERB")
+    summary = "send a test alert to the receivers, and tell which took it"
+    test = verbs.add_parser("test", help=summary)
+    add_common(test)
+    test.set_defaults(run=lambda args: asyncio.run(_test_alerts(args)))
+    test.add_argument("--sink", help="only to this one (alerts.sinks)")
+    listed = add_verb(verbs, "list", "alerts, newest first", _list_alerts)
+    listed.add_argument("--tenant", help="only those about runs of this tenant")
+    listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
+
+
+async def _test_alerts(args: argparse.Namespace) -> int:
+    settings = load_settings(args.config)
+    known = settings.of(AlertSettings).sinks
+    sinks = [s for s in known if args.sink in (None, s.name)]
+    if not known:
+        raise ConfigError("alerts test: the config names no receiver (alerts.sinks)")
+    if not sinks:
+        names = ", ".join(s.name for s in known)
+        raise ConfigError(f"alerts test: no {args.sink!r} among alerts.sinks: {names}")
+    title = "A test of the gateway's alerts: nothing is wrong"
+    own_id = secrets.token_hex(8)
+    now = time.time()
+    alert = AlertRecord(
+        id=own_id, key="test", rule="test", severity="warn", title=title, raised_at=now
+    )
+    sender = AlertSender()
+    failed = 0
+    try:
+        for sink in sinks:
+            error = await sender.send(sink, [alert], settings.of(AlertSettings))
+            failed += bool(error)
+            result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
+            answer(args, result, f"{sink.name}: {error or 'sent'}")
+    finally:
+        await sender.aclose()
+    return 1 if failed else 0
+
+
+def _sent(delivery: DeliveryState) -> str:
+    """The state of a delivery, in a word."""
+    if not delivery.done_at:
+        return "waiting"
+    return "failed" if delivery.error else "sent"
+
+
+async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    # Imported here: pydantic is loaded only where it is used.
+    from gateway.features.alerts.api import stored_alert_view
+
+    store = kept(stores.of(AlertStore), "this store keeps no alerts")
+    found = await store.list_alerts(tenant=args.tenant, limit=args.limit)
+    for stored in found:
+        alert = stored.alert
+        states = ", ".join(f"{each.sink} {_sent(each)}" for each in stored.deliveries)
+        title = f"{one_line(alert.title, 100)}  [{states}]"
+        when = formatting.ago(alert.raised_at)
+        line = f"{when:>10}  {alert.severity:6}  {alert.rule:18}  {title}"
+        answer(args, stored_alert_view(stored, settings), line)
+    if not found and not args.json:
+        say("no alerts")

@@ -1,0 +1,36 @@
+"""Alerts of the last day on the page Now."""
+
+import time
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gateway.dashboard.pages import Visit
+from gateway.features.alerts.records import StoredAlert
+from gateway.features.alerts.store import AlertStore
+
+_SHOWN = 5
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class AlertPart:
+    """The newest alerts, those of runs that the page shows left out."""
+
+    template: ClassVar = "now_alerts.html"
+    alerts: list[StoredAlert]
+
+
+async def now_part(visit: Visit, shown: Set[str]) -> AlertPart | None:
+    """The part of the page; None without alerts. `shown`: ids of the runs that the page shows."""
+    store = visit.runtime.opened.stores.of(AlertStore)
+    if store is None:
+        return None
+    found = await store.list_alerts(tenant=visit.tenant, limit=10 * _SHOWN)
+    since = time.time() - _DAY_S
+    alerts = [
+        stored
+        for stored in found
+        if stored.seen_at > since and stored.alert.facts.get("run_id") not in shown
+    ]
+    return AlertPart(alerts[:_SHOWN]) if alerts else None

@@ -1,0 +1,82 @@
+"""The table of hooks that features fill, and the features that are there.
+
+The rest of the gateway asks this table and imports no feature; one whose folder was deleted is not
+there. A row is `FEATURE` in `feature.py` of a folder in `gateway/features`. It names what it gives
+as `module:name`, with a module of the same folder, which is imported when it is asked for: a
+command must not load what only a server needs. Model: the ordered list of addons of mitmproxy."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gateway.core.plugins import load_class
+
+ORDER = ("demo", "wrap", "history", "postgres", "alerts")
+"""Folders in `gateway/features`, in the order in which a hook asks them."""
+
+_FOLDER = Path(__file__).with_name("features")
+
+
+class Feature(NamedTuple):
+    """The row of one feature: names of objects, empty where it gives none."""
+
+    # Sections of the config by key: a frozen dataclass, in a module that is quick to import.
+    # `Settings.of` gets a section by this class. With `NAMES_KEYS = True` it may name keys of other
+    # services, and commands that only read the database go without it.
+    settings: Mapping[str, str] = {}
+    # File with the migrations of its tables, in the form of `stores/sql/tables.sql`. They come
+    # after those of the stores.
+    tables: str = ""
+    # Class of a store, made of an `Engine`. `Stores.of` gets it by this class.
+    store: str = ""
+    # Class that declares metrics, made of `Metrics`. `Metrics.of` gets it by this class.
+    metrics: str = ""
+    # Async function of the `Runtime`, called when everything else is open.
+    start: str = ""
+    # `Operations` of the control plane.
+    operations: str = ""
+    # Async function of a `Visit` and the ids of the runs that the page Now shows: a part for its
+    # side with the name of its `template`, or None. The template is in the folder `templates`.
+    now_part: str = ""
+    # Commands by name: a function that declares one in the parser it is given.
+    commands: Mapping[str, str] = {}
+
+
+@cache
+def features() -> Mapping[str, Feature]:
+    """The features that are there, by name, in their order."""
+    found = {}
+    for name in ORDER:
+        if (_FOLDER / name).exists():
+            module = importlib.import_module(f"gateway.features.{name}.feature")
+            found[name] = module.FEATURE
+    return found
+
+
+def given(hook: str) -> Iterator[Any]:
+    """Yields what the features give for one hook."""
+    for name, feature in features().items():
+        if written := getattr(feature, hook):
+            yield _load(name, written)
+
+
+def named(hook: str, only: str = "") -> Mapping[str, Any]:
+    """Returns what the features give for a hook with names, by name; or `only` one of them."""
+    return {
+        key: _load(name, written)
+        for name, feature in features().items()
+        for key, written in getattr(feature, hook).items()
+        if only in ("", key)
+    }
+
+
+def folders(name: str) -> list[Path]:
+    """The folders of this name that features have."""
+    return [folder for each in features() if (folder := _FOLDER / each / name).is_dir()]
+
+
+def _load(feature: str, written: str) -> Any:
+    """The object that `module:name` names in a feature's folder."""
+    return load_class(f"gateway.features.{feature}", f".{written}")

@@ -1,0 +1,103 @@
+"""The table of hooks, and what is left without a feature."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+import gateway.features
+from gateway.hooks import ORDER, Feature, features, given, named
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(gateway.features.__file__).parent
+KIT = "packages/steering-gateway-testing/steering_gateway_testing"
+LEFT = ("tests/api", "tests/stores/test_database.py", "tests/commands/test_runs.py")
+"""Tests of the rest that ask every hook, and end soon."""
+
+
+def test_the_list_has_every_folder() -> None:
+    """In no other place is the name of a feature written."""
+    folders = {path.parent.name for path in FOLDER.glob("*/feature.py")}
+    assert folders == set(ORDER)
+    assert list(features()) == list(ORDER)
+
+
+@pytest.mark.parametrize("hook", Feature._fields)
+def test_every_hook_is_used_and_gives_what_it_names(hook: str) -> None:
+    """A hook that no feature fills is one too many, and each name is that of an object."""
+    rows = [getattr(feature, hook) for feature in features().values()]
+    assert any(rows)
+    if isinstance(rows[0], Mapping):
+        assert all(named(hook).values())
+    elif isinstance(rows[0], str) and hook != "tables":
+        assert len(list(given(hook))) == sum(map(bool, rows))
+
+
+def test_the_version_is_shown_without_a_feature() -> None:
+    """A command loads what it needs: the version none, and a command of one feature no other."""
+    program = (
+        "import sys; from gateway.cli import build_parser; build_parser('--version')\n"
+        "print([name for name in sys.modules if name.startswith('gateway.features')])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == "[]"
+
+
+def without(name: str, root: Path) -> Path:
+    """A copy of the project in which the folder of a feature, its tests and its sections of
+    `config.yaml` are deleted."""
+    for part in ("gateway", "tests", "packages", "docs", "scripts", "bench", "examples"):
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "CONTRIBUTING.md", "README.md", "CHANGELOG.md"):
+        shutil.copy2(ROOT / file, root)
+    shutil.rmtree(root / "gateway/features" / name)
+    shutil.rmtree(root / "tests/features" / name, ignore_errors=True)
+    (root / KIT / "store_conformance" / f"{name}.py").unlink(missing_ok=True)
+    values = (ROOT / "config.yaml").read_text()
+    sections = values.split("\n\n")
+    gone = tuple(f"{key}:" for key in features()[name].settings)
+    kept = [
+        each for each in sections if not any(line.startswith(gone) for line in each.split("\n"))
+    ]
+    (root / "config.yaml").write_text("\n\n".join(kept))
+    return root
+
+
+def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`python WORDS` with the copy's packages."""
+    path = f"{root}:{root / KIT}/.."
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=root,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ORDER)
+def test_the_rest_works_without_a_feature(name: str, tmp_path: Path) -> None:
+    """Its commands and its sections of the config are unknown, and the tests of the rest pass."""
+    root = without(name, tmp_path / "copy")
+    for command in features()[name].commands:
+        refused = run(root, "-m", "gateway", command, "--help")
+        assert refused.returncode == 2
+        assert f"invalid choice: '{command}'" in refused.stderr
+    for key in features()[name].settings:
+        (root / "own.yaml").write_text(yaml.safe_dump({key: {}}))
+        refused = run(root, "-m", "gateway", "check-config", "--config", "own.yaml")
+        assert refused.returncode != 0
+        assert f"{key}: unknown key" in refused.stdout + refused.stderr
+    fast = ("-m", "not slow and not nightly", "-k", "not there_are")  # docs name every metric
+    ended = run(root, "-m", "pytest", "-p", "no:cacheprovider", *fast, *LEFT)
+    assert ended.returncode == 0, ended.stdout[-8000:]
