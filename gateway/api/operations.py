@@ -101,7 +101,7 @@ def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
         fields: FieldDict = {name: (hints[name], ...) for name in wanted}
         fields["described"] = (ClassVar[Any], (stored, model))
         fields |= {name: (field.annotation, field) for name, field in own.items()}
-        return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[no-any-return]
+        return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[return-value]
 
     return complete
 
