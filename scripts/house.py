@@ -52,7 +52,7 @@ def measure(root: Path, *, trace: bool) -> Measured:
     modules = source.read_package(root, PACKAGE)
     if not modules:
         raise SystemExit(f"house: no package {PACKAGE} in {root}")
-    parts = [sizes(root, modules), imports(root, modules), shapes(modules), prose(modules)]
+    parts = [sizes(root, modules), imports(root, modules), shapes(modules), prose(root, modules)]
     parts.append(packing(modules))
     if trace:
         parts.append(traced(root))
@@ -69,6 +69,7 @@ def sizes(root: Path, modules: Mapping[str, source.Module]) -> Measured:
             "modules": len(modules),
             "packages": sum(module.is_package for module in modules.values()),
             "lines of Python": sum(lines.values()),
+            "lines with a comment": sum(source.comments(module) for module in modules.values()),
             "lines of all files but model data": source.text_lines(root / PACKAGE),
             "top-level modules": len(top),
             f"modules over {LONG_MODULE} lines": len(_over(LONG_MODULE, lines)),
@@ -118,14 +119,20 @@ def shapes(modules: Mapping[str, source.Module]) -> Measured:
     return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}
 
 
-def prose(modules: Mapping[str, source.Module]) -> Measured:
-    """Sentences that are not in the field's standard terms."""
+def prose(root: Path, modules: Mapping[str, source.Module]) -> Measured:
+    """Sentences that are missing, hard to read, or not in the field's standard terms."""
     lists = {
         "docstrings that begin with a question word": [
             place for module in modules.values() for place in source.question_docstrings(module)
         ],
         "lines with private words": [
             place for module in modules.values() for place in source.private_words(module)
+        ],
+        "fields without a word": [
+            place for module in modules.values() for place in source.undocumented_fields(module)
+        ],
+        f"template lines over {source.TEMPLATE_COLUMNS} characters": [
+            *source.long_template_lines(root / PACKAGE)
         ],
     }
     return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}

@@ -23,6 +23,9 @@ QUESTION_WORDS = ("What", "How", "Which", "Where", "Who")
 """A docstring begins with a noun phrase or an imperative, never with one of these."""
 PRIVATE_WORDS = re.compile(r"\b(?:anew|told|goes on from|be it|whom)\b")
 """Words that the field does not use for what they meant here."""
+_COMMENT = re.compile(r"^\s*# |  # ")
+TEMPLATE_FOLDERS = ("templates", "page_files")
+TEMPLATE_COLUMNS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,44 @@ def _length(node: FunctionNode) -> int:
 
 
 # Sentences.
+
+
+def undocumented_fields(module: Module) -> Iterator[str]:
+    """Line and name of each field without a word where it stands: neither a comment, at the end of
+    the line or above it, nor a description for the API's document."""
+    lines = module.text.splitlines()
+    for node in ast.walk(module.tree):
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            if not isinstance(part, ast.AnnAssign) or not isinstance(part.target, ast.Name):
+                continue
+            if "ClassVar" in ast.unparse(part.annotation) or _is_described(part):
+                continue
+            above = lines[part.lineno - 2].lstrip()
+            own = lines[part.lineno - 1 : part.end_lineno]
+            if not (above.startswith("# ") or any("  # " in line for line in own)):
+                yield f"{module.name}:{part.lineno} {node.name}.{part.target.id}"
+
+
+def comments(module: Module) -> int:
+    """Lines that are or end with a comment."""
+    return sum(bool(_COMMENT.search(line)) for line in module.text.splitlines())
+
+
+def _is_described(field: ast.AnnAssign) -> bool:
+    """Whether it is a field of a pydantic model that says its meaning by itself."""
+    calls = [node for node in ast.walk(field) if isinstance(node, ast.Call)]
+    named = any(ast.unparse(call.func).endswith("described") for call in calls)
+    return named or any(word.arg == "description" for call in calls for word in call.keywords)
+
+
+def long_template_lines(folder: Path) -> Iterator[str]:
+    """File and number of each line of a page's template with more than TEMPLATE_COLUMNS."""
+    for path in sorted(folder.rglob("*")):
+        if path.parent.name not in TEMPLATE_FOLDERS or path.suffix not in (".html", ".txt"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if len(line) > TEMPLATE_COLUMNS:
+                yield f"{path.relative_to(folder)}:{number}"
 
 
 def question_docstrings(module: Module) -> Iterator[str]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -145,6 +146,54 @@ def test_documents_name_only_what_there_is(document: Path) -> None:
     assert not missing, f"named in {document.name}, but not there: {missing}"
 
 
+SOURCES = [
+    path for room in ("gateway", "scripts", "bench", "lab") for path in (ROOT / room).rglob("*.py")
+]
+SHORT_NAME = re.compile(r"`([\w./-]+\.(?:py|toml|sql))`")
+DOTTED_NAME = re.compile(r"`(gateway(?:\.\w+)+)`")
+OF_OTHERS = {"complexity_router/stall_detector.py", "gateway.db"}
+"""Files that a document names and that are none of the repository."""
+
+
+@cache
+def known_names() -> frozenset[str]:
+    """Every file of the repository, by its path and by each end of that."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    paths = [name.split("/") for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+    return frozenset("/".join(parts[at:]) for parts in paths for at in range(len(parts)))
+
+
+def is_there(dotted: str) -> bool:
+    """True for a module or package, and for a name that one has."""
+    for name, of_it in ((dotted, ""), dotted.rpartition(".")[::2]):
+        folder = ROOT.joinpath(*name.split("."))
+        for path in (folder.with_suffix(".py"), folder / "__init__.py"):
+            if path.exists():
+                return re.search(rf"\b{of_it}\b", path.read_text()) is not None
+    return False
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "README.md"], ids=lambda path: path.stem)
+def test_documents_name_modules_as_they_are_called(document: Path) -> None:
+    """Also where only the end of a path is named, in text or in a table, or a dotted name."""
+    text = document.read_text()
+    names = {name.removeprefix("./") for name in SHORT_NAME.findall(text)}
+    missing = names - known_names() - OF_OTHERS
+    missing |= {n for n in DOTTED_NAME.findall(text) if n not in OF_OTHERS and not is_there(n)}
+    assert not missing, f"named in {document.name}, but not there: {sorted(missing)}"
+
+
+def test_docstrings_and_comments_name_what_there_is() -> None:
+    """Modules and pages; a folder that has moved is named by its new place."""
+    missing = set()
+    for path in SOURCES:
+        text = path.read_text()
+        names = {name for name in SHORT_NAME.findall(text) if name not in known_names()}
+        names |= {name for name in DOTTED_NAME.findall(text) if not is_there(name)}
+        missing |= {f"{path.relative_to(ROOT)}: {name}" for name in names}
+    assert not missing
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_documents_link_only_to_what_there_is(document: Path) -> None:
     """Each relative link of a document leads to a file."""
@@ -161,10 +210,9 @@ def test_a_decision_record_has_its_four_sections(record: Path) -> None:
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == RECORD_HEADINGS, record.name
 
 
-@pytest.mark.parametrize("index", [RECORDS / "README.md", MAP], ids=lambda path: path.stem)
-def test_every_decision_record_is_listed(index: Path) -> None:
-    """The index of the records and the map link to each record once, in the order of numbers."""
-    listed = re.findall(r"\]\((?:decisions/)?(\d{3}-[\w-]+\.md)\)", index.read_text())
+def test_every_decision_record_is_listed() -> None:
+    """The index of the records links to each record once, in the order of numbers."""
+    listed = re.findall(r"\]\((\d{3}-[\w-]+\.md)\)", (RECORDS / "README.md").read_text())
     assert listed == [path.name for path in records()]
 
 
@@ -201,12 +249,16 @@ def test_each_question_has_its_file_and_what_to_look_for(file: str, hint: str) -
         assert re.search(form, texts, re.MULTILINE), f"{name} is defined in none of {places}"
 
 
-def test_the_map_shows_every_state_of_a_conversation() -> None:
-    """The section on a conversation's states names each verdict on a request and each `Awaits`."""
-    section = MAP.read_text().partition("## The states of a conversation")[2].partition("\n## ")[0]
+def test_every_state_of_a_conversation_is_documented() -> None:
+    """`docs/conversation.md` names each verdict on a request and each `Awaits`."""
+    page = (DOCS / "conversation.md").read_text()
     words = [kind.value for kind in MatchKind] + [f"Awaits.{state.name}" for state in Awaits]
-    missing = [word for word in words if word not in section]
-    assert not missing, f"not among the states in {MAP.name}: {missing}"
+    assert [word for word in words if word not in page] == []
+
+
+def test_the_map_fits_on_a_sheet() -> None:
+    """A reader takes in a hundred and twenty lines at one sitting; what is longer has its page."""
+    assert len(MAP.read_text().splitlines()) <= 120
 
 
 def test_the_map_names_all_there_is() -> None:

@@ -34,6 +34,12 @@ class Nine:
         self.f0, self.one_more = 0, 0
 class Eight:
 {FIELDS}
+class Said:
+    at: float  # epoch seconds
+    # shared
+    every: int
+    limit: int = described("Most rows.")
+    bare: str
 first, rest = loaded()
 pair = (*(1, 2), *rest)
 value = 1 if first else 2 if rest else 3
@@ -46,13 +52,15 @@ value = 1 if first else 2 if rest else 3
     "gateway/circle/data/rows.npy": "",
     "gateway/circle/data/vocab.txt": "one\ntwo\n",
     "gateway/circle/words.txt": "one\ntwo\nthree\n",
+    "gateway/circle/templates/page.html": "x" * 120 + "\n" + "x" * 121 + "\n",
 }
 COUNTED = {
-    "AST nodes": 405,
+    "AST nodes": 421,
     "modules": 7,
     "packages": 3,
-    "lines of Python": 395,
-    "lines of all files but model data": 398,
+    "lines of Python": 401,
+    "lines with a comment": 2,
+    "lines of all files but model data": 406,
     "top-level modules": 2,
     "modules over 250 lines": 1,
     "modules over 500 lines": 0,
@@ -70,6 +78,8 @@ COUNTED = {
     "functions over 50 lines": 1,
     "docstrings that begin with a question word": 1,
     "lines with private words": 1,
+    "fields without a word": 17,
+    "template lines over 120 characters": 1,
     "tuple assignments": 1,
     "stars before a written tuple": 1,
     "nested conditional expressions": 1,
