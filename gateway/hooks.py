@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gateway.core.plugins import load_class
 
-ORDER = ("demo", "wrap", "history", "postgres", "alerts")
+ORDER = ("demo", "wrap", "history", "postgres", "prices", "alerts")
 """Folders in `gateway/features`, in the order in which a hook asks them."""
 
 _FOLDER = Path(__file__).with_name("features")
@@ -26,10 +26,9 @@ class Feature(NamedTuple):
     # `Settings.of` gets a section by this class. With `NAMES_KEYS = True` it may name keys of other
     # services, and commands that only read the database go without it.
     settings: Mapping[str, str] = {}
-    # File with the migrations of its tables, in the form of `stores/sql/tables.sql`. They come
+    # Class of a store, made of an `Engine`. `Stores.of` gets it by this class. The migrations of
+    # its tables are in the file `tables.sql`, in the form of `stores/sql/tables.sql`; they come
     # after those of the stores.
-    tables: str = ""
-    # Class of a store, made of an `Engine`. `Stores.of` gets it by this class.
     store: str = ""
     # Class that declares metrics, made of `Metrics`. `Metrics.of` gets it by this class.
     metrics: str = ""
@@ -40,6 +39,8 @@ class Feature(NamedTuple):
     # Async function of a `Visit` and the ids of the runs that the page Now shows: a part for its
     # side with the name of its `template`, or None. The template is in the folder `templates`.
     now_part: str = ""
+    # Function that gives a `ModelList`, see `gateway/upstream/models.py`; None: it cannot be read.
+    models: str = ""
     # Commands by name: a function that declares one in the parser it is given.
     commands: Mapping[str, str] = {}
 
@@ -72,9 +73,9 @@ def named(hook: str, only: str = "") -> Mapping[str, Any]:
     }
 
 
-def folders(name: str) -> list[Path]:
-    """The folders of this name that features have."""
-    return [folder for each in features() if (folder := _FOLDER / each / name).is_dir()]
+def paths(name: str) -> list[Path]:
+    """The files or folders of this name that features have."""
+    return [path for each in features() if (path := _FOLDER / each / name).exists()]
 
 
 def _load(feature: str, written: str) -> Any:

@@ -30,7 +30,8 @@ from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
-from gateway.upstream.prices import WITHOUT_LITELLM, default_list
+from gateway.upstream.litellm_package import WITHOUT_LITELLM
+from gateway.upstream.models import default_list
 
 T = TypeVar("T")
 

@@ -18,8 +18,10 @@ from typing import Any
 import yaml
 
 from bench.live import agents, local
+from gateway.features.prices.price_list import LIST_NAME
 from gateway.text.secrets import find_secrets
-from gateway.upstream import prices
+from gateway.upstream.litellm_package import litellm_folders
+from gateway.upstream.models import capabilities
 
 MODES = ("off", "shadow", "on")
 LEAST_K = 3
@@ -165,11 +167,11 @@ def write_arms(folder: Path, configs: dict[str, dict[str, Any]]) -> None:
 
 def write_prices(folder: Path, model: str) -> None:
     """The price list that the gateway uses: its origin, its digest and its entry of the model."""
-    paths = [path / prices.LIST_NAME for path in prices.litellm_folders()]
+    paths = [path / LIST_NAME for path in litellm_folders()]
     path = next(filter(Path.is_file, paths), None)
-    info = prices.capabilities(model) or prices.capabilities(model.partition("/")[2])
+    info = capabilities(model) or capabilities(model.partition("/")[2])
     listed = {
-        "list": f"LiteLLM {_installed('litellm')}: {prices.LIST_NAME}",
+        "list": f"LiteLLM {_installed('litellm')}: {LIST_NAME}",
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest() if path else None,
         "model": model,
         "usd_per_token": dict(info.rates) if info else None,

@@ -6,7 +6,7 @@ from cachetools import FIFOCache
 from msgspec import Struct
 
 from gateway.stores.budgets import Amounts
-from gateway.upstream.prices import BYTES_PER_TOKEN, body_tokens
+from gateway.upstream.tokens import BYTES_PER_TOKEN, body_tokens
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_int
 

@@ -30,9 +30,9 @@ from gateway.stores.exchanges import RawCall
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
-from gateway.upstream.prices import estimated_usage
 from gateway.upstream.retries import AT_OTHER_TARGET, ROUTER_KEYS
 from gateway.upstream.seats import Seat
+from gateway.upstream.tokens import estimated_usage
 from gateway.values import FieldDict, Fields
 from gateway.wire.codings import READABLE
 from gateway.wire.echo import EchoFilter

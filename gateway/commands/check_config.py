@@ -23,7 +23,7 @@ from gateway.errors import ConfigError, Unauthorized, UnknownProvider
 from gateway.upstream import credentials
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.prices import capabilities
+from gateway.upstream.models import capabilities
 from gateway.upstream.providers import provider_of
 from gateway.values import FieldDict
 

@@ -19,7 +19,7 @@ from gateway.auth.keyring import NewKey, create_key, key_view, read_terms, rotat
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, Unauthorized
-from gateway.hooks import folders
+from gateway.hooks import paths
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import STEERING
 from gateway.stores.protocols import StoreError
@@ -46,7 +46,7 @@ def _render(template: str, values: Fields) -> bytes:
 @cache
 def _environment() -> "Environment":
     """The templates, compiled once, when the first page is requested."""
-    made = page_templates(_FOLDER / "templates", *folders("templates"))
+    made = page_templates(_FOLDER / "templates", *paths("templates"))
     made.globals["assets"] = assets_version()
     made.globals["severity_words"] = SEVERITY_WORDS
     made.globals["intervention_labels"] = KIND_LABELS

@@ -15,7 +15,7 @@ from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
 from gateway.errors import UnknownProvider
 from gateway.tasks import loading
 from gateway.upstream.litellm_lane.sdk import litellm_imported
-from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
 from gateway.values import Fields
 

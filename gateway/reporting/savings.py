@@ -14,7 +14,7 @@ from gateway.reader.reader import JOBS
 from gateway.reporting.amounts import Spent, student
 from gateway.stores.totals import ExperimentRun
 from gateway.text.formatting import count, counted, money, percent
-from gateway.upstream.prices import BYTES_PER_TOKEN
+from gateway.upstream.tokens import BYTES_PER_TOKEN
 from gateway.values import Value
 
 _CONTROLS = ("off", "shadow")  # arms whose requests are sent unchanged, in order of preference

@@ -1,4 +1,4 @@
-"""Calls to providers: model names to targets, retries and fallbacks, two lanes, prices.
+"""Calls to providers: model names to targets, retries and fallbacks, two lanes, costs.
 
 The native lane sends the client's bytes to an upstream that speaks the client's dialect; the
 LiteLLM lane has LiteLLM translate for every other one. Imports `config`, `dialects`, `wire` and

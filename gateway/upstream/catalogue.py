@@ -11,16 +11,9 @@ from gateway.config import Settings
 from gateway.config.settings import named_models
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.dialects.own_answers import answer_formats
-from gateway.upstream import prices
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.prices import (
-    BYTES_PER_TOKEN,
-    Listed,
-    ModelInfo,
-    body_tokens,
-    capabilities,
-    default_list,
-)
+from gateway.upstream.models import RATE_KEYS, Listed, ModelInfo, capabilities, default_list
+from gateway.upstream.tokens import BYTES_PER_TOKEN, body_tokens
 from gateway.values import Fields
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
 from gateway.wire.messages import offered_tools
@@ -100,7 +93,7 @@ _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screens
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
 INPUT_PER_OUTPUT = 20  # tokens that an agent's calls send for each that they receive
 # Prices that the config may give a deployment; `litellm_params` may have the first two.
-_PRICES = {kind: prices.RATE_KEYS[kind] for kind in ("input", "output", "cache_read")}
+_PRICES = {kind: RATE_KEYS[kind] for kind in ("input", "output", "cache_read")}
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})

@@ -25,7 +25,7 @@ from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream import providers
-from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.seats import Seat, Seats
 from gateway.values import FieldDict, Fields, Value
 

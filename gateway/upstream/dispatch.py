@@ -29,8 +29,8 @@ from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, 
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
+from gateway.upstream.litellm_package import litellm_folders
 from gateway.upstream.native import NativeLane
-from gateway.upstream.prices import litellm_folders
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
 from gateway.values import Fields, Value

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gateway.errors import UnknownProvider
-from gateway.upstream.prices import WITHOUT_LITELLM, capabilities, litellm_folders
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.models import capabilities
 from gateway.values import Fields
 from gateway.wire.coerce import as_mapping
 

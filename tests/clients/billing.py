@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.upstream.prices import LIST_NAME, default_list, litellm_folders
+from gateway.features.prices.price_list import LIST_NAME
+from gateway.upstream.litellm_package import litellm_folders
+from gateway.upstream.models import default_list
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import (
     Fault,

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream import prices
 from gateway.upstream.litellm_lane import errors, request, sdk
 from gateway.upstream.litellm_lane.transport import CallTransport
 from steering_gateway_testing import Reply, ScriptedUpstream
@@ -322,17 +321,6 @@ async def test_tools_of_type_mcp_are_left_to_the_provider(
     )
     [call] = upstream.requests
     assert call.json["tools"] == [tool], look_at(LANE, "_skip_mcp_handler")
-
-
-def test_list_of_prices_has_the_keys_that_are_read() -> None:
-    """The file is in the package, under its name, and each key is in some entry."""
-    where = look_at("gateway/upstream/prices.py", "its list of prices")
-    package = Path(inspect.getfile(importlib.import_module("litellm"))).parent
-    entries = json.loads((package / prices.LIST_NAME).read_text())
-    known = {key for name, entry in entries.items() if name != "sample_spec" for key in entry}
-    read = {*prices.RATE_KEYS.values(), "litellm_provider", "mode", "max_input_tokens"}
-    read |= {"supports_function_calling", "supports_vision", "supports_response_schema"}
-    assert read | {"supports_reasoning"} <= known, where
 
 
 async def test_embeddings_have_index_and_vector(litellm: Any, upstream: ScriptedUpstream) -> None:

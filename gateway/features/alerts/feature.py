@@ -4,7 +4,6 @@ from gateway.hooks import Feature
 
 FEATURE = Feature(
     settings={"alerts": "settings:AlertSettings"},
-    tables="tables.sql",
     store="store:AlertStore",
     metrics="metrics:AlertMetrics",
     start="watch:start",

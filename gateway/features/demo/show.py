@@ -23,7 +23,7 @@ from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.text.formatting import STATE_COLOURS
-from gateway.upstream.prices import capabilities
+from gateway.upstream.models import capabilities
 
 REQUESTED = "gpt-4o"
 SETTINGS = {

@@ -27,7 +27,8 @@ from gateway.steering.transcript.steps import Change, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
-from gateway.upstream.prices import Rates, capabilities, charge, tokens_of
+from gateway.upstream.models import Rates, capabilities, charge
+from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Value
 
 

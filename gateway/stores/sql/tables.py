@@ -2,10 +2,11 @@
 `schema.sql` of each database, whose types and options of tables it gives by their names there."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import resources
+from importlib.resources.abc import Traversable
 
-from gateway.hooks import features
+from gateway.hooks import paths
 from gateway.values import Value
 
 _COLUMNS = re.compile(
@@ -27,7 +28,7 @@ class Migration(Value):
 
 def migrations(package: str, types: Mapping[str, str]) -> tuple[Migration, ...]:
     """The migrations of a database, in its types."""
-    shared = _parts("gateway.stores.sql", "tables.sql")
+    shared = _parts(resources.files("gateway.stores.sql").joinpath("tables.sql"))
 
     def columns(match: re.Match[str]) -> str:
         place, names, kind, optional, rest, end = match.groups()
@@ -41,28 +42,20 @@ def migrations(package: str, types: Mapping[str, str]) -> tuple[Migration, ...]:
             script = re.sub(r"@(\w+)", lambda match: shared[match[1]], script)
         return _OPTIONS.sub(lambda match: f"){types[match[1]]};", _COLUMNS.sub(columns, script))
 
-    scripts = _parts(package, "schema.sql")
-    for _, parts in of_features():
-        scripts |= parts
+    scripts = _parts(resources.files(package).joinpath("schema.sql"))
+    for path in paths("tables.sql"):
+        scripts |= _parts(path)
     return tuple([Migration(name=name, sql=sql(script)) for name, script in scripts.items()])
-
-
-def of_features() -> Iterator[tuple[str, dict[str, str]]]:
-    """The features that have tables, and their migrations by name."""
-    for name, feature in features().items():
-        if feature.tables:
-            yield name, _parts(f"gateway.features.{name}", feature.tables)
 
 
 def tables_of_features() -> list[str]:
     """The names of the tables that features have."""
-    scripts = [script for _, parts in of_features() for script in parts.values()]
+    scripts = [path.read_text("utf-8") for path in paths("tables.sql")]
     return [name for script in scripts for name in re.findall(r"CREATE TABLE (\w+)", script)]
 
 
-def _parts(package: str, file: str) -> dict[str, str]:
+def _parts(file: Traversable) -> dict[str, str]:
     """The parts of a script, each after a line `-- = name`, without its comments."""
-    text = resources.files(package).joinpath(file).read_text("utf-8")
-    _, *found = re.split(r"^-- = (\w+)\n", text, flags=re.MULTILINE)
+    _, *found = re.split(r"^-- = (\w+)\n", file.read_text("utf-8"), flags=re.MULTILINE)
     plain = [re.sub(r"^--.*\n", "", part, flags=re.MULTILINE).strip("\n") for part in found[1::2]]
     return dict(zip(found[::2], plain, strict=True))

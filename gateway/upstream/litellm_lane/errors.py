@@ -13,7 +13,7 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import RawHeaders, header, retry_after_s
 from gateway.upstream.litellm_lane.readable import parsed
 from gateway.upstream.litellm_lane.transport import ProviderCall
-from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import AT_SAME_TARGET
 from gateway.wire.coerce import as_mapping, as_text

@@ -14,7 +14,7 @@ from gateway.features.history.find import named
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from gateway.upstream.prices import tokens_of
+from gateway.upstream.tokens import tokens_of
 
 LOGS = Path(__file__).parent / "logs" / "claude_code"
 FORKED, RESUMED = "47d4c21a-0dc2-4196-b5e0-29f462935166", "057d3b65-70bc-48ad-9a64-4b3e0877199d"

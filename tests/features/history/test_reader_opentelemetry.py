@@ -14,7 +14,7 @@ from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.observability.otel import call_texts
 from gateway.steering.transcript.steps import extract
-from gateway.upstream.prices import tokens_of
+from gateway.upstream.tokens import tokens_of
 
 LOGS = Path(__file__).parent / "logs" / "opentelemetry"
 SAID = [("message", "Repair the test."), ("message", "No, keep the old name.")]

@@ -18,7 +18,7 @@ from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.steering.transcript.interventions import rejection
 from gateway.steering.transcript.steps import extract
-from gateway.upstream.prices import tokens_of
+from gateway.upstream.tokens import tokens_of
 
 LOGS = Path(__file__).parent / "logs"
 CLIENTS = ("codex", "gemini_cli", "qwen_code", "copilot_cli")

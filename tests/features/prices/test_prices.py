@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -12,9 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream import prices
+from gateway.features.prices.price_list import LIST_NAME, PriceList
+from gateway.upstream import models
 from gateway.upstream.litellm_lane import sdk
-from gateway.upstream.prices import ModelInfo, PriceList
+from gateway.upstream.models import RATE_KEYS, ModelInfo, ModelList
+from gateway.upstream.tokens import estimated_usage
+from tests.upstream.test_litellm_private import look_at
 
 MODELS: dict[str, dict[str, Any]] = {
     "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},
@@ -78,12 +83,12 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def some(tmp_path_factory: pytest.TempPathFactory) -> PriceList:
     """A small list in the form of the real one."""
-    path = tmp_path_factory.mktemp("prices") / prices.LIST_NAME
+    path = tmp_path_factory.mktemp("prices") / LIST_NAME
     path.write_text(json.dumps(MODELS, indent=4))
     return PriceList(path)
 
 
-def cost(listed: PriceList, model: str, usage: dict[str, Any]) -> float | None:
+def cost(listed: ModelList, model: str, usage: dict[str, Any]) -> float | None:
     """The cost of a call by a list; None for a model that it lacks."""
     info = listed.capabilities(model)
     return None if info is None else info.cost(usage)
@@ -91,7 +96,7 @@ def cost(listed: PriceList, model: str, usage: dict[str, Any]) -> float | None:
 
 def listed_cost(model: str, usage: dict[str, Any]) -> float | None:
     """What a call of `model` costs by the list in the installed LiteLLM."""
-    listed = prices.default_list()
+    listed = models.default_list()
     return None if listed is None else cost(listed, model, usage)
 
 
@@ -271,7 +276,7 @@ def test_a_cost_is_never_negative_and_grows_with_the_output(
 def test_the_installed_list_knows_common_models() -> None:
     """Models that deployments name most are there, with prices and limits."""
     for model in ("anthropic/claude-sonnet-4-5", "openai/gpt-4o", "gemini/gemini-2.5-pro"):
-        info = prices.capabilities(model)
+        info = models.capabilities(model)
         assert info is not None
         assert info.tools
         assert info.max_input_tokens
@@ -318,10 +323,10 @@ def test_classes_of_service_agree_with_litellms_own(model: str, tier: str) -> No
 
 def test_reading_prices_does_not_import_litellm() -> None:
     """Neither the seconds nor the memory of the import are paid for a price."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     code = (
-        "import sys; from gateway.upstream import prices;"
-        "assert prices.capabilities('gpt-4o').cost({'prompt_tokens': 1, 'completion_tokens': 1});"
+        "import sys; from gateway.upstream import models;"
+        "assert models.capabilities('gpt-4o').cost({'prompt_tokens': 1, 'completion_tokens': 1});"
         "assert 'litellm' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
@@ -329,8 +334,8 @@ def test_reading_prices_does_not_import_litellm() -> None:
 
 def test_without_litellm_every_model_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is LiteLLM's: when it is not installed, nothing is known and nothing fails."""
-    monkeypatch.setattr(prices, "default_list", lambda: None)
-    assert prices.capabilities("gpt-4o") is None
+    monkeypatch.setattr(models, "default_list", lambda: None)
+    assert models.capabilities("gpt-4o") is None
     assert listed_cost("gpt-4o", {"prompt_tokens": 1}) is None
 
 
@@ -347,7 +352,7 @@ def test_without_litellm_every_model_is_unknown(monkeypatch: pytest.MonkeyPatch)
 )
 def test_the_names_of_clouds(name: str, known: bool) -> None:
     """What a profile of a customer's own costs is not known, and not guessed."""
-    assert (prices.capabilities(name) is not None) == known
+    assert (models.capabilities(name) is not None) == known
 
 
 @pytest.mark.parametrize(
@@ -364,7 +369,7 @@ def test_the_names_of_clouds(name: str, known: bool) -> None:
 )
 def test_a_model_in_no_list_has_the_nearest_relative(model: str, kind: str | None) -> None:
     """By its name without the provider; its first word is the same, and it has a price."""
-    listed = prices.default_list()
+    listed = models.default_list()
     assert listed is not None
     assert listed.capabilities(model) is None
     found = listed.relative(model)
@@ -376,7 +381,7 @@ def test_a_model_in_no_list_has_the_nearest_relative(model: str, kind: str | Non
 
 def test_a_relative_has_the_makers_own_price(tmp_path: Path) -> None:
     """Where several sellers have it, also if another one is listed first."""
-    path = tmp_path / prices.LIST_NAME
+    path = tmp_path / LIST_NAME
     sold = {"mode": "chat", "input_cost_per_token": 2.0, "output_cost_per_token": 4.0}
     listed = {
         "cloud/eu/smart-5.1": {**sold, "litellm_provider": "cloud", "input_cost_per_token": 3.0},
@@ -392,6 +397,17 @@ def test_a_relative_has_the_makers_own_price(tmp_path: Path) -> None:
 def test_every_text_of_an_answer_is_output(key: str) -> None:
     """Also what vLLM calls `reasoning`."""
     answer = {"choices": [{"message": {"role": "assistant", key: "word " * 80}}]}
-    estimate = prices.estimated_usage(b'{"messages": []}', answer)
+    estimate = estimated_usage(b'{"messages": []}', answer)
     assert estimate is not None
     assert estimate["completion_tokens"] == 100
+
+
+def test_list_of_prices_has_the_keys_that_are_read() -> None:
+    """The file is in the package, under its name, and each key is in some entry."""
+    where = look_at("gateway/features/prices/price_list.py", "its list of prices")
+    package = Path(inspect.getfile(importlib.import_module("litellm"))).parent
+    entries = json.loads((package / LIST_NAME).read_text())
+    known = {key for name, entry in entries.items() if name != "sample_spec" for key in entry}
+    read = {*RATE_KEYS.values(), "litellm_provider", "mode", "max_input_tokens"}
+    read |= {"supports_function_calling", "supports_vision", "supports_response_schema"}
+    assert read | {"supports_reasoning"} <= known, where

@@ -1,0 +1,1 @@
+"""Abilities and prices of models, from the list that LiteLLM ships."""

@@ -1,0 +1,196 @@
+"""The price list in LiteLLM's package: abilities and prices of models.
+
+The list is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
+entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported."""
+
+import functools
+import json
+import mmap
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from gateway.upstream.litellm_package import litellm_folders
+from gateway.upstream.models import RATE_KEYS, Listed, ModelInfo, Rates
+from gateway.values import Fields
+from gateway.wire.coerce import as_bool, as_mapping, as_number, as_text
+
+LIST_NAME = "model_prices_and_context_window_backup.json"
+
+_ABOVE = re.compile(r"_above_(\d+)k_tokens$")
+_DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d|latest|default|\d{3})$")
+_WORD = re.compile(r"[a-z]{2,}|o(?=\d)")
+_RELATIVES = 9  # nearest names among which one has a price
+_OBJECT = re.compile(rb'"\s*:\s*\{')
+_NAME_BYTES = 256
+_ENTRY_BYTES = 1 << 14  # ten times the longest entry
+_MOST_KEPT = 1024
+
+# A deployment's provider -> the names under which the list files its models.
+_FILED_UNDER = {
+    "azure": ("azure", "azure_ai", "openai"),
+    "bedrock": ("bedrock", "bedrock_converse"),
+    "bedrock_converse": ("bedrock", "bedrock_converse"),
+    "cohere": ("cohere", "cohere_chat"),
+    "cohere_chat": ("cohere", "cohere_chat"),
+    "ollama_chat": ("ollama",),
+}
+
+
+class PriceList:
+    """Looks models up in a list file; safe to share between threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Map `path`. Raises: OSError when it cannot be read."""
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._places = _places(self._map)
+        self.capabilities = functools.lru_cache(_MOST_KEPT)(self._search)
+        """The entry of a model (`provider/name` or a bare name); None for one the list lacks."""
+        self.relative = functools.lru_cache(_MOST_KEPT)(self._nearest)
+        """(name, entry) of the relative with a price whose name is most like that of a model which
+        the list lacks, and has its first word; None without one."""
+
+    def _search(self, model: str) -> ModelInfo | None:
+        for name, owners in _spellings(model):
+            entry = self._entry(name)
+            if entry is None:
+                continue
+            owner = str(entry.get("litellm_provider"))  # Vertex adds the maker of the model
+            if owners is None or any(f"{owner}-".startswith(f"{known}-") for known in owners):
+                return _info(entry, name)
+        return None
+
+    def _nearest(self, model: str) -> tuple[str, ModelInfo] | None:
+        own = model[-_NAME_BYTES:].rpartition("/")[2]
+        word = _WORD.match(own)
+        names = {n.rpartition("/")[2]: n for n in reversed(self._places)} if word else {}
+        alike = {short: n for short, n in names.items() if word and short.startswith(word[0])}
+        for short in get_close_matches(own, alike, _RELATIVES):
+            name = (
+                short if short in self._places else alike[short]
+            )  # another seller's may be dearer
+            info = self.capabilities(name)
+            if info is not None and info.rates.get("input"):
+                return name, info
+        return None
+
+    def _entry(self, name: str) -> Fields | None:
+        place = self._places.get(name)
+        if place is None or name == "sample_spec":
+            return None
+        text = self._map[place : place + _ENTRY_BYTES].decode("utf-8", "replace")
+        try:
+            entry, _ = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            return None
+        # An object inside an entry has a name too, and neither of these.
+        return entry if "litellm_provider" in entry or "mode" in entry else None
+
+
+def _places(text: mmap.mmap) -> dict[str, int]:
+    """Name of every object in the list -> where it begins; the first of a name counts. Looks for
+    what follows a name, which is ten times faster than looking for names."""
+    places: dict[str, int] = {}
+    for found in _OBJECT.finditer(text):
+        end = found.start()
+        start = text.rfind(b'"', max(0, end - _NAME_BYTES), end) + 1
+        places.setdefault(text[start:end].decode("utf-8", "replace"), found.end() - 1)
+    return places
+
+
+@functools.cache
+def default_list() -> PriceList | None:
+    """The list in the installed LiteLLM; None when it is not installed."""
+    paths = (folder / LIST_NAME for folder in litellm_folders())
+    return next((PriceList(path) for path in paths if path.is_file()), None)
+
+
+def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+    """Names to look for, and the owners an entry under that name must have (None: any). Without its
+    provider a name is another model's unless the list files it under that provider: a price of
+    OpenAI's says nothing about a server of one's own with the same model name."""
+    if model.startswith("arn:"):  # of a profile that AWS defines; one's own has a random name
+        yield model.rpartition("/")[2], _FILED_UNDER["bedrock"]
+        return
+    model = re.sub(r"^([a-z_]+):(?=[^/]+$)", r"\1/", model)
+    provider, slash, name = model.partition("/")
+    owners = _FILED_UNDER.get(provider, (provider,)) if slash else None
+    yield model, None
+    if slash:
+        yield name, owners
+    if _DATE.search(model):
+        yield _DATE.sub("", model), None
+        if slash:
+            yield _DATE.sub("", name), owners
+
+
+def _info(entry: Fields, name: str) -> ModelInfo:
+    thresholds = {int(found[1]) * 1000 for key in entry if (found := _ABOVE.search(key))}
+    base = _rates(entry, "", {})
+    if entry.get("mode") == "image_generation":  # tokens of pictures cost more than others
+        base = {**base, **{k: entry[name] for k, name in _IMAGE_RATES.items() if name in entry}}
+    tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
+    served = entry.get("supported_endpoints")
+    if isinstance(served, list):
+        only_responses = "/v1/responses" in served and "/v1/chat/completions" not in served
+    else:
+        only_responses = entry.get("mode") == "responses"
+    return ModelInfo(
+        provider=as_text(entry.get("litellm_provider"), None),
+        max_input_tokens=_tokens_or_none(entry, "max_input_tokens", "max_tokens"),
+        tools=as_bool(entry.get("supports_function_calling"), None),
+        vision=_vision(entry),
+        response_schema=as_bool(entry.get("supports_response_schema"), None),
+        reasoning=as_bool(entry.get("supports_reasoning"), None),
+        listed=Listed(
+            max_output_tokens=_tokens_or_none(entry, "max_output_tokens"),
+            lacks=frozenset(k for k, v in entry.items() if v is False and k[:9] == "supports_"),
+            adaptive_thinking=as_bool(entry.get("supports_adaptive_thinking"), None),
+            may_not_reason=entry.get("supports_none_reasoning_effort") is True,
+            is_chat_tuned="-chat" in name,
+            only_responses=only_responses,
+        ),
+        tiers=(*sorted(tiers, key=lambda tier: -tier[0]), (-1, base)),
+        services=_services(entry, base),
+    )
+
+
+def _services(entry: Fields, base: Rates) -> Mapping[str, Rates]:
+    """The rates of classes of service, each divided by that of `base`."""
+    stated = as_mapping(entry.get("provider_specific_entry"))
+    found = {
+        name: dict.fromkeys(RATE_KEYS, as_number(stated.get(name), 1.0)) for name in ("fast", "us")
+    }
+    for name in ("priority", "flex", "ultrafast"):
+        own = _rates(entry, f"_{name}", base)
+        found[name] = {kind: rate / (base[kind] or 1.0) for kind, rate in own.items()}
+    return found
+
+
+def _vision(entry: Fields) -> bool | None:
+    """Whether a model reads images; a chat model whose entry says nothing does not: of 1,578 such
+    models of LiteLLM 1.106 one in six may. An image sent to a model that cannot read it is lost or
+    refused, one kept from a model that could is answered by the model the client asked for."""
+    stated = as_bool(entry.get("supports_vision", entry.get("supports_image_input")), None)
+    if stated is not None:
+        return stated
+    inputs = entry.get("supported_modalities")
+    if isinstance(inputs, list):
+        return "image" in inputs
+    return False if entry.get("mode") in ("chat", "responses") else None
+
+
+_IMAGE_RATES = {"input": "input_cost_per_image_token", "output": "output_cost_per_image_token"}
+
+
+def _rates(entry: Fields, suffix: str, base: Rates) -> Rates:
+    """The rates under keys that end in `suffix`; a missing one is that of `base`."""
+    found = {kind: as_number(entry.get(key + suffix), None) for kind, key in RATE_KEYS.items()}
+    return {**base, **{kind: rate for kind, rate in found.items() if rate is not None}}
+
+
+def _tokens_or_none(entry: Fields, *names: str) -> int | None:
+    values = (as_number(entry.get(name), None) for name in names)
+    return next((int(value) for value in values if value is not None), None)

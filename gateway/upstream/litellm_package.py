@@ -1,0 +1,14 @@
+"""LiteLLM's package, which may be installed: looked for without an import of it."""
+
+import functools
+import importlib.util
+from pathlib import Path
+
+WITHOUT_LITELLM = "LiteLLM is not installed: `pip install .` in a clone of the gateway adds it"
+
+
+@functools.cache
+def litellm_folders() -> list[Path]:
+    """The folders of LiteLLM's package, which is not imported; empty when it is not installed."""
+    spec = importlib.util.find_spec("litellm")
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []

@@ -1,0 +1,128 @@
+"""Abilities and prices of a model, and the cost of a call; lists of models come from features."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Protocol
+
+from gateway.hooks import given
+from gateway.upstream.tokens import tokens_of
+from gateway.values import Fields, frozen
+
+# US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
+Rates = Mapping[str, float]
+_CHARGED_AS: Mapping[str, str] = {
+    "cache_read": "input",
+    "cache_write": "input",
+    "cache_write_1h": "cache_write",
+    "audio_input": "input",
+    "reasoning": "output",
+    "audio_output": "output",
+}
+"""The kind whose rate counts for tokens of a kind that has none."""
+_PROMPT = ("input", "audio_input", "cache_read", "cache_write", "cache_write_1h")
+
+
+def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
+    """US dollars for `tokens`; None without rates for input and output."""
+    if "input" not in rates or "output" not in rates:
+        return None
+
+    def rate(kind: str) -> float:
+        return rates[kind] if kind in rates else rate(_CHARGED_AS[kind])
+
+    return sum(count * rate(kind) for kind, count in tokens.items())
+
+
+RATE_KEYS: Mapping[str, str] = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+    "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
+    "audio_input": "input_cost_per_audio_token",
+    "reasoning": "output_cost_per_reasoning_token",
+    "audio_output": "output_cost_per_audio_token",
+}
+
+
+# Fields of a `usage` object that name a class of service: the tier, Anthropic's fast mode, and the
+# place where Anthropic computes.
+_SERVICE = ("service_tier", "speed", "inference_geo")
+
+
+@frozen
+class Listed:
+    """Properties of a model that only the list states: the config cannot change them."""
+
+    max_output_tokens: int | None = None  # None when the list does not say
+    lacks: frozenset[str] = frozenset()  # the list's flags (`supports_...`) that are false
+    adaptive_thinking: bool | None = None  # Anthropic: the model decides how much it thinks
+    # whether reasoning can be switched off, and may be off where a request does not say
+    may_not_reason: bool = False
+    # openAI: a reasoning family's model for conversations (`gpt-5-chat`)
+    is_chat_tuned: bool = False
+    only_responses: bool = False  # OpenAI: not offered in chat completions
+
+
+@frozen
+class ModelInfo:
+    """One model. A capability is None when neither the list nor the config states it."""
+
+    provider: str | None = None  # as in LiteLLM's list; None for a model that only the config knows
+    max_input_tokens: int | None = None  # length of the context; None when nobody says
+    tools: bool | None = None  # takes definitions of tools
+    vision: bool | None = None  # takes images
+    response_schema: bool | None = None  # takes a JSON schema for its answer
+    reasoning: bool | None = None  # takes parameters for reasoning
+    listed: Listed | None = None  # None for a model that only the config knows
+    # (prompt tokens above which they apply, rates), the highest first; all have the last
+    tiers: tuple[tuple[int, Rates], ...] = ((-1, {}),)
+    # by the name of a class of service, factors of the usual rates, by kind
+    services: Mapping[str, Rates] = field(default_factory=dict)
+
+    @property
+    def rates(self) -> Rates:
+        """The rates of a short prompt."""
+        return self.tiers[-1][1]
+
+    def cost(self, usage: Fields) -> float | None:
+        """Cost of a call in US dollars; None when the model has no prices per token. `usage` may
+        have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens read from
+        and written to the provider's cache are charged as such, where the list has the rates; the
+        rates of long prompts, and of a class of service, apply to the whole call."""
+        return self.cost_of_tokens(tokens_of(usage), [str(usage.get(name)) for name in _SERVICE])
+
+    def cost_of_tokens(
+        self, tokens: Mapping[str, int], services: Sequence[str] = ()
+    ) -> float | None:
+        """The same for tokens as `tokens_of` gives them, and names of classes of service."""
+        prompt = sum(tokens[kind] for kind in _PROMPT)
+        rates = next(rates for above, rates in self.tiers if prompt > above)
+        for name in services:
+            factors = self.services.get(name, {})
+            rates = {kind: rate * factors.get(kind, 1.0) for kind, rate in rates.items()}
+        return charge(tokens, rates)
+
+
+class ModelList(Protocol):
+    """Looks models up."""
+
+    def capabilities(self, model: str) -> ModelInfo | None:
+        """The entry of a model, `provider/name` or a bare name; None for one the list lacks."""
+
+    def relative(self, model: str) -> tuple[str, ModelInfo] | None:
+        """(name, entry) of the relative with a price whose name is most like that of a model which
+        the list lacks; None without one."""
+
+
+@functools.cache
+def default_list() -> ModelList | None:
+    """The first list that a feature gives; None without one."""
+    return next((found for read in given("models") if (found := read()) is not None), None)
+
+
+def capabilities(model: str) -> ModelInfo | None:
+    """The entry of `model` in that list; None when it is unknown."""
+    prices = default_list()
+    return None if prices is None else prices.capabilities(model)
