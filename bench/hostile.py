@@ -18,6 +18,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import socket
 import statistics
 import tempfile
 import time
@@ -180,6 +181,16 @@ async def _hostile(port: int, request: bytes, *, again: bool) -> None:
         await asyncio.sleep(0)
 
 
+def _all_answers(listener: socket.socket) -> None:
+    """A process of the provider: what it reads of hostile requests delays no client here."""
+
+    async def run() -> None:
+        await asyncio.start_server(_Provider().serve, sock=listener, limit=2**26)
+        await asyncio.Event().wait()
+
+    uvloop.run(run())
+
+
 def _all_hostile(port: int, request: bytes, count: int, again: bool) -> None:
     """A process of hostile clients, so that the others' do not wait for them here."""
 
@@ -220,8 +231,12 @@ async def _kind(
     name: str, request: bytes, count: int, *, again: bool, seconds: float, home: Path
 ) -> str:
     """The row of one kind."""
-    server = await asyncio.start_server(_Provider().serve, LOOPBACK, 0, limit=2**26)
-    port = server.sockets[0].getsockname()[1]
+    forked = multiprocessing.get_context("fork").Process
+    listener = socket.create_server((LOOPBACK, 0))
+    port = listener.getsockname()[1]
+    provider = forked(target=_all_answers, args=(listener,), daemon=True)
+    provider.start()
+    listener.close()
     arm = Arm(
         name="gateway",
         what="",
@@ -234,7 +249,7 @@ async def _kind(
         await _others(running.port, 2, numbers)
         quiet = await _others(running.port, seconds, numbers)
         idle_mb = _most_mb(running)
-        hostile = multiprocessing.get_context("fork").Process(
+        hostile = forked(
             target=_all_hostile, args=(running.port, request, count, again), daemon=True
         )
         hostile.start()
@@ -246,7 +261,7 @@ async def _kind(
     finally:
         assert running.server is not None
         await asyncio.to_thread(running.server.stop)
-        server.close()
+        provider.kill()
     cells = [f"{_rank(times, share):.1f}" for times in (quiet, beside) for share in (50, 99)]
     return f"| {count} of: {name} | {' | '.join(cells)} | {idle_mb:.0f} | {most_mb:.0f} |"
 

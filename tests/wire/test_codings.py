@@ -248,6 +248,7 @@ def slices(monkeypatch: pytest.MonkeyPatch) -> Slices:
 
     monkeypatch.setattr(unpacking, "_slices", noted)
     monkeypatch.setattr(unpacking, "_SLICE_S", 0.0)
+    monkeypatch.setattr(unpacking, "_LOOK_S", -1.0)
     monkeypatch.setattr(unpacking, "_first", Threads("test", 1, 2).run)
     monkeypatch.setattr(unpacking, "_further", Threads("test", 1, 2).run)
     return seen
