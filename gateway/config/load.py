@@ -36,7 +36,7 @@ from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Sec
 from gateway.errors import ConfigError
 from gateway.hooks import named
 from gateway.values import FieldDict, Fields, frozen
-from gateway.wire.coerce import as_list, as_mapping
+from gateway.wire.coerce import as_mapping, list_at, mapping_at
 
 _ROUTER_KEYS = {name: name for name in ("num_retries", "fallbacks", "allowed_fails")}
 _ROUTER_KEYS["cooldown_time"] = "cooldown_s"
@@ -75,7 +75,7 @@ def translate(raw: FieldDict) -> FieldDict:
             del each[key]
     aliases: FieldDict = {}
     for section in _MOVED_SECTIONS:
-        aliases |= as_mapping(as_mapping(raw.get(section)).get("model_group_alias"))
+        aliases |= mapping_at(mapping_at(raw, section), "model_group_alias")
     for section in _MOVED_SECTIONS:
         values = raw.get(section)
         if not isinstance(values, dict):
@@ -182,7 +182,7 @@ def _further_fallbacks(values: Fields, aliases: Fields) -> Iterator[FieldDict]:
     marks = {f"{kind}_fallbacks": f"{kind}:" for kind in _CONTENT_FALLBACKS}
     for key, mark in {"fallbacks": "", **marks}.items():
         known: FieldDict = {}
-        for entry in as_list(values.get(key)):
+        for entry in list_at(values, key):
             known |= as_mapping(entry)
         given = known.copy() if mark else {}
         for alias, of in aliases.items():

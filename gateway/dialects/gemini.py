@@ -22,7 +22,7 @@ from gateway.errors import GatewayError
 from gateway.steering.transcript.content import json_text, read_result
 from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import MessagesView
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
 from gateway.wire.parsing import Loads, Span, array_spans, object_spans, scannable
 from gateway.wire.refusal import Refusal, name_of, refusal_of
 from gateway.wire.request import Splice
@@ -105,7 +105,7 @@ class GeminiDialect(Dialect):
         the tools, the most tokens, the number and the form of answers."""
         instruction = _field(body, "systemInstruction")
         config = as_mapping(_field(body, "generationConfig"))
-        tools = map(as_mapping, as_list(body.get("tools")))
+        tools = map(as_mapping, list_at(body, "tools"))
         declared = [as_list(_field(tool, "functionDeclarations")) for tool in tools]
         words = {
             "system": _blocks(as_mapping(instruction).get("parts")) or instruction,
@@ -159,7 +159,7 @@ class GeminiDialect(Dialect):
     def is_side_request(self, request: SteeredRequest) -> bool:
         """See Dialect. Gemini CLI asks about a run in requests of their own."""
         schema = as_mapping(_schema(as_mapping(_field(request.body, "generationConfig"))))
-        asked = as_mapping(schema.get("properties"))
+        asked = mapping_at(schema, "properties")
         return bool(asked) and not request.body.get("tools") and not _ASIDE.isdisjoint(asked)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
@@ -228,7 +228,7 @@ class Contents(MessagesView):
         if index not in self._made:
             content = self._contents[index]
             if isinstance(content, dict):
-                role = as_text(content.get("role"), "") or "user"
+                role = text_at(content, "role") or "user"
                 blocks = _blocks(content.get("parts"))
                 if self._heard:
                     blocks = self._said(blocks, index)
@@ -239,7 +239,7 @@ class Contents(MessagesView):
     def _said(self, blocks: list[Any], index: int) -> list[Any]:
         """Blocks without results that are there twice: Gemini CLI resumes a session with them."""
         if index and blocks == _TAKEN:  # the model's own words are in the part before
-            summary = as_list(as_mapping(self._contents[index - 1]).get("parts"))[-1:]
+            summary = list_at(as_mapping(self._contents[index - 1]), "parts")[-1:]
             return _blocks(summary) if "<state_snapshot>" in str(summary) else blocks
         named = [bool(as_mapping(block).get("tool_use_id")) for block in blocks]
         return [b for i, b in enumerate(blocks) if not (named[i] and b in blocks[:i])]
@@ -269,7 +269,7 @@ def _block(part: FieldDict) -> FieldDict:
         return {"type": "image" if kind.startswith("image/") else "document", "source": source}
     for name, key in (("executableCode", "code"), ("codeExecutionResult", "output")):
         if isinstance(ran := _field(part, name), dict):
-            return {"type": "text", "text": as_text(ran.get(key), "")}
+            return {"type": "text", "text": text_at(ran, key)}
     kept = {key: value for key, value in part.items() if not key.startswith("thought")}
     return {**kept, "type": "part" if kept else "thinking"}
 
@@ -292,15 +292,13 @@ def _result(result: Fields) -> FieldDict:
 def chat_messages(contents: Sequence[Any], system: Any = None) -> list[FieldDict]:
     """Contents as messages of chat completions. Calls get ids that are used once, and their results
     come right behind them."""
-    texts = [
-        as_text(as_mapping(b).get("text"), "") for b in _blocks(as_mapping(system).get("parts"))
-    ]
+    texts = [text_at(as_mapping(b), "text") for b in _blocks(as_mapping(system).get("parts"))]
     made: list[FieldDict] = []
     if any(texts):
         made.append({"role": "system", "content": "\n\n".join(texts)})
     waiting: list[tuple[Any, str]] = []
     for message in map(as_mapping, Contents(contents)):
-        blocks = [as_mapping(block) for block in as_list(message.get("content"))]
+        blocks = [as_mapping(block) for block in list_at(message, "content")]
         said = [part for block in blocks for part in _chat_part(block)]
         if message.get("role") == "assistant":
             calls = [block for block in blocks if block.get("type") == "tool_use"]
@@ -330,7 +328,7 @@ def _chat_call(waiting: tuple[Any, str], call: Fields) -> FieldDict:
 def _chat_part(block: Fields) -> list[FieldDict]:
     if block.get("type") == "text":
         return [{"type": "text", "text": block["text"]}]
-    source = as_mapping(block.get("source"))
+    source = mapping_at(block, "source")
     if block.get("type") != "image" or not source.get("data"):
         return []
     url = f"data:{source['media_type']};base64,{source['data']}"
@@ -382,13 +380,13 @@ class _Joined:
             self.failure = refusal_of(chunk) or self.failure
             self.odd = self.odd or not chunk or not _MEMBERS.issuperset(chunk)
             self.body |= {key: chunk[key] for key in chunk if key != "candidates"}
-            for given in map(as_mapping, as_list(chunk.get("candidates"))):
+            for given in map(as_mapping, list_at(chunk, "candidates")):
                 self.odd = self.odd or not _MEMBERS.issuperset(given)
                 joined = candidates.setdefault(as_int(given.get("index"), 0), {"parts": []})
-                joined["parts"] += as_list(as_mapping(given.get("content")).get("parts"))
+                joined["parts"] += list_at(mapping_at(given, "content"), "parts")
                 if given.get("finishReason") not in (None, "", "FINISH_REASON_UNSPECIFIED"):
                     joined["finishReason"] = given["finishReason"]
-        if as_mapping(self.body.get("promptFeedback")).get("blockReason"):
+        if mapping_at(self.body, "promptFeedback").get("blockReason"):
             candidates.setdefault(0, {"parts": []})["finishReason"] = "SAFETY"
         self.body["candidates"] = [candidates[index] for index in sorted(candidates)]
         self.began = bool(candidates)
@@ -424,7 +422,7 @@ def _choice(index: int, candidate: Fields) -> FieldDict:
 def usage_of(body: Fields) -> FieldDict | None:
     """The usage of an answer, thoughts among the output; None for the zeros that LiteLLM writes.
     Source: Gemini API reference, `UsageMetadata`."""
-    given = as_mapping(body.get("usageMetadata"))
+    given = mapping_at(body, "usageMetadata")
     count = {key: max(0, as_int(value, 0)) for key, value in given.items()}
     thoughts = count.get("thoughtsTokenCount", 0)
     prompt = count.get("promptTokenCount", 0) + count.get("toolUsePromptTokenCount", 0)

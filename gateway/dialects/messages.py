@@ -20,7 +20,7 @@ from gateway.dialects.base import (
 from gateway.errors import GatewayError, RunRefused
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_mapping
+from gateway.wire.coerce import as_mapping, mapping_at
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
 from gateway.wire.refusal import name_of
@@ -54,7 +54,7 @@ class BlockAssembler:
         delta = event.get("delta")
         match event.get("type"):
             case "message_start":
-                self._head = {**as_mapping(event.get("message"))}
+                self._head = {**mapping_at(event, "message")}
                 self._count(self._head.get("usage"))
             case "content_block_start":
                 block = event.get("content_block")
@@ -173,8 +173,8 @@ class MessagesDialect(Dialect):
         if body.get("tools") or len(request.messages) != 1:
             return False
         asked = content_text(as_mapping(request.messages[0]).get("content"))
-        formatted = bool(as_mapping(body.get("output_config")).get("format"))
-        session = "session_id" in str(as_mapping(body.get("metadata")).get("user_id"))
+        formatted = bool(mapping_at(body, "output_config").get("format"))
+        session = "session_id" in str(mapping_at(body, "metadata").get("user_id"))
         return asked in _PROBES or (formatted and session)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:

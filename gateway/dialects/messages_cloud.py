@@ -17,7 +17,7 @@ from gateway.dialects.base import Addressed, SteeredRequest, StreamRead
 from gateway.dialects.messages import MessagesDialect
 from gateway.errors import GatewayError
 from gateway.values import Fields
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import as_mapping, text_at
 from gateway.wire.parsing import Loads
 from gateway.wire.refusal import name_of
 from gateway.wire.response_tee import NamedEnd
@@ -142,7 +142,7 @@ def _event(frame: Any, loads: Loads) -> bytes:
         return b'{"type": "error", "error": %b}' % frame.payload
     with contextlib.suppress(ValueError):
         content = as_mapping(loads(frame.payload))
-        return base64.b64decode(as_text(content.get("bytes"), "")) or b"?"
+        return base64.b64decode(text_at(content, "bytes")) or b"?"
     return b"?"
 
 

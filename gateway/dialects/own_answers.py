@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_mapping
+from gateway.wire.coerce import as_int, as_mapping, mapping_at
 from gateway.wire.sse import encode_event
 
 Body = Fields
@@ -44,7 +44,7 @@ def chat(body: Body, text: str, number: str, at: int) -> bytes:
         for delta, finish in deltas
     ]
     events = [encode_event({**head, "choices": choice}) for choice in sent]
-    if as_mapping(body.get("stream_options")).get("include_usage") is True:
+    if mapping_at(body, "stream_options").get("include_usage") is True:
         events.append(encode_event({**head, "choices": [], "usage": usage}))
     return b"".join([*events, b"data: [DONE]\n\n"])
 
@@ -150,8 +150,8 @@ def answer_formats(body: Body) -> list[Fields]:
     """The formats that a request demands of its answer, in the words of each dialect."""
     formats = (
         body.get("response_format"),
-        as_mapping(body.get("text")).get("format"),
-        as_mapping(body.get("output_config")).get("format"),
+        mapping_at(body, "text").get("format"),
+        mapping_at(body, "output_config").get("format"),
         body.get("output_format"),
     )
     return [as_mapping(form) for form in formats]

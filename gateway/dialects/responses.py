@@ -33,7 +33,7 @@ from gateway.errors import GatewayError
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call
 from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import KnownMessages
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import as_mapping, mapping_at, text_at
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
@@ -126,7 +126,7 @@ class ResponsesDialect(Dialect):
         return EchoFilter(sent, given) if sent != (given or "") else None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:
-        return as_text(request.body.get("previous_response_id"), "") or None
+        return text_at(request.body, "previous_response_id") or None
 
     def in_conversation(self, request: SteeredRequest) -> bool:
         return bool(request.body.get("conversation"))
@@ -207,7 +207,7 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
         return read
     if begun.get("background") is True:
         return replace(read, pending_id=RESPONSES.pending_id(begun))
-    said = "".join(as_text(data.get("delta"), "") for data in known)
+    said = "".join(text_at(data, "delta") for data in known)
     broken = known and read.failure is None
     return replace(read, partial={"choices": [{"message": {"content": said}}]} if broken else None)
 
@@ -244,7 +244,7 @@ def chat_view(response: Fields) -> ChatView | None:
     if calls:
         reply["tool_calls"] = calls
     if status == "incomplete":
-        reason = as_mapping(response.get("incomplete_details")).get("reason")
+        reason = mapping_at(response, "incomplete_details").get("reason")
         finish = _REASONS.get(str(reason), "length")
     elif any(item.get("type") in _COMPACTIONS for item in items):
         finish = "compaction"  # a summary of the history, and no text for the user

@@ -52,7 +52,7 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.websocket import BUFFER_BYTES, Handshake, MessageSide, Streams
 from gateway.values import FieldDict
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import as_mapping, mapping_at, text_at
 from gateway.wire.refusal import refusal_of, status_of
 from gateway.wire.request import ChatRequest
 from gateway.wire.sse import SSEDecoder
@@ -258,13 +258,13 @@ class _Connection:
             data = as_mapping(orjson.loads(text))
         except ValueError:
             return False
-        kind = as_text(data.get("type"), "")
+        kind = text_at(data, "type")
         belongs = kind == "error" or kind.startswith("response.")
         if events is None or self._has_end or not belongs:
             return False
         if kind in _ENDS:
             self._has_end = True
-            self.answer_id = as_text(as_mapping(data.get("response")).get("id"), "")
+            self.answer_id = text_at(mapping_at(data, "response"), "id")
         await events.put((kind, text))
         if len(text) > BUFFER_BYTES:
             await events.join()  # or all of the queue might be as large
@@ -338,7 +338,7 @@ class _Connection:
     def _as_http(self, request: ChatRequest) -> Scope:
         """The message as a request: with the headers of the handshake, except where Codex says in
         the message what it says over HTTP in a header."""
-        said = as_mapping(request.body.get("client_metadata"))
+        said = mapping_at(request.body, "client_metadata")
         own = {
             name.lower().encode(): value.encode("latin-1", "replace")
             for name, value in said.items()

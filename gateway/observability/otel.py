@@ -22,7 +22,7 @@ from gateway.steering.identity import Identity
 from gateway.steering.identity.sources import clean_id
 from gateway.text.secrets import find_secrets, mask_secrets
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_list, as_mapping, as_text
+from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, text_at
 from gateway.wire.messages import content_text
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def caller(body: Fields, identity: Identity, key: str) -> dict[str, str]:
     """`session.id` and `user.id` of a call, as far as the client names them: by an id of its own,
     and by a person or the name of its gateway key. Nothing that looks like a secret."""
     session = None if identity.weak else identity.value
-    person = _person(as_mapping(body.get("metadata")).get("user_id"))
+    person = _person(mapping_at(body, "metadata").get("user_id"))
     users = (person, body.get("safety_identifier"), body.get("user"), key)
     found: dict[str, str] = {}
     for name, given in (("session.id", (session and identity.parent, session)), ("user.id", users)):
@@ -290,7 +290,7 @@ def call_texts(
 
     try:
         given = [_message(message, clean) for message in _newest(history)]
-        answered = [_answer(choice, clean) for choice in as_list((completion or {}).get("choices"))]
+        answered = [_answer(choice, clean) for choice in list_at(completion or {}, "choices")]
     except (TypeError, AttributeError, LookupError, ValueError):
         return {}  # a client or an upstream may put anything anywhere
     found = {"openinference.span.kind": "LLM"}
@@ -324,14 +324,14 @@ def _message(message: Any, clean: Clean) -> FieldDict:
 
 
 def _answer(choice: Any, clean: Clean) -> FieldDict:
-    message = as_mapping(as_mapping(choice).get("message"))
+    message = mapping_at(as_mapping(choice), "message")
     parts: list[FieldDict] = []
     if text := content_text(message.get("content")):
         parts.append({"type": "text", "content": clean(text)})
-    for call in map(as_mapping, as_list(message.get("tool_calls"))):
-        function = as_mapping(call.get("function"))
-        name = as_text(function.get("name"), "")
-        arguments = as_text(function.get("arguments"), "")
+    for call in map(as_mapping, list_at(message, "tool_calls")):
+        function = mapping_at(call, "function")
+        name = text_at(function, "name")
+        arguments = text_at(function, "arguments")
         part = {"type": "tool_call", "id": call.get("id"), "name": name}
         parts.append({**part, "arguments": clean(arguments)})
     reason = as_text(as_mapping(choice).get("finish_reason"), "stop")

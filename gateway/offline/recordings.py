@@ -20,7 +20,16 @@ from rich.table import Table
 from gateway.errors import ConfigError
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
 from gateway.values import Fields, frozen
-from gateway.wire.coerce import as_bool, as_int, as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import (
+    as_bool,
+    as_int,
+    as_list,
+    as_mapping,
+    as_number,
+    list_at,
+    mapping_at,
+    text_at,
+)
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
 STDIN = Path("-")
@@ -152,8 +161,8 @@ def recording_of(data: Fields, place: str) -> Recording:
     if not isinstance(messages, list) and not isinstance(steps, list):
         raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")
     return Recording(
-        label=_label(as_mapping(data.get("run")) or data, as_mapping(data.get("labels")), place),
-        license=as_text(as_mapping(data.get("origin")).get("license"), ""),
+        label=_label(mapping_at(data, "run") or data, mapping_at(data, "labels"), place),
+        license=text_at(mapping_at(data, "origin"), "license"),
         messages=messages if isinstance(messages, list) else None,
         steps=None if isinstance(messages, list) else steps,
         request=_request(data, messages),
@@ -164,13 +173,13 @@ def recording_of(data: Fields, place: str) -> Recording:
 
 
 def _label(run: Fields, labels: Fields, place: str) -> RunLabel:
-    own_id = as_text(run.get("id"), "") or place
-    outcome = {"success": True, "failure": False}.get(as_text(run.get("outcome"), ""))
+    own_id = text_at(run, "id") or place
+    outcome = {"success": True, "failure": False}.get(text_at(run, "outcome"))
     return RunLabel(
         id=own_id,
-        source=as_text(run.get("source"), "") or as_text(run.get("agent"), ""),
-        model=as_text(run.get("model"), "") or as_text(run.get("model_requested"), ""),
-        group=as_text(run.get("group"), "") or own_id,
+        source=text_at(run, "source") or text_at(run, "agent"),
+        model=text_at(run, "model") or text_at(run, "model_requested"),
+        group=text_at(run, "group") or own_id,
         success=as_bool(run.get("success"), outcome),
         mistake_step=as_int(labels.get("mistake_step"), None),
     )
@@ -178,14 +187,12 @@ def _label(run: Fields, labels: Fields, place: str) -> RunLabel:
 
 def _request(data: Fields, messages: object) -> Fields:
     """The recorded request parameters; tools that were called but not recorded are added."""
-    request = dict(as_mapping(data.get("request")))
+    request = dict(mapping_at(data, "request"))
     tools = data.get("tools", request.get("tools"))
     if not isinstance(tools, list):
-        calls = (
-            call for m in as_list(messages) for call in as_list(as_mapping(m).get("tool_calls"))
-        )
-        functions = (as_mapping(as_mapping(call).get("function")) for call in calls)
-        names = dict.fromkeys(as_text(each.get("name"), "") or "tool" for each in functions)
+        calls = (call for m in as_list(messages) for call in list_at(as_mapping(m), "tool_calls"))
+        functions = (mapping_at(as_mapping(call), "function") for call in calls)
+        names = dict.fromkeys(text_at(each, "name") or "tool" for each in functions)
         tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {**request, "tools": tools} if tools else request
 
@@ -216,18 +223,18 @@ def scored_steps(records: Iterable[Fields]) -> list[tuple[Step, float | None]]:
 
 def _content_step(index: int, content: Fields) -> Step:
     actions = []
-    for each in as_list(content.get("actions")):
+    for each in list_at(content, "actions"):
         if isinstance(each, Mapping):
             name, arguments, observation = (
-                as_text(each.get(key), "") for key in ("name", "arguments", "observation")
+                text_at(each, key) for key in ("name", "arguments", "observation")
             )
             action = Action(name=name, arguments=arguments, observation=observation)
             image = as_int(each.get("image"), 0)
             actions.append(replace(action, is_error=bool(each.get("is_error")), image=image))
     return Step(
         index=index,
-        thought=as_text(content.get("thought"), ""),
-        reasoning=as_text(content.get("reasoning"), ""),
+        thought=text_at(content, "thought"),
+        reasoning=text_at(content, "reasoning"),
         prompted=content.get("prompted") is True,
         actions=tuple(actions),
     )

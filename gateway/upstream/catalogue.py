@@ -15,7 +15,7 @@ from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.models import RATE_KEYS, Listed, ModelInfo, capabilities, default_list
 from gateway.upstream.tokens import BYTES_PER_TOKEN, body_tokens
 from gateway.values import Fields
-from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
+from gateway.wire.coerce import as_bool, as_int, as_number, mapping_at
 from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
 
@@ -47,8 +47,8 @@ def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bo
         return f"at most {most} output tokens"
     if not native:
         return None
-    effort = body.get("reasoning_effort") or as_mapping(body.get("reasoning")).get("effort")
-    thinking = as_mapping(body.get("thinking")).get("type")
+    effort = body.get("reasoning_effort") or mapping_at(body, "reasoning").get("effort")
+    thinking = mapping_at(body, "thinking").get("type")
     unmarked = info.reasoning is None and listed and info.provider in _REASONING_MARKED
     if info.reasoning is False or unmarked:
         asks = effort not in (None, "none") or thinking in ("enabled", "adaptive")

@@ -5,7 +5,13 @@ import re
 from collections.abc import Iterator
 
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_list, as_mapping, as_number, as_text, first_mapping
+from gateway.wire.coerce import (
+    as_mapping,
+    as_number,
+    first_mapping,
+    list_at,
+    text_at,
+)
 from gateway.wire.usage import INPUT, OUTPUT
 
 
@@ -64,7 +70,7 @@ def body_tokens(raw: bytes) -> int:
 
 def estimated_usage(raw: bytes, completion: Fields) -> FieldDict | None:
     """A `usage` object for a request body and its answer; None for an answer without a message."""
-    choices = [as_mapping(choice) for choice in as_list(completion.get("choices"))]
+    choices = [as_mapping(choice) for choice in list_at(completion, "choices")]
     messages = [as_mapping(choice["message"]) for choice in choices if choice.get("message")]
     if not messages:
         return None
@@ -77,10 +83,10 @@ def estimated_usage(raw: bytes, completion: Fields) -> FieldDict | None:
 def _texts(message: Fields) -> Iterator[str]:
     """The texts of a reply, its calls included."""
     for key in ("content", "reasoning_content", "reasoning", "refusal"):
-        yield as_text(message.get(key), "")
-    for part in as_list(message.get("content")):
-        yield as_text(as_mapping(part).get("text"), "")
-    called = [as_mapping(call).get("function") for call in as_list(message.get("tool_calls"))]
+        yield text_at(message, key)
+    for part in list_at(message, "content"):
+        yield text_at(as_mapping(part), "text")
+    called = [as_mapping(call).get("function") for call in list_at(message, "tool_calls")]
     for function in [*called, message.get("function_call")]:
         for key in ("name", "arguments"):
-            yield as_text(as_mapping(function).get(key), "")
+            yield text_at(as_mapping(function), key)

@@ -20,6 +20,12 @@ def as_text(value: object, default: T) -> str | T:
     return value if isinstance(value, str) else default
 
 
+def text_at(values: Fields, key: str) -> str:
+    """The string under `key`, else an empty one."""
+    value = values.get(key)
+    return value if isinstance(value, str) else ""
+
+
 def as_bool(value: object, default: T) -> bool | T:
     """The value if it is true or false."""
     return value if isinstance(value, bool) else default
@@ -45,6 +51,12 @@ def as_mapping(value: object) -> Fields:
     return value if isinstance(value, dict) else {}
 
 
+def mapping_at(values: Fields, key: str) -> Fields:
+    """The object under `key`, else an empty one."""
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
+
+
 def first_mapping(values: Fields, *names: str) -> Fields:
     """The object under the first of `names` that holds one; empty when none does."""
     for name in names:
@@ -56,6 +68,12 @@ def first_mapping(values: Fields, *names: str) -> Fields:
 
 def as_list(value: object) -> list[Any]:
     """The value if it is an array, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def list_at(values: Fields, key: str) -> list[Any]:
+    """The array under `key`, else an empty one."""
+    value = values.get(key)
     return value if isinstance(value, list) else []
 
 

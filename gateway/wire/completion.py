@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping
+from gateway.wire.coerce import as_int, list_at, mapping_at
 from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
@@ -133,7 +133,7 @@ class CompletionAssembler:
         if isinstance(chunk.get("usage"), dict):
             self.usage = chunk["usage"]
         self.began = self.began or isinstance(chunk.get("choices"), list)
-        for choice in as_list(chunk.get("choices")):
+        for choice in list_at(chunk, "choices"):
             if isinstance(choice, dict):
                 self._add_choice(choice)
             else:
@@ -192,7 +192,7 @@ def _index_of(calls: Mapping[int, FieldDict], part: Fields) -> int:
     newest = max(calls, default=-1)
     if id := part.get("id"):
         return next((at for at, call in calls.items() if call["id"] == id), newest + 1)
-    named = as_mapping(part.get("function")).get("name")
+    named = mapping_at(part, "function").get("name")
     return newest + 1 if newest < 0 or (named and calls[newest]["name"]) else newest
 
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from gateway.values import Fields
 from gateway.wire.body_prefix import KnownMessages
-from gateway.wire.coerce import as_list
+from gateway.wire.coerce import list_at
 
 # Stored prefix hashes are comparable only under one normalisation: a change needs a new number.
 VERSION = b"gw-message-1"
@@ -329,7 +329,7 @@ def _flat(tools: object) -> Iterator[Fields]:
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict):
             if tool.get("type") == "namespace":
-                yield from (each for each in as_list(tool.get("tools")) if isinstance(each, dict))
+                yield from (each for each in list_at(tool, "tools") if isinstance(each, dict))
             else:
                 yield tool
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import mapping_at, text_at
 
 _MARK = re.compile(r"\\.|[\\\"{}\[\]]", re.DOTALL)
 _EMPTY_SO_FAR = re.compile(r"\s*+\{?+\s*+\}?+\s*+")
@@ -169,9 +169,9 @@ class ToolCallStream:
         return out
 
     def _push_one(self, delta: Fields) -> FieldDict | None:
-        function = as_mapping(delta.get("function"))
-        id = as_text(delta.get("id"), "") or None
-        name = as_text(function.get("name"), "") or None
+        function = mapping_at(delta, "function")
+        id = text_at(delta, "id") or None
+        name = text_at(function, "name") or None
         arguments = arguments_text(function.get("arguments"))
         call = self._locate(id, name, arguments, delta.get("index"))
         call.name = call.name or name
@@ -262,10 +262,10 @@ def _repair_call(
         return None
     if _is_custom(call):
         return dict(call)
-    function = as_mapping(call.get("function"))
-    if not as_text(function.get("name"), ""):
+    function = mapping_at(call, "function")
+    if not text_at(function, "name"):
         return None
-    id = _unused(as_text(call.get("id"), "") or new_id(index), taken)
+    id = _unused(text_at(call, "id") or new_id(index), taken)
     taken.add(id)
     arguments = ArgumentStream()
     text = arguments.push(arguments_text(function.get("arguments"))) + arguments.finish(cut=cut)

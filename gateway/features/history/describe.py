@@ -6,7 +6,7 @@ from gateway.steering.evidence.commands import shell_command
 from gateway.steering.transcript.steps import Action
 from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import as_mapping, text_at
 
 _ABOUT = (
     "plan",
@@ -36,6 +36,6 @@ def _about(arguments: str) -> str:
     except orjson.JSONDecodeError:
         return arguments
     for key in _ABOUT:
-        if text := as_text(values.get(key), ""):
+        if text := text_at(values, key):
             return text
     return arguments if values else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from gateway.upstream.litellm_package import litellm_folders
 from gateway.upstream.models import RATE_KEYS, Listed, ModelInfo, Rates
 from gateway.values import Fields
-from gateway.wire.coerce import as_bool, as_mapping, as_number, as_text
+from gateway.wire.coerce import as_bool, as_number, as_text, mapping_at
 
 LIST_NAME = "model_prices_and_context_window_backup.json"
 
@@ -159,7 +159,7 @@ def _info(entry: Fields, name: str) -> ModelInfo:
 
 def _services(entry: Fields, base: Rates) -> Mapping[str, Rates]:
     """The rates of classes of service, each divided by that of `base`."""
-    stated = as_mapping(entry.get("provider_specific_entry"))
+    stated = mapping_at(entry, "provider_specific_entry")
     found = {
         name: dict.fromkeys(RATE_KEYS, as_number(stated.get(name), 1.0)) for name in ("fast", "us")
     }

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gateway.values import Value, frozen
-from gateway.wire.coerce import as_mapping
+from gateway.wire.coerce import as_mapping, mapping_at
 
 MAX_ID_CHARACTERS = 255
 FINGERPRINT = "fingerprint"
@@ -164,7 +164,7 @@ class BodySource(Value):
     def find(self, body: Mapping[str, object]) -> str | None:
         """The id, or None without a usable value."""
         outer, dot, inner = self.name.partition(".")
-        found = as_mapping(body.get(outer)).get(inner) if dot else body.get(outer)
+        found = mapping_at(body, outer).get(inner) if dot else body.get(outer)
         return None if found is None else self.read(found)
 
 
@@ -263,7 +263,7 @@ def _parent_of(headers: Mapping[str, str], body: Mapping[str, object]) -> str | 
     for name in headers:
         if "parent" in name and _PARENT_NAME.search(name) and (value := clean_id(headers[name])):
             return value
-    for name, given in as_mapping(body.get("metadata")).items():
+    for name, given in mapping_at(body, "metadata").items():
         if isinstance(name, str) and _PARENT_NAME.search(name):
             return clean_id(given)
     return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.coerce import as_text
+from gateway.wire.coerce import as_text, text_at
 
 FRAME_OPEN = "[STEERING GUIDANCE]"
 FRAME_CLOSE = "[/STEERING GUIDANCE]"
@@ -84,11 +84,11 @@ def read_content(value: object) -> Content:
     for part in _parts(value):
         kind = part.get("type")
         if kind in _TEXT_PARTS:
-            texts.append(as_text(part.get("text"), ""))
+            texts.append(text_at(part, "text"))
         elif kind == "refusal":
-            texts.append(as_text(part.get("refusal"), ""))
+            texts.append(text_at(part, "refusal"))
         elif kind in ("thinking", "reasoning"):
-            reasoning.append(as_text(part.get("thinking"), "") or as_text(part.get("text"), ""))
+            reasoning.append(text_at(part, "thinking") or text_at(part, "text"))
         elif kind == "tool_use":
             content.calls.append(_call(part, part))
         elif kind == "tool_result":
@@ -118,12 +118,12 @@ def read_result(message: Mapping[str, object], call_id: object) -> Result:
         text = value
     else:
         texts = [part for part in _parts(value) if part.get("type") in _TEXT_PARTS]
-        text = "".join([as_text(part.get("text"), "") for part in texts])
+        text = "".join([text_at(part, "text") for part in texts])
     return Result(
         image=images_sum(value),
         text=without_guidance(text),
         id=as_text(call_id, ""),
-        name=as_text(message.get("name"), ""),
+        name=text_at(message, "name"),
         is_error=message.get("is_error") is True,
     )
 
@@ -177,8 +177,8 @@ def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> Reques
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         arguments = json_text(function.get("input") if arguments is None else arguments)
-    name = as_text(function.get("name"), "")
-    return RequestedCall(id=as_text(entry.get("id"), ""), name=name, arguments=arguments)
+    name = text_at(function, "name")
+    return RequestedCall(id=text_at(entry, "id"), name=name, arguments=arguments)
 
 
 def json_text(arguments: object) -> str:
@@ -193,7 +193,7 @@ def json_text(arguments: object) -> str:
 
 def read_reasoning(message: Mapping[str, object], content: Content) -> str:
     """Reasoning from the message's own fields, else from the parts of its content."""
-    found = (as_text(message.get(name), "") for name in _REASONING_FIELDS)
+    found = (text_at(message, name) for name in _REASONING_FIELDS)
     return next(filter(None, found), content.reasoning)
 
 
@@ -210,14 +210,14 @@ CLIENT_CALLS = frozenset(
 def item_call(item: Fields) -> RequestedCall | None:
     """The call in an item, if it is one, with the result of a call that ran at the provider; a
     built-in tool is named by its type."""
-    kind = as_text(item.get("type"), "")
+    kind = text_at(item, "type")
     if not kind.endswith("_call"):
         return None
     given = next((item[key] for key in _ARGUMENT_FIELDS if item.get(key) is not None), None)
     shown = next((item[key] for key in _RESULT_FIELDS if item.get(key)), "")
     return RequestedCall(
-        id=as_text(item.get("call_id"), "") or as_text(item.get("id"), ""),
-        name=as_text(item.get("name"), "") or kind.removesuffix("_call"),
+        id=text_at(item, "call_id") or text_at(item, "id"),
+        name=text_at(item, "name") or kind.removesuffix("_call"),
         arguments=json_text(given),
         observation=None if kind in CLIENT_CALLS else without_guidance(_output_text(shown)),
     )
@@ -225,13 +225,13 @@ def item_call(item: Fields) -> RequestedCall | None:
 
 def item_result(item: Fields) -> Result | None:
     """The result in an item, or None when it is none."""
-    if not as_text(item.get("type"), "").endswith("_output"):
+    if not text_at(item, "type").endswith("_output"):
         return None
     output = item.get("output")
     return Result(
         text=without_guidance(_output_text(output)),
         image=image_sum(output) if isinstance(output, dict) else images_sum(output),
-        id=as_text(item.get("call_id"), ""),
+        id=text_at(item, "call_id"),
         is_error=item.get("is_error") is True or item.get("status") in _FAILED,
     )
 
@@ -243,7 +243,7 @@ def item_reasoning(item: Fields) -> str:
     for key in ("content", "summary"):
         parts = item.get(key)
         given = parts if isinstance(parts, list | tuple) else ()
-        shown = [as_text(part.get("text"), "") for part in given if isinstance(part, dict)]
+        shown = [text_at(part, "text") for part in given if isinstance(part, dict)]
         if any(shown):
             return "\n".join(shown)
     return ""
@@ -258,7 +258,7 @@ def _output_text(value: object) -> str:
     printed = []
     for part in value if isinstance(value, list) else ():
         if isinstance(part, dict):
-            shown = [as_text(part.get(key), "") for key in ("stdout", "stderr", "logs")]
+            shown = [text_at(part, key) for key in ("stdout", "stderr", "logs")]
             printed.append("\n".join(filter(None, shown)))
     return "".join(printed) or read_content(value).text
 

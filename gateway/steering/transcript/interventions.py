@@ -14,7 +14,7 @@ from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.text_protocols import is_nudge
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import Value
-from gateway.wire.coerce import as_text
+from gateway.wire.coerce import text_at
 from gateway.wire.messages import content_text
 
 WordedKind = Literal["interrupt", "reject"]
@@ -147,7 +147,7 @@ def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
             continue
         content = message.get("content")
         parts = content[:_MOST_PARTS] if isinstance(content, list) else ()
-        texts = [as_text(part.get("text"), "") for part in parts if isinstance(part, dict)]
+        texts = [text_at(part, "text") for part in parts if isinstance(part, dict)]
         found += texts or [content_text(content)]
     return tuple(filter(None, (user_words(text) for text in found if text)))
 

@@ -25,7 +25,7 @@ from gateway.steering.transcript.content import (
     without_guidance,
 )
 from gateway.values import Fields, Value
-from gateway.wire.coerce import as_text
+from gateway.wire.coerce import text_at
 
 _STOPS = 3
 _STOPS_WITHIN = 12  # times that a person stopped the agent, and the steps they are in
@@ -153,9 +153,7 @@ class StepReader:
 
     def _reply(self, message: Mapping[str, object]) -> Reply:
         content = read_content(message.get("content"))
-        thought = (
-            content.text.strip() or without_guidance(as_text(message.get("refusal"), "")).strip()
-        )
+        thought = content.text.strip() or without_guidance(text_at(message, "refusal")).strip()
         reply = Reply(
             thought=thought,
             said=thought,
@@ -383,7 +381,7 @@ def steps_from_records(records: Iterable[Fields]) -> tuple[Step, ...]:
 def _record_step(index: int, record: object) -> Step:
     if not isinstance(record, Mapping):
         return Step(index=index)
-    name = as_text(record.get("action"), "")
+    name = text_at(record, "action")
     listed = record.get("tool_calls")
     if not name and listed and isinstance(listed, list | tuple):
         first = listed[0]
@@ -391,13 +389,13 @@ def _record_step(index: int, record: object) -> Step:
         name = read_calls({"tool_calls": [entry]}, Content())[0].name
     action = Action(
         name=name,
-        arguments=as_text(record.get("action_input"), ""),
-        observation=as_text(record.get("observation"), ""),
+        arguments=text_at(record, "action_input"),
+        observation=text_at(record, "observation"),
         is_error=bool(record.get("is_error") or record.get("observation_is_error")),
     )
     # A result without a call still counts for the monitors that look at results.
     actions = (action,) if action != Action(name="") else ()
-    return Step(index=index, thought=as_text(record.get("thought"), ""), actions=actions)
+    return Step(index=index, thought=text_at(record, "thought"), actions=actions)
 
 
 def recent_text(steps: Sequence[Step], count: int) -> str:

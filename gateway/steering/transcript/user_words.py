@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.wire.coerce import as_text
+from gateway.wire.coerce import text_at
 from gateway.wire.messages import content_text
 
 MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
@@ -100,7 +100,7 @@ def words_of(content: object) -> str:
     if not isinstance(content, list):
         return user_words(content_text(content))
     parts = content[:_MAX_PARTS]
-    texts = [as_text(part.get("text"), "") for part in parts if isinstance(part, dict)]
+    texts = [text_at(part, "text") for part in parts if isinstance(part, dict)]
     return "\n".join(filter(None, map(user_words, texts)))
 
 

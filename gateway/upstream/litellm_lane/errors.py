@@ -16,7 +16,7 @@ from gateway.upstream.litellm_lane.transport import ProviderCall
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import AT_SAME_TARGET
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import as_mapping, text_at
 from gateway.wire.refusal import STATUS_OF_TYPE, Refusal, kind_of, refusal_of, status_of
 
 # status -> (type, code) when the provider sends none.
@@ -173,7 +173,7 @@ def _read(body: bytes) -> Refusal:
 
 def _text(details: Refusal, *names: str) -> str | None:
     """The first text under `names` that is not empty."""
-    return next((text for name in names if (text := as_text(details.get(name), ""))), None)
+    return next((text for name in names if (text := text_at(details, name))), None)
 
 
 def _build(

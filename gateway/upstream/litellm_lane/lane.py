@@ -31,7 +31,7 @@ from gateway.upstream.litellm_lane.transport import (
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import keys_of_others, split_model
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_mapping
+from gateway.wire.coerce import mapping_at
 
 # These describe the provider's bytes, and the client gets other ones.
 _OF_THE_OTHER_BODY = frozenset(
@@ -198,7 +198,7 @@ async def _answered(
             call,
             chunks.ChunkStream(id=id, created=now, model=model),
             headers=headers,
-            include_usage=bool(as_mapping(body.get("stream_options")).get("include_usage")),
+            include_usage=bool(mapping_at(body, "stream_options").get("include_usage")),
             legacy=legacy,
         ).primed()
     if call.translated:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text, list_at, mapping_at
 from gateway.wire.toolcalls import arguments_text
 
 _TEXTS = ("id", "object", "model", "system_fingerprint", "service_tier")
@@ -94,7 +94,7 @@ def _chat(answer: FieldDict) -> FieldDict:
         if created is not None and created == created and abs(created) < 2**53:
             answer["created"] = int(created)
     _set_usage(answer)
-    choices = as_list(answer.get("choices"))
+    choices = list_at(answer, "choices")
     whole = any("message" in as_mapping(choice) for choice in choices)
     streamed = answer.get("object") == "chat.completion.chunk" or not whole
     # Adapters read these without looking.
@@ -230,18 +230,18 @@ def _messages(event: FieldDict) -> FieldDict:
     _set_usage(event)
     kind = event["type"]
     if kind == "message_start":
-        message = event["message"] = dict(as_mapping(event.get("message")))
+        message = event["message"] = dict(mapping_at(event, "message"))
         message.setdefault("id", "msg_unknown")
         _head_of_message(message)
     elif kind == "message":
         _head_of_message(event)
-        blocks = [_block(b) for b in as_list(event.get("content")) if isinstance(b, dict)]
+        blocks = [_block(b) for b in list_at(event, "content") if isinstance(b, dict)]
         texts = ("text", "thinking")
         event["content"] = [b for b in blocks if b.get("type") not in texts or b.get(b["type"])]
     elif kind == "content_block_start":
-        event["content_block"] = _block(dict(as_mapping(event.get("content_block"))))
+        event["content_block"] = _block(dict(mapping_at(event, "content_block")))
     elif kind in ("content_block_delta", "message_delta"):
-        event["delta"] = _block(dict(as_mapping(event.get("delta"))))
+        event["delta"] = _block(dict(mapping_at(event, "delta")))
     if kind == "message_delta":
         event.setdefault("usage", {"output_tokens": 0})
     return event
@@ -254,7 +254,7 @@ def _head_of_message(message: FieldDict) -> None:
     message["role"] = "assistant"
     _set_usage(message)
     counts = {"input_tokens": 0, "output_tokens": 0}
-    message["usage"] = {**counts, **as_mapping(message.get("usage"))}
+    message["usage"] = {**counts, **mapping_at(message, "usage")}
     if "stop_reason" in message:
         message["stop_reason"] = _as_reason(message["stop_reason"])
 

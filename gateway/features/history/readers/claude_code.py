@@ -16,7 +16,7 @@ from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import Fields
-from gateway.wire.coerce import as_list, as_mapping, as_text
+from gateway.wire.coerce import as_list, as_text, list_at, mapping_at, text_at
 
 AGENT = "claude-code"
 _MARKS = (
@@ -55,16 +55,16 @@ def read(log: LogFile) -> Iterable[Session]:
     roots: dict[str, str] = {}  # uuid of a sub-agent's line -> name of the sub-agent
     seen: set[str] = set()  # a resumed session may hold its beginning twice
     for entry in log.records():
-        kind = as_text(entry.get("type"), "")
-        uuid = as_text(entry.get("uuid"), "")
+        kind = text_at(entry, "type")
+        uuid = text_at(entry, "uuid")
         if uuid in seen and kind in ("user", "assistant", "attachment"):
             continue
         side = ""
         if uuid:
             seen.add(uuid)
             if entry.get("isSidechain") is True:
-                parent = as_text(entry.get("parentUuid"), "")
-                side = as_text(entry.get("agentId"), "") or roots.get(parent) or uuid
+                parent = text_at(entry, "parentUuid")
+                side = text_at(entry, "agentId") or roots.get(parent) or uuid
                 roots[uuid] = side
         thread = threads.get(side) or threads.setdefault(side, _Thread(log, side))
         if kind in ("user", "assistant"):
@@ -92,11 +92,11 @@ class _Thread:
         """Read one line with a message."""
         session = self.session
         if not _UUID.fullmatch(session.id):
-            session.id = as_text(entry.get("sessionId"), "") or session.id
-        session.version = as_text(entry.get("version"), "") or session.version
-        session.project = session.project or as_text(entry.get("cwd"), "")
+            session.id = text_at(entry, "sessionId") or session.id
+        session.version = text_at(entry, "version") or session.version
+        session.project = session.project or text_at(entry, "cwd")
         at = session.at(entry.get("timestamp"))
-        message = as_mapping(entry.get("message"))
+        message = mapping_at(entry, "message")
         if kind == "assistant":
             self._reply(entry, message, at)
         else:
@@ -107,7 +107,7 @@ class _Thread:
         if kind == "system" and entry.get("subtype") == "compact_boundary":
             self._compacts = True
         elif kind == "attachment":
-            attachment = as_mapping(entry.get("attachment"))
+            attachment = mapping_at(entry, "attachment")
             if attachment.get("type") == "queued_command":
                 before = len(self._sent)
                 at = self.session.at(entry.get("timestamp"))
@@ -117,13 +117,13 @@ class _Thread:
         elif kind == "queue-operation":
             self._queue(entry)
         elif kind in ("ai-title", "custom-title"):
-            own = as_text(entry.get("customTitle"), "")
-            self.session.title = own or self.session.title or as_text(entry.get("aiTitle"), "")
+            own = text_at(entry, "customTitle")
+            self.session.title = own or self.session.title or text_at(entry, "aiTitle")
 
     def _queue(self, entry: Fields) -> None:
         """Follow what the person types while the model works. Most versions write what was sent
         between two calls as an attachment; 2.0 and the first of 2.1 write it nowhere else."""
-        text = as_text(entry.get("content"), "")
+        text = text_at(entry, "content")
         if entry.get("operation") == "enqueue":
             self._queued.append(text)
             return
@@ -146,21 +146,21 @@ class _Thread:
 
     def _reply(self, entry: Fields, message: Fields, at: float | None) -> None:
         session = self.session
-        model = as_text(message.get("model"), "")
+        model = text_at(message, "model")
         if model == "<synthetic>" or entry.get("isApiErrorMessage") is True:
             return  # written by the client itself
-        name = as_text(message.get("id"), "")
-        blocks = as_list(message.get("content")) or [{"type": "text", "text": ""}]
+        name = text_at(message, "id")
+        blocks = list_at(message, "content") or [{"type": "text", "text": ""}]
         if name in self._replies:
             index = self._replies[name]
             session.messages[session.calls[index].position]["content"] += blocks
         else:
             self.tell()
             index = self._replies[name] = len(session.calls)
-            key = f"{name}:{as_text(entry.get('requestId'), '')}" if name else ""
+            key = f"{name}:{text_at(entry, 'requestId')}" if name else ""
             session.reply(at=at, key=key)["content"] = list(blocks)
         call = session.calls[index]
-        usage = as_mapping(message.get("usage")) or call.usage
+        usage = mapping_at(message, "usage") or call.usage
         session.calls[index] = replace(call, model=model or call.model, usage=usage)
 
     def _user(self, entry: Fields, content: object, at: float | None) -> None:
@@ -190,7 +190,7 @@ class _Thread:
             if (said := rejection(text)) is not None:
                 session.did("reject", said, at, back=1)
         texts = [part for part in parts if part.get("type") == "text"]
-        if any(is_interruption(as_text(part.get("text"), "")) for part in texts):
+        if any(is_interruption(text_at(part, "text")) for part in texts):
             session.did("interrupt", "", at, back=1)
         elif text := _words(texts):
             self._sent = [each for each in self._sent if _words([{"text": each[0]}]) != text]
@@ -202,7 +202,7 @@ class _Thread:
 def _from_person(entry: Fields) -> bool:
     """True if a line with the role of the user may have come from the person."""
     own = entry.get("promptSource") == "system" or any(entry.get(m) is True for m in _FROM_CLIENT)
-    return not own and as_mapping(entry.get("origin")).get("kind", "human") == "human"
+    return not own and mapping_at(entry, "origin").get("kind", "human") == "human"
 
 
 def _is_word(part: Fields) -> bool:
@@ -213,7 +213,7 @@ def _words(texts: list[Any]) -> str:
     """The words that the person typed in these text blocks."""
     found = []
     for part in texts:
-        text = as_text(part.get("text"), "").strip()
+        text = text_at(part, "text").strip()
         if command := _COMMAND.match(text):
             arguments = text.partition("<command-args>")[2].partition("</command-args>")[0]
             found.append(f"{command[1]} {arguments}".strip())

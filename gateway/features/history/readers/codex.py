@@ -26,7 +26,7 @@ from gateway.steering.transcript.content import (
 from gateway.steering.transcript.interventions import is_interruption
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
 
 AGENT = "codex"
 _MARK = re.compile(rb'"type": ?"(?:session_meta|response_item|turn_context)"')
@@ -99,7 +99,7 @@ class _Rollout:
     def survey(self, records: Iterable[Fields]) -> None:
         """Find out which of the lines that say the same this file has."""
         for record in records:
-            payload = as_mapping(record.get("payload"))
+            payload = mapping_at(record, "payload")
             kind = payload.get("type")
             self._form.is_marked |= record.get("type") == "token_usage_record"
             self._form.is_marked |= kind == "token_count" and bool(payload.get("info"))
@@ -110,8 +110,8 @@ class _Rollout:
         at = self.session.at(record.get("timestamp"))
         if self._known and as_int(record.get("ordinal"), self._first) < self._first:
             return ""
-        kind = as_text(record.get("type"), "")
-        payload = as_mapping(record.get("payload"))
+        kind = text_at(record, "type")
+        payload = mapping_at(record, "payload")
         if kind == "response_item":
             return self._item(payload, at)
         if kind == "event_msg":
@@ -122,13 +122,13 @@ class _Rollout:
             self._compacted(payload)
         elif kind == "token_usage_record":
             self._form.has_records = True
-            self._usage(as_mapping(payload.get("usage")), as_text(payload.get("response_id"), ""))
+            self._usage(mapping_at(payload, "usage"), text_at(payload, "response_id"))
         elif kind == "inter_agent_communication":
             self._user(payload.get("content"))
         elif kind == "turn_context":
             self._answer.is_open = False
-            self._model = as_text(payload.get("model"), "") or self._model
-            self.session.project = self.session.project or as_text(payload.get("cwd"), "")
+            self._model = text_at(payload, "model") or self._model
+            self.session.project = self.session.project or text_at(payload, "cwd")
         elif not _SILENT.fullmatch(kind):
             return f"unknown type {kind!r}"
         return ""
@@ -136,20 +136,20 @@ class _Rollout:
     def _meta(self, meta: Fields) -> None:
         self._known = True
         session = self.session
-        session.id = as_text(meta.get("id"), "") or session.id
-        session.version = as_text(meta.get("cli_version"), "")
-        session.project = as_text(meta.get("cwd"), "")
+        session.id = text_at(meta, "id") or session.id
+        session.version = text_at(meta, "cli_version")
+        session.project = text_at(meta, "cwd")
         self._first = as_int(meta.get("subagent_history_start_ordinal"), 0)
-        spawn = as_mapping(meta.get("source")).get("subagent")
+        spawn = mapping_at(meta, "source").get("subagent")
         if spawn is None and meta.get("thread_source") != "subagent":
             return
-        origin = as_mapping(as_mapping(spawn).get("thread_spawn")).get("parent_thread_id")
+        origin = mapping_at(as_mapping(spawn), "thread_spawn").get("parent_thread_id")
         names = [meta.get(name) for name in ("parent_thread_id", "forked_from_id", "session_id")]
         known = (as_text(name, "") for name in (origin, *names, spawn))
         session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
 
     def _item(self, item: Fields, at: float | None) -> str:
-        kind = as_text(item.get("type"), "")
+        kind = text_at(item, "type")
         if kind == "message":
             self._message(item, at)
         elif kind == "agent_message":
@@ -173,7 +173,7 @@ class _Rollout:
         return ""
 
     def _message(self, item: Fields, at: float | None) -> None:
-        role = as_text(item.get("role"), "")
+        role = text_at(item, "role")
         content = item.get("content")
         text = read_content(content).text
         if role == "assistant":
@@ -187,7 +187,7 @@ class _Rollout:
                 self.session.interrupted(at)
             elif not self._form.has_events:
                 parts = as_list(content) or [{"text": content}]
-                texts = [as_text(as_mapping(part).get("text"), "").strip() for part in parts]
+                texts = [text_at(as_mapping(part), "text").strip() for part in parts]
                 words = joined(*(user_words(t) for t in texts if not _NOT_WORDS.match(t)))
                 if words:
                     self._said(words, at)
@@ -201,7 +201,7 @@ class _Rollout:
         session = self.session
         if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
             return session.messages[session.calls[-1].position]
-        key = as_text(item.get("id"), "") or as_text(item.get("call_id"), "")
+        key = text_at(item, "id") or text_at(item, "call_id")
         self._answer = _Answer(is_open=True, used=bool(self._early), spent=self._early)
         self._early = Counter()
         return session.reply(model=self._model, at=at, key=key, usage=_usage(self._answer.spent))
@@ -220,12 +220,12 @@ class _Rollout:
         self._answer.used = self._form.follows = True
 
     def _event(self, event: Fields, at: float | None) -> str:
-        kind = as_text(event.get("type"), "")
+        kind = text_at(event, "type")
         if kind == "token_count":
-            info = as_mapping(event.get("info"))
+            info = mapping_at(event, "info")
             total = info.get("total_token_usage") or self._total
             if total != self._total and not self._form.has_records:
-                self._usage(as_mapping(info.get("last_token_usage")))
+                self._usage(mapping_at(info, "last_token_usage"))
             self._total = total
         elif kind == "turn_aborted":
             self._answer.is_open = False
@@ -235,7 +235,7 @@ class _Rollout:
             self._answer.is_open = False
         elif kind == "user_message":
             if event.get("kind") in ("plain", None):
-                self._said(user_words(as_text(event.get("message"), "")), at)
+                self._said(user_words(text_at(event, "message")), at)
         elif (typed := _typed(event)) is not None:
             self._said(user_words(typed), at)
         elif not _EVENTS.match(kind):
@@ -253,15 +253,15 @@ class _Rollout:
             session.did("message", text, at, back=back)
 
     def _compacted(self, payload: Fields) -> None:
-        history = map(as_mapping, as_list(payload.get("replacement_history")))
+        history = map(as_mapping, list_at(payload, "replacement_history"))
         kept = [item.get("content") for item in history if item.get("role") == "user"]
-        self.session.compact(*(kept or [as_text(payload.get("message"), "")]))
+        self.session.compact(*(kept or [text_at(payload, "message")]))
         self._answer.is_open = False
 
 
 def _typed(event: Fields) -> str | None:
     """The words that a person typed, in the event of newer versions that a message was taken."""
-    item = as_mapping(event.get("item"))
+    item = mapping_at(event, "item")
     if event.get("type") != "item_completed" or item.get("type") != "UserMessage":
         return None
     return read_content(item.get("content")).text

@@ -12,7 +12,7 @@ from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, family, joined, tool_call
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+from gateway.wire.coerce import as_int, as_mapping, as_text, list_at, mapping_at, text_at
 
 AGENT = "copilot-cli"
 _EVENT = re.compile(
@@ -60,10 +60,10 @@ class _Events:
 
     def add(self, record: Fields) -> bool:
         """Read one event. False if it is of no known type."""
-        kind = as_text(record.get("type"), "")
-        data = as_mapping(record.get("data"))
+        kind = text_at(record, "type")
+        data = mapping_at(record, "data")
         at = self._main.at(record.get("timestamp"))
-        agent = as_text(record.get("agentId"), "") or as_text(data.get("parentToolCallId"), "")
+        agent = text_at(record, "agentId") or text_at(data, "parentToolCallId")
         session = self._sessions.setdefault(agent, Session(id=agent, agent=AGENT, parent=agent))
         session.at(record.get("timestamp"))
         if kind == "user.message":
@@ -77,8 +77,8 @@ class _Events:
             session.messages.append({"role": "system", "content": data.get("content")})
         elif kind in ("session.usage_record", "assistant.usage"):
             self._counted = True
-            usage = as_mapping(data.get("usage")) or data
-            self._usages[as_text(usage.get("apiCallId"), "")] = usage
+            usage = mapping_at(data, "usage") or data
+            self._usages[text_at(usage, "apiCallId")] = usage
         else:
             return self._of_session(session, kind, data, at)
         return True
@@ -88,15 +88,15 @@ class _Events:
         if kind == "abort" and data.get("reason") in _BY_PERSON:
             main.did("interrupt", "", at)
         elif kind == "session.compaction_complete" and data.get("success") is not False:
-            session.compact(as_text(data.get("summaryContent"), ""))
+            session.compact(text_at(data, "summaryContent"))
         elif kind == "session.context_cleared":
             session.compact()
         elif kind == "session.shutdown" and not self._counted:
             self._totals(data)
         elif kind in ("session.start", "session.resume"):
-            main.id = as_text(data.get("sessionId"), "") or main.id
-            main.version = as_text(data.get("copilotVersion"), "") or main.version
-            folder = as_mapping(data.get("context")).get("cwd")
+            main.id = text_at(data, "sessionId") or main.id
+            main.version = text_at(data, "copilotVersion") or main.version
+            folder = mapping_at(data, "context").get("cwd")
             main.project = main.project or as_text(folder, "")
         return _SILENT.fullmatch(kind) is not None
 
@@ -114,15 +114,15 @@ class _Events:
         yield from family(self._sessions)
 
     def _user(self, session: Session, data: Fields, at: float | None) -> None:
-        typed = as_text(data.get("content"), "")
+        typed = text_at(data, "content")
         is_own = data.get("source") in (None, "", "user")
         is_own = is_own and not data.get("isAutopilotContinuation")
-        text = as_text(data.get("transformedContent"), "") or typed
+        text = text_at(data, "transformedContent") or typed
         session.user(text, user_words(typed) if is_own else "", at)
 
     def _answer(self, session: Session, data: Fields, at: float | None) -> None:
-        name = as_text(data.get("apiCallId"), "")
-        text, thought = (as_text(data.get(key), "") for key in ("content", "reasoningText"))
+        name = text_at(data, "apiCallId")
+        text, thought = (text_at(data, key) for key in ("content", "reasoningText"))
         if name and session.calls and session.calls[-1].key == name:  # a part of the same answer
             reply = session.messages[session.calls[-1].position]
             reply["content"] = joined(reply["content"], text, by="\n\n")
@@ -131,18 +131,18 @@ class _Events:
         else:
             output = as_int(data.get("outputTokens"), 0)
             self._calls.append((session, len(session.calls), output))
-            model = as_text(data.get("model"), "")
-            key = name or as_text(data.get("messageId"), "")
+            model = text_at(data, "model")
+            key = name or text_at(data, "messageId")
             usage = chat_usage(0, output)
             reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
-        for asked in map(as_mapping, as_list(data.get("toolRequests"))):
+        for asked in map(as_mapping, list_at(data, "toolRequests")):
             call = tool_call(asked.get("toolCallId"), asked.get("name"), asked.get("arguments"))
             reply.setdefault("tool_calls", []).append(call)
 
     def _result(self, session: Session, data: Fields, at: float | None) -> None:
-        error = as_mapping(data.get("error"))
-        failed = as_text(error.get("message"), "")
-        text = as_text(as_mapping(data.get("result")).get("content"), "") or failed
+        error = mapping_at(data, "error")
+        failed = text_at(error, "message")
+        text = text_at(mapping_at(data, "result"), "content") or failed
         refused = error.get("code") == "rejected" or None
         is_error = data.get("success") is False
         session.result(data.get("toolCallId"), text, at, failed=is_error, rejected=refused)
@@ -155,8 +155,8 @@ class _Events:
             self._began = began
             self._first = self._next
         self._next = len(self._calls)
-        for model, metric in as_mapping(shutdown.get("modelMetrics")).items():
-            usage = _usage(as_mapping(as_mapping(metric).get("usage")))
+        for model, metric in mapping_at(shutdown, "modelMetrics").items():
+            usage = _usage(mapping_at(as_mapping(metric), "usage"))
             calls = self._calls[self._first :]
             mine = [each for each in calls if each[0].calls[each[1]].model == model]
             rest = usage["completion_tokens"] - sum(output for _, _, output in mine[:-1])

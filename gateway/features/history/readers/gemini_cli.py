@@ -15,7 +15,7 @@ from gateway.features.history.session import Session, chat_usage, joined, tool_c
 from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, list_at, mapping_at, text_at
 
 _ANSWERS = ("gemini", "qwen")
 _NOTICES = ("info", "error", "warning")
@@ -45,7 +45,7 @@ def _records(log: LogFile) -> Iterator[Fields]:
         yield from log.records()
     elif document := as_mapping(log.document()):
         yield document
-        for log.seen, message in enumerate(as_list(document.get("messages")), 2):
+        for log.seen, message in enumerate(list_at(document, "messages"), 2):
             yield as_mapping(message)
 
 
@@ -68,7 +68,7 @@ class _Chat:
         elif "sessionId" in record and "projectHash" in record:
             self._change({key: record[key] for key in record if key != "messages"})
         elif kind in (*_ANSWERS, *_NOTICES, "user"):
-            name = as_text(record.get("id"), "") or f"#{len(self._messages)}"
+            name = text_at(record, "id") or f"#{len(self._messages)}"
             self._messages[name] = {**self._messages.get(name, {}), **record}
             if kind == "qwen":
                 self.session.agent = "qwen-code"
@@ -78,18 +78,18 @@ class _Chat:
 
     def _change(self, fields: Fields) -> None:
         session = self.session
-        session.id = as_text(fields.get("sessionId"), "") or session.id
+        session.id = text_at(fields, "sessionId") or session.id
         self.is_known |= "sessionId" in fields
         session.at(fields.get("startTime"))
-        session.title = as_text(fields.get("summary"), "") or session.title
-        folders = [each for each in as_list(fields.get("directories")) if isinstance(each, str)]
+        session.title = text_at(fields, "summary") or session.title
+        folders = [each for each in list_at(fields, "directories") if isinstance(each, str)]
         session.project = session.project or next(iter(folders), "")
         if fields.get("kind") == "subagent":
             session.parent = self._folder if self._folder not in ("", "chats") else "unknown"
-        history = [as_mapping(message) for message in as_list(fields.get("messages"))]
-        is_shorter = not self._messages.keys() <= {as_text(m.get("id"), "") for m in history}
+        history = [as_mapping(message) for message in list_at(fields, "messages")]
+        is_shorter = not self._messages.keys() <= {text_at(m, "id") for m in history}
         for message in history:
-            name = as_text(message.get("id"), "")
+            name = text_at(message, "id")
             is_new = message.get("type") == "user" and name and name not in self._messages
             if is_new and parts_text(message.get("content")):
                 self._messages[name] = message
@@ -100,8 +100,8 @@ class _Chat:
     def close(self) -> None:
         """Write the session's messages."""
         for message in self._messages.values():
-            calls = as_list(message.get("toolCalls"))
-            self._recorded.update(as_text(as_mapping(call).get("id"), "") for call in calls)
+            calls = list_at(message, "toolCalls")
+            self._recorded.update(text_at(as_mapping(call), "id") for call in calls)
         for name, message in self._messages.items():
             at = self.session.at(message.get("timestamp"))
             if message.get("type") in _ANSWERS:
@@ -127,13 +127,13 @@ class _Chat:
 
     def _answer(self, name: str, message: Fields, at: float | None) -> None:
         session = self.session
-        tokens = as_mapping(message.get("tokens"))
-        model = as_text(message.get("model"), "")
-        calls = [as_mapping(call) for call in as_list(message.get("toolCalls"))]
+        tokens = mapping_at(message, "tokens")
+        model = text_at(message, "model")
+        calls = [as_mapping(call) for call in list_at(message, "toolCalls")]
         if not (tokens or model or calls):
             return  # written by the program, such as that a picture was received
         text = parts_text(message.get("content"))
-        thoughts = map(as_mapping, as_list(message.get("thoughts")))
+        thoughts = map(as_mapping, list_at(message, "thoughts"))
         thought = joined(
             *(each.get(key) for each in thoughts for key in ("subject", "description"))
         )
@@ -150,13 +150,13 @@ class _Chat:
         """Read the result of a call; a refused call is written nowhere else."""
         response = as_mapping(part["functionResponse"])
         calls = self.session.calls
-        if calls and as_text(response.get("id"), "") not in self._recorded:
+        if calls and text_at(response, "id") not in self._recorded:
             call = {"id": response.get("id"), "name": response.get("name"), "result": [part]}
             self._call(self.session.messages[calls[-1].position], {**call, "timestamp": at})
 
     def _call(self, reply: FieldDict, call: Fields) -> None:
-        name = as_text(call.get("id"), "")
-        asked = tool_call(name, as_text(call.get("name"), ""), call.get("args"))
+        name = text_at(call, "id")
+        asked = tool_call(name, text_at(call, "name"), call.get("args"))
         reply.setdefault("tool_calls", []).append(asked)
         at = self.session.at(call.get("timestamp"))
         if call.get("result") is not None or call.get("status") in _ENDED:
@@ -181,7 +181,7 @@ def response_text(parts: object) -> tuple[str, bool]:
     texts = []
     failed = False
     for part in map(as_mapping, parts if isinstance(parts, list) else [parts]):
-        response = as_mapping(part.get("functionResponse")).get("response")
+        response = mapping_at(part, "functionResponse").get("response")
         fields = as_mapping(response)
         failed = failed or bool(fields.get("error"))
         texts.append(json_text(fields.get("error") or fields.get("output", response)))

@@ -16,7 +16,15 @@ from gateway.features.history.session import Session, chat_usage, joined, tool_c
 from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import (
+    as_int,
+    as_mapping,
+    as_number,
+    as_text,
+    list_at,
+    mapping_at,
+    text_at,
+)
 
 AGENT = "opencode"
 _SQLITE = b"SQLite format 3\0"
@@ -105,25 +113,25 @@ def _rows(
 def _from_export(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
     document = as_mapping(log.document())
     messages: _Messages = []
-    for entry in map(as_mapping, as_list(document.get("messages"))):
-        parts = [as_mapping(part) for part in as_list(entry.get("parts"))]
+    for entry in map(as_mapping, list_at(document, "messages")):
+        parts = [as_mapping(part) for part in list_at(entry, "parts")]
         log.seen += 1 + len(parts)
-        messages.append((as_mapping(entry.get("info")), parts))
-    yield as_mapping(document.get("info")), messages
+        messages.append((mapping_at(entry, "info"), parts))
+    yield mapping_at(document, "info"), messages
 
 
 def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
     session = Session(
-        id=as_text(info.get("id"), "") or log.stem,
+        id=text_at(info, "id") or log.stem,
         agent=AGENT,
-        version=as_text(info.get("version"), ""),
-        project=as_text(info.get("directory"), ""),
-        parent=as_text(info.get("parentID"), ""),
-        title=as_text(info.get("title"), ""),
+        version=text_at(info, "version"),
+        project=text_at(info, "directory"),
+        parent=text_at(info, "parentID"),
+        title=text_at(info, "title"),
     )
     for message, parts in messages:
-        at = session.at(as_mapping(message.get("time")).get("created"))
-        for kind in (as_text(part.get("type"), "") for part in parts):
+        at = session.at(mapping_at(message, "time").get("created"))
+        for kind in (text_at(part, "type") for part in parts):
             if kind not in _KINDS:
                 log.skip(f"unknown type of part {kind!r}")
         if message.get("role") == "user":
@@ -140,15 +148,15 @@ def _user(session: Session, parts: list[_Object], at: float | None) -> None:
     content: list[FieldDict] = []
     typed = []
     for part in parts:
-        kind = as_text(part.get("type"), "")
-        text = as_text(part.get("text"), "")
+        kind = text_at(part, "type")
+        text = text_at(part, "text")
         if kind == "file":
             content.append({"type": "image_url", "image_url": {"url": part.get("url")}})
             typed.append("")
         elif kind == "compaction":
             content.append({"type": "text", "text": _COMPACTION_PROMPT})
         elif kind == "subtask" or (kind == "text" and part.get("ignored") is not True):
-            text = as_text(part.get("prompt"), "") if kind == "subtask" else text
+            text = text_at(part, "prompt") if kind == "subtask" else text
             content.append({"type": "text", "text": text})
             typed += [] if part.get("synthetic") is True else [user_words(text)]
     if content:
@@ -165,7 +173,7 @@ def _assistant(session: Session, message: _Object, parts: list[_Object], at: flo
             answers.append([])
         elif part.get("type") != "step-start":
             answers[-1].append(part)
-    failure = as_text(as_mapping(message.get("error")).get("name"), "")
+    failure = text_at(mapping_at(message, "error"), "name")
     if message.get("summary") is True and not failure:
         last = session.messages[-1:]
         prompted = bool(last) and json_text(last[0]["content"]).count(_COMPACTION_PROMPT) > 0
@@ -173,7 +181,7 @@ def _assistant(session: Session, message: _Object, parts: list[_Object], at: flo
     for number, answer in enumerate(answers):
         _answer(session, message, answer, at, f"{message.get('id')}:{number}")
     if failure == "MessageAbortedError":
-        session.did("interrupt", at=session.at(as_mapping(message.get("time")).get("completed")))
+        session.did("interrupt", at=session.at(mapping_at(message, "time").get("completed")))
 
 
 def _answer(
@@ -184,9 +192,9 @@ def _answer(
         return  # the call failed or was stopped before the model answered
     finish = next(iter(of["step-finish"]), message)
     answer = session.reply(
-        *("\n".join(as_text(part.get("text"), "") for part in of[kind]) for kind in _TEXTS),
-        model=as_text(message.get("modelID"), ""),
-        usage=_usage(as_mapping(finish.get("tokens"))),
+        *("\n".join(text_at(part, "text") for part in of[kind]) for kind in _TEXTS),
+        model=text_at(message, "modelID"),
+        usage=_usage(mapping_at(finish, "tokens")),
         at=at,
         key=key,
         cost_usd=as_number(finish.get("cost"), None) or None,
@@ -194,25 +202,25 @@ def _answer(
     if of["tool"]:
         answer["tool_calls"] = [_call(part) for part in of["tool"]]
     for part in of["tool"]:
-        state = as_mapping(part.get("state"))
+        state = mapping_at(part, "state")
         failed = state.get("status") == "error"
         default = "" if state.get("status") == "completed" else "[Tool execution was interrupted]"
         text = as_text(state.get("error" if failed else "output"), default)
-        ended = session.at(as_mapping(state.get("time")).get("end"))
+        ended = session.at(mapping_at(state, "time").get("end"))
         refused = None if failed else False
         session.result(part.get("callID"), text, ended, failed=failed, rejected=refused)
 
 
 def _call(part: _Object) -> FieldDict:
-    arguments = json_text(as_mapping(part.get("state")).get("input"))
-    return tool_call(as_text(part.get("callID"), ""), as_text(part.get("tool"), ""), arguments)
+    arguments = json_text(mapping_at(part, "state").get("input"))
+    return tool_call(text_at(part, "callID"), text_at(part, "tool"), arguments)
 
 
 def _usage(tokens: _Object) -> _Object:
     """opencode counts cached tokens apart, and since it notes a `total` also those of reasoning,
     which older versions leave in the output."""
     count = {name: as_int(value, 0) for name, value in tokens.items()}
-    cache = as_mapping(tokens.get("cache"))
+    cache = mapping_at(tokens, "cache")
     read = as_int(cache.get("read"), 0)
     written = as_int(cache.get("write"), 0)
     thoughts = count.get("reasoning", 0)

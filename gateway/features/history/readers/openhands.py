@@ -7,7 +7,15 @@ from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text, read_content
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import (
+    as_list,
+    as_mapping,
+    as_number,
+    as_text,
+    list_at,
+    mapping_at,
+    text_at,
+)
 
 AGENT = "openhands"
 _SILENT = frozenset(
@@ -44,10 +52,10 @@ def read(log: LogFile) -> Iterable[Session]:
     if log.name == "base_state.json":
         state = as_mapping(document)
         above = folder.parent
-        session = Session(id=as_text(state.get("id"), "") or folder.name, agent=AGENT)
+        session = Session(id=text_at(state, "id") or folder.name, agent=AGENT)
         session.parent = above.parent.name if above.name == "subagents" else ""
-        session.project = as_text(as_mapping(state.get("workspace")).get("working_dir"), "")
-        metrics = as_mapping(as_mapping(state.get("stats")).get("usage_to_metrics"))
+        session.project = text_at(mapping_at(state, "workspace"), "working_dir")
+        metrics = mapping_at(mapping_at(state, "stats"), "usage_to_metrics")
         events = [log.beside(path) for path in sorted((folder / "events").glob("event-*.json"))]
     else:
         session = Session(id=log.stem, agent=AGENT)
@@ -69,11 +77,11 @@ class _Events:
         self._log = log
         self._usage: dict[str, Fields] = {}  # by the id of the response
         for each in map(as_mapping, metrics):
-            usages = as_list(each.get("token_usages"))
-            costs = as_list(each.get("costs"))
+            usages = list_at(each, "token_usages")
+            costs = list_at(each, "costs")
             costs = costs if len(costs) == len(usages) else [{}] * len(usages)
             for usage, cost in zip(map(as_mapping, usages), map(as_mapping, costs), strict=True):
-                name = as_text(usage.get("response_id"), "")
+                name = text_at(usage, "response_id")
                 self._usage[name] = {**usage, "cost": cost.get("cost")}
         self._answers: dict[str, FieldDict] = {}  # id of the response -> its message
         self._asked: set[str] = set()  # ids of calls
@@ -82,9 +90,9 @@ class _Events:
         """Read one event."""
         session = self._session
         at = session.at(event.get("timestamp"))
-        kind = as_text(event.get("kind"), "")
+        kind = text_at(event, "kind")
         if kind == "SystemPromptEvent":
-            text = as_text(as_mapping(event.get("system_prompt")).get("text"), "")
+            text = text_at(mapping_at(event, "system_prompt"), "text")
             session.messages.append({"role": "system", "content": text})
         elif kind == "MessageEvent":
             self._message(event, at)
@@ -92,7 +100,7 @@ class _Events:
             self._action(event, at)
         elif kind in ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent"):
             rejected = kind == "UserRejectObservation" and event.get("rejection_source") != "hook"
-            call_id = as_text(event.get("tool_call_id"), "")
+            call_id = text_at(event, "tool_call_id")
             text, failed = _outcome(event)
             if call_id in self._asked:  # else of a command that the person ran
                 session.result(call_id, text, at, failed=failed, rejected=rejected)
@@ -101,43 +109,43 @@ class _Events:
                 session.did("interrupt", at=at)
         elif kind == "Condensation":
             # A summary in the place of older messages; a few of the first ones are kept beside it.
-            if text := as_text(event.get("summary"), ""):
+            if text := text_at(event, "summary"):
                 session.compact(text)
         elif kind not in _SILENT:
             self._log.skip(f"unknown kind {kind!r}")
 
     def _message(self, event: Fields, at: float | None) -> None:
-        message = as_mapping(event.get("llm_message"))
-        content = as_list(message.get("content"))
+        message = mapping_at(event, "llm_message")
+        content = list_at(message, "content")
         text = read_content(content).text
         if message.get("role") == "assistant":
             self._answer(event, text, at)
             return
-        self._session.user([*content, *as_list(event.get("extended_content"))])
+        self._session.user([*content, *list_at(event, "extended_content")])
         if event.get("source") == "user" and not event.get("sender"):
             self._session.did("message", text, at, back=1)
 
     def _action(self, event: Fields, at: float | None) -> None:
         message = self._answer(event, read_content(event.get("thought")).text, at)
-        if thought := as_text(event.get("reasoning_content"), ""):
+        if thought := text_at(event, "reasoning_content"):
             message["reasoning_content"] = thought
-        call = as_mapping(event.get("tool_call"))
-        inner = as_mapping(call.get("function")) or call
-        call_id = as_text(event.get("tool_call_id"), "")
-        name = as_text(event.get("tool_name"), "") or as_text(inner.get("name"), "")
+        call = mapping_at(event, "tool_call")
+        inner = mapping_at(call, "function") or call
+        call_id = text_at(event, "tool_call_id")
+        name = text_at(event, "tool_name") or text_at(inner, "name")
         self._asked.add(call_id)
         asked = tool_call(call_id, name, json_text(inner.get("arguments")))
         message.setdefault("tool_calls", []).append(asked)
 
     def _answer(self, event: Fields, text: str, at: float | None) -> FieldDict:
         """The message of an answer, whose calls come as events of their own."""
-        name = as_text(event.get("llm_response_id"), "")
+        name = text_at(event, "llm_response_id")
         if name and name in self._answers:
             return self._answers[name]
         found = self._usage.get(name, {})
         usage = chat_usage(*(found.get(f"{kind}_tokens") for kind in _COUNTS))
         cost = as_number(found.get("cost"), None) or None
-        model = as_text(found.get("model"), "")
+        model = text_at(found, "model")
         message = self._session.reply(
             text, model=model, usage=usage, at=at, key=name, cost_usd=cost
         )
@@ -148,19 +156,19 @@ class _Events:
 def _outcome(event: Fields) -> tuple[str, bool]:
     """The text of a result, as the model gets it, and whether it is an error."""
     if "error" in event:
-        return as_text(event.get("error"), ""), True
+        return text_at(event, "error"), True
     if "rejection_reason" in event:
         return f"Action rejected: {as_text(event.get('rejection_reason'), _NO_REASON)}", False
-    observation = as_mapping(event.get("observation"))
+    observation = mapping_at(event, "observation")
     text = read_content(observation.get("content")).text
-    text = _shown(text, as_mapping(observation.get("metadata")))
+    text = _shown(text, mapping_at(observation, "metadata"))
     added = read_content(event.get("extended_content")).text
     return joined(text, added), observation.get("is_error") is True
 
 
 def _shown(text: str, metadata: Fields) -> str:
     """The result of a command with what the shell said of it."""
-    shown = as_text(metadata.get("prefix"), "") + text + as_text(metadata.get("suffix"), "")
+    shown = text_at(metadata, "prefix") + text + text_at(metadata, "suffix")
     folder = metadata.get("working_dir")
     python = metadata.get("py_interpreter_path")
     code = as_number(metadata.get("exit_code"), -1.0)

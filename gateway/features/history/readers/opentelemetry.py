@@ -14,7 +14,7 @@ from gateway.features.history.readers.recordings import read_acts
 from gateway.features.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
 
 AGENT = "opentelemetry"
 _CALLS = ("chat", "generate_content", "text_completion", "completion")
@@ -44,7 +44,7 @@ def read(log: LogFile) -> Iterable[Session]:
     for span in sorted(calls, key=lambda each: each["start"] or 0):
         if span["parent"] not in inner:  # else a client and a gateway report one call
             span["messages"] = _messages(span["attributes"])
-            own = as_text(span["attributes"].get("gen_ai.conversation.id"), "")
+            own = text_at(span["attributes"], "gen_ai.conversation.id")
             groups[own or span["trace"]].append(span)
     for name, group in groups.items():
         yield from _Conversation(name, group).sessions()
@@ -52,17 +52,17 @@ def read(log: LogFile) -> Iterable[Session]:
 
 def _spans(document: Fields) -> Iterator[Span]:
     for resource in _mappings(document, "resourceSpans"):
-        service = as_text(_attributes(resource.get("resource")).get("service.name"), "")
+        service = text_at(_attributes(resource.get("resource")), "service.name")
         service = "" if service.startswith("unknown_service") else service
         for scope in _mappings(resource, "scopeSpans"):
             for span in _mappings(scope, "spans"):
                 yield {
-                    "id": as_text(span.get("spanId"), ""),
-                    "trace": as_text(span.get("traceId"), ""),
-                    "parent": as_text(span.get("parentSpanId"), ""),
+                    "id": text_at(span, "spanId"),
+                    "trace": text_at(span, "traceId"),
+                    "parent": text_at(span, "parentSpanId"),
                     "start": _moment(span.get("startTimeUnixNano")),
                     "end": _moment(span.get("endTimeUnixNano")),
-                    "failed": as_mapping(span.get("status")).get("code") in _FAILED,
+                    "failed": mapping_at(span, "status").get("code") in _FAILED,
                     "service": service,
                     "attributes": _attributes(span),
                 }
@@ -90,7 +90,7 @@ def _chat(message: Fields) -> Iterator[FieldDict]:
     texts: dict[bool, list[Any]] = {False: [], True: []}  # True: those of reasoning
     calls: list[FieldDict] = []
     results = 0
-    for part in map(as_mapping, as_list(message.get("parts"))):
+    for part in map(as_mapping, list_at(message, "parts")):
         kind = part.get("type")
         name = part.get("id")
         if kind == "tool_call":
@@ -154,7 +154,7 @@ class _Conversation:
         if span["failed"] and not answer:
             return
         model = values.get("gen_ai.response.model") or values.get("gen_ai.request.model")
-        key = as_text(values.get("gen_ai.response.id"), "") or f"{span['trace']}:{span['id']}"
+        key = text_at(values, "gen_ai.response.id") or f"{span['trace']}:{span['id']}"
         reply = session.reply(model=as_text(model, ""), usage=_usage(values), at=at, key=key)
         reply.update(*answer[-1:])
 
@@ -197,14 +197,14 @@ def _value(value: object) -> Any:
     if "intValue" in holder:
         return int(holder["intValue"]) if str(holder["intValue"]).lstrip("-").isdigit() else None
     if "arrayValue" in holder:
-        return [_value(each) for each in as_list(as_mapping(holder["arrayValue"]).get("values"))]
+        return [_value(each) for each in list_at(as_mapping(holder["arrayValue"]), "values")]
     if "kvlistValue" in holder:
         return _pairs(as_mapping(holder["kvlistValue"]).get("values"))
     return next((holder[name] for name in _VALUES if name in holder), None)
 
 
 def _mappings(holder: Fields, name: str) -> Iterator[Fields]:
-    return map(as_mapping, as_list(holder.get(name)))
+    return map(as_mapping, list_at(holder, name))
 
 
 def _list(values: Fields, name: str) -> list[Any]:

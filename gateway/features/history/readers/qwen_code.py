@@ -12,7 +12,7 @@ from gateway.features.history.readers.gemini_cli import parts_text, response_tex
 from gateway.features.history.session import Session, chat_usage, family, tool_call
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+from gateway.wire.coerce import as_int, as_mapping, list_at, mapping_at, text_at
 
 _RECORD = re.compile(rb'"message": ?\{"role": ?"[a-z]+", ?"parts": ?\[|"systemPayload": ?\{')
 _TYPED = (None, "mid_turn_user_message")  # subtypes of messages that a person typed
@@ -27,7 +27,7 @@ def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     sessions: dict[str, Session] = {}
     for record in log.records():
-        agent = as_text(record.get("agentId"), "")
+        agent = text_at(record, "agentId")
         new = Session(id=log.stem, agent="qwen-code", parent=agent)
         if not _add(sessions.setdefault(agent, new), record):
             log.skip(f"unknown type {record.get('type')!r}")
@@ -36,13 +36,13 @@ def read(log: LogFile) -> Iterable[Session]:
 
 def _add(session: Session, record: Fields) -> bool:
     """Read one record. False if it is of no known type."""
-    session.id = as_text(record.get("sessionId"), "") or session.id
-    session.version = as_text(record.get("version"), "") or session.version
-    session.project = session.project or as_text(record.get("cwd"), "")
+    session.id = text_at(record, "sessionId") or session.id
+    session.version = text_at(record, "version") or session.version
+    session.project = session.project or text_at(record, "cwd")
     at = session.at(record.get("timestamp"))
     kind = record.get("type")
-    payload = as_mapping(record.get("systemPayload"))
-    parts = as_list(as_mapping(record.get("message")).get("parts"))
+    payload = mapping_at(record, "systemPayload")
+    parts = list_at(mapping_at(record, "message"), "parts")
     if kind == "assistant":
         _answer(session, record, parts, at)
     elif kind == "tool_result":
@@ -51,36 +51,36 @@ def _add(session: Session, record: Fields) -> bool:
                 _result(session, record, part, at)
     elif kind == "user":
         text = parts_text(parts)
-        typed = as_text(payload.get("displayText"), "") or text
+        typed = text_at(payload, "displayText") or text
         is_own = record.get("subtype") in _TYPED
         is_own = is_own and record.get("provenance") in (None, "real_user")
         session.user(text, user_words(typed) if is_own else "", at)
     elif kind == "system" and record.get("subtype") == "chat_compression":
-        contents = [as_mapping(each) for each in as_list(payload.get("compressedHistory"))]
+        contents = [as_mapping(each) for each in list_at(payload, "compressedHistory")]
         texts = [parts_text(each.get("parts")) for each in contents if each.get("role") == "user"]
         session.compact(*(filter(None, texts) if any(texts) else [""]))
     return kind in ("assistant", "tool_result", "user", "system")
 
 
 def _answer(session: Session, record: Fields, parts: list[Any], at: float | None) -> None:
-    model = as_text(record.get("model"), "")
-    key = as_text(record.get("uuid"), "")
-    usage = _usage(as_mapping(record.get("usageMetadata")))
+    model = text_at(record, "model")
+    key = text_at(record, "uuid")
+    usage = _usage(mapping_at(record, "usageMetadata"))
     text = parts_text(parts)
     thought = parts_text(parts, thought=True)
     reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
     for part in map(as_mapping, parts):
-        if call := as_mapping(part.get("functionCall")):
+        if call := mapping_at(part, "functionCall"):
             asked = tool_call(call.get("id"), call.get("name"), call.get("args"))
             reply.setdefault("tool_calls", []).append(asked)
 
 
 def _result(session: Session, record: Fields, part: Fields, at: float | None) -> None:
     text, failed = response_text(part)
-    name = as_mapping(part.get("functionResponse")).get("id")
+    name = mapping_at(part, "functionResponse").get("id")
     # Newer versions tell apart what was refused and what was stopped; older ones only in words.
     session.result(name, text, at, failed=failed, rejected=False)
-    if as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled":
+    if mapping_at(record, "toolCallResult").get("executionStatus") == "cancelled":
         session.interrupted(at)
     else:
         session.typed(text, at)

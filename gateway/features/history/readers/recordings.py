@@ -15,7 +15,7 @@ from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import words_of
 from gateway.stores.records import CallRow, StepRow
 from gateway.values import Fields
-from gateway.wire.coerce import as_list, as_mapping, as_text
+from gateway.wire.coerce import as_list, as_mapping, list_at, mapping_at, text_at
 from gateway.wire.messages import content_text
 
 AGENT = "recordings"
@@ -49,10 +49,10 @@ def read(log: LogFile) -> Iterable[Session]:
 
 def _session(data: Fields, recording: Recording) -> Session:
     label = recording.label
-    run = as_mapping(data.get("run"))
+    run = mapping_at(data, "run")
     session = Session(id=label.id, agent=AGENT, project=label.source, outcome=label.success)
-    session.version = as_text(data.get("version"), "")
-    session.title = as_text(run.get("task_preview"), "")
+    session.version = text_at(data, "version")
+    session.title = text_at(run, "task_preview")
     for each in (data.get("started"), run.get("started_at"), run.get("ended_at")):
         session.at(each)
     return session
@@ -61,20 +61,20 @@ def _session(data: Fields, recording: Recording) -> Session:
 def _from_messages(session: Session, data: Fields, recording: Recording) -> None:
     """Add recorded messages. A recording that says what the person did is believed; in others it
     is read from the agents' own wordings."""
-    labels = as_mapping(data.get("labels"))
+    labels = mapping_at(data, "labels")
     known = "interventions" in labels
     for message in map(as_mapping, recording.messages or ()):
         position = len(session.messages)
         if message.get("compact") is True:
             session.compactions.append(position)
         if message.get("role") == "assistant":
-            usage = as_mapping(message.get("usage"))
+            usage = mapping_at(message, "usage")
             session.reply(model=recording.label.model, usage=usage)
             session.messages[-1] = dict(message)
         else:
             session.messages.append(dict(message))
         read_acts(session, message, only_words=known)
-    for each in as_list(labels.get("interventions")):
+    for each in list_at(labels, "interventions"):
         kind, position = (*as_list(each), None, None)[:2]
         if kind in _KINDS and isinstance(position, int) and 0 <= position <= len(session.messages):
             message = session.messages[position] if position < len(session.messages) else {}

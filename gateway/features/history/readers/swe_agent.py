@@ -16,7 +16,15 @@ from gateway.features.history.session import Session, chat_usage, tool_call
 from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import (
+    as_bool,
+    as_list,
+    as_mapping,
+    as_number,
+    list_at,
+    mapping_at,
+    text_at,
+)
 
 _NEW_TASK = "The user added a new task: "
 _NO_COMMENT = "Temporary interruption caught."
@@ -36,8 +44,8 @@ def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     found = log.document()
     document = {"messages": found} if isinstance(found, list) else as_mapping(found)
-    name = as_text(document.get("instance_id"), "") or log.name.removesuffix(".json")
-    info = as_mapping(document.get("info"))
+    name = text_at(document, "instance_id") or log.name.removesuffix(".json")
+    info = mapping_at(document, "info")
     mini = isinstance(document.get("messages"), list)
     agent = "mini-swe-agent" if mini else "swe-agent"
     session = Session(id=name.removesuffix(".traj"), agent=agent)
@@ -57,21 +65,21 @@ class _Mini:
     def __init__(self, session: Session, info: Fields, log: LogFile) -> None:
         self._session = session
         self._log = log
-        config = as_mapping(info.get("config"))
-        self._template = as_text(as_mapping(config.get("agent")).get("instance_template"), "")
-        self._model = as_text(as_mapping(config.get("model")).get("model_name"), "")
-        session.version = as_text(info.get("mini_version"), "")
-        session.project = as_text(as_mapping(config.get("environment")).get("cwd"), "")
+        config = mapping_at(info, "config")
+        self._template = text_at(mapping_at(config, "agent"), "instance_template")
+        self._model = text_at(mapping_at(config, "model"), "model_name")
+        session.version = text_at(info, "mini_version")
+        session.project = text_at(mapping_at(config, "environment"), "cwd")
 
     def read(self, messages: list[Any]) -> None:
         """Read all messages."""
         for self._log.seen, message in enumerate(map(as_mapping, messages), 1):
-            extra = as_mapping(message.get("extra"))
+            extra = mapping_at(message, "extra")
             self._session.at(extra.get("timestamp"))
-            role = as_text(message.get("role"), "")
+            role = text_at(message, "role")
             kept = {key: value for key, value in message.items() if key != "extra"}
             if role == "assistant":
-                self._answer(kept, extra, as_mapping(extra.get("response")))
+                self._answer(kept, extra, mapping_at(extra, "response"))
             elif role == "user":
                 self._user(kept, extra)
             elif role in ("system", "developer", "tool"):
@@ -81,10 +89,10 @@ class _Mini:
 
     def _answer(self, message: Fields, extra: Fields, response: Fields) -> None:
         self._session.reply(
-            model=as_text(response.get("model"), "") or self._model,
-            usage=as_mapping(response.get("usage")),
+            model=text_at(response, "model") or self._model,
+            usage=mapping_at(response, "usage"),
             at=self._session.at(extra.get("timestamp")),
-            key=as_text(response.get("id"), ""),
+            key=text_at(response, "id"),
             cost_usd=as_number(extra.get("cost"), None) or None,
         ).update(message)
 
@@ -106,11 +114,11 @@ class _Mini:
 
     def _refused(self, extra: Fields) -> None:
         """Read an answer that had no valid call: it is kept only beside the harness's complaint."""
-        response = as_mapping(extra.get("response"))
-        choice = as_mapping(next(iter(as_list(response.get("choices"))), None))
-        message = as_mapping(choice.get("message"))
+        response = mapping_at(extra, "response")
+        choice = as_mapping(next(iter(list_at(response, "choices")), None))
+        message = mapping_at(choice, "message")
         if not message and "model_response" in extra:
-            message = {"content": as_text(extra.get("model_response"), "")}
+            message = {"content": text_at(extra, "model_response")}
         if message:
             self._answer({**message, "role": "assistant"}, extra, response)
 
@@ -127,22 +135,22 @@ class _Mini:
 def _swe_agent(session: Session, document: Fields, info: Fields, log: LogFile) -> None:
     """Read the messages before the first answer, and the steps. A call is written into the text;
     the program has taken it out already."""
-    session.version = as_text(info.get("swe_agent_version"), "")
-    session.project = as_text(document.get("environment"), "")
-    model = _MODEL.search(as_text(document.get("replay_config"), ""))
-    history = [as_mapping(entry) for entry in as_list(document.get("history"))]
+    session.version = text_at(info, "swe_agent_version")
+    session.project = text_at(document, "environment")
+    model = _MODEL.search(text_at(document, "replay_config"))
+    history = [as_mapping(entry) for entry in list_at(document, "history")]
     own = [entry for entry in history if entry.get("is_demo") is not True]
     for entry in takewhile(lambda each: each.get("role") in ("system", "user"), own):
         session.messages.append({"role": entry["role"], "content": entry.get("content")})
         if entry["role"] == "user" and not session.human:
             session.did("message", read_content(entry.get("content")).text, back=1)
-    for log.seen, step in enumerate(map(as_mapping, as_list(document.get("trajectory"))), 1):
-        thought, text = (as_text(step.get(name), "") for name in ("thought", "response"))
+    for log.seen, step in enumerate(map(as_mapping, list_at(document, "trajectory")), 1):
+        thought, text = (text_at(step, name) for name in ("thought", "response"))
         reply = session.reply(thought or text, model=model[1] if model else "")
-        if action := as_text(step.get("action"), "").strip():
+        if action := text_at(step, "action").strip():
             reply["tool_calls"] = [tool_call(f"action_{log.seen}", "bash", action)]
             session.result(f"action_{log.seen}", step.get("observation"), rejected=False)
-    stats = as_mapping(info.get("model_stats"))
+    stats = mapping_at(info, "model_stats")
     if session.calls:
         # Only the sums are known; they are given once, with the last answer.
         usage = chat_usage(stats.get("tokens_sent"), stats.get("tokens_received"))
