@@ -5,13 +5,14 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 SPREAD := -n $(JOBS) --dist worksteal
 TYPES  := $(VENV)/types.log
+PURE   := tests/wire tests/steering tests/text tests/conversations
 
 # Byte code is kept: the tests start the gateway hundreds of times, and each worker of pytest
 # would compile every test module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check nightly newest-litellm bench bench-instructions evidence reference docs pictures release lock fix cover clean
+.PHONY: help install demo serve test test-fast check nightly newest-litellm bench bench-instructions evidence reference docs pictures release lock fix cover clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -31,6 +32,9 @@ serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
 
 test: $(STAMP) ## the test suite, without the slow and nightly tests
 	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly"
+
+test-fast: $(STAMP) ## the tests of the pure rooms alone: under a minute of processor time
+	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly" $(PURE)
 
 # The types and the contracts are checked beside the tests, and heard of only when they fail.
 check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tests

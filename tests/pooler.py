@@ -18,7 +18,7 @@ import pytest
 from tests.postgres import new_folder, shared_server
 
 _PORT = 6432
-_START_S = 30.0
+_START_S = 120.0
 
 
 def through_pooler(url: str) -> str:

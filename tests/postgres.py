@@ -42,7 +42,7 @@ _PECULIAR = (
 
 CANNOT_START = "PostgreSQL cannot be started here"
 
-_START_S = 60.0
+_START_S = 120.0
 _numbers = itertools.count(1)
 _emptied: list[str] = []
 

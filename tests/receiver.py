@@ -32,7 +32,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 outer.arrived.release()
                 held = not outer.hold.is_set()
-                outer.hold.wait(30)
+                outer.hold.wait(120)
                 if outer.status < 300 and (outer.waits_for_us or not held):
                     outer.bodies.append(body)
                     outer.messages.append(orjson.loads(body))

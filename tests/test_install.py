@@ -116,7 +116,7 @@ def test_from_nothing_to_a_steered_call(
         answer = httpx.post(
             f"{gateway.base_url}/chat/completions",
             json={"model": "m", "messages": [{"role": "user", "content": "Does it work?"}]},
-            timeout=60,
+            timeout=120,
         )
     assert answer.headers["x-gateway-mode"] == "on"
     assert answer.headers["x-gateway-state"]

@@ -223,7 +223,7 @@ def test_standard_input_is_a_file(tmp_path: Path) -> None:
     del run["id"]
     command = [sys.executable, "-m", "gateway", "replay", "--json", "-"]
     done = subprocess.run(
-        command, input=json.dumps(run).encode(), capture_output=True, check=True, timeout=60
+        command, input=json.dumps(run).encode(), capture_output=True, check=True, timeout=120
     )
     assert json.loads(done.stdout)["id"] == "-:1"
 

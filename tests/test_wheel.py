@@ -185,13 +185,13 @@ def test_it_runs_in_a_clean_environment(
         answer = httpx.post(
             f"{gateway.base_url}/chat/completions",
             json={"model": "m", "messages": [{"role": "user", "content": "Does it work?"}]},
-            timeout=60,
+            timeout=120,
         )
         assert answer.json()["choices"][0]["message"]["content"] == "It works."
         assert answer.headers["x-gateway-state"]
-        patterns = httpx.get(f"{gateway.url}/api/patterns", timeout=60).json()["patterns"]
-        page = httpx.get(f"{gateway.url}/dashboard", timeout=60)
-        style = httpx.get(f"{gateway.url}/dashboard/static/app.css", timeout=60)
+        patterns = httpx.get(f"{gateway.url}/api/patterns", timeout=120).json()["patterns"]
+        page = httpx.get(f"{gateway.url}/dashboard", timeout=120)
+        style = httpx.get(f"{gateway.url}/dashboard/static/app.css", timeout=120)
     assert patterns
     assert (page.status_code, style.status_code) == (200, 200)
     assert answer.headers["x-gateway-conversation-id"] in page.text
@@ -267,9 +267,9 @@ def test_the_core_runs_without_litellm(
     with GatewayProcess(tmp_path, config, env=env, program=program) as gateway:
         body = {"messages": [{"role": "user", "content": "Does it work?"}]}
         url = f"{gateway.base_url}/chat/completions"
-        answer = httpx.post(url, json={"model": "native", **body}, timeout=60)
-        translated = httpx.post(url, json={"model": "claude", **body}, timeout=60)
-        spent = httpx.get(f"{gateway.url}/api/health-summary", timeout=60).json()
+        answer = httpx.post(url, json={"model": "native", **body}, timeout=120)
+        translated = httpx.post(url, json={"model": "claude", **body}, timeout=120)
+        spent = httpx.get(f"{gateway.url}/api/health-summary", timeout=120).json()
     assert answer.json()["choices"][0]["message"]["content"] == "It works."
     assert answer.headers["x-gateway-state"]
     assert translated.status_code == 500

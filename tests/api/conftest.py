@@ -30,12 +30,12 @@ def start(gateway_server: Start) -> Start:
 def client_of(server: AppServer, key: str | None = None) -> httpx.Client:
     """A client of a gateway, with a key when it has one."""
     headers = {"x-gateway-key": key} if key else {}
-    return httpx.Client(base_url=server.url, headers=headers, timeout=60)
+    return httpx.Client(base_url=server.url, headers=headers, timeout=120)
 
 
 def operator_of(server: AppServer) -> httpx.Client:
     """A client of a gateway without an admin key, with the key that its process made."""
-    return httpx.Client(base_url=server.url, headers=CONTROL, timeout=60)
+    return httpx.Client(base_url=server.url, headers=CONTROL, timeout=120)
 
 
 class Agent:

@@ -106,7 +106,7 @@ class Listener:
         """All events, once there are `count` of them and the stream has ended."""
         self._wait_for(count)
         self._server.app.runtime.draining = True
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         return self.events
 

@@ -63,7 +63,7 @@ def test_an_agents_key_changes_nothing(guarded: AppServer) -> None:
 def test_without_a_key_an_open_gateway_is_read_only(start: Start) -> None:
     """On loopback anybody may look; changing needs the key that the process made."""
     server = start()
-    with httpx.Client(base_url=server.url, timeout=60) as nobody:
+    with httpx.Client(base_url=server.url, timeout=120) as nobody:
         for method, path, reports in addresses():
             assert (status(nobody, method, path) == 403) is not reports, (method, path)
         assert nobody.get("/api/runs").status_code == 200
@@ -76,14 +76,14 @@ def test_without_a_key_an_open_gateway_is_read_only(start: Start) -> None:
 def test_a_session_has_the_rights_of_its_key(guarded: AppServer) -> None:
     """A browser that logged in with an agent's key may look."""
     for key, forbidden in ((ACME, True), (ADMIN, False)):
-        with httpx.Client(base_url=guarded.url, timeout=60) as browser:
+        with httpx.Client(base_url=guarded.url, timeout=120) as browser:
             browser.post("/dashboard/login", data={"key": key})
             assert (status(browser, "POST", "/dashboard/new-pattern") == 403) is forbidden
 
 
 def test_no_form_is_sent_from_elsewhere(guarded: AppServer) -> None:
     """A page of another site that makes the operator's browser send a form changes nothing."""
-    with httpx.Client(base_url=guarded.url, timeout=60) as browser:
+    with httpx.Client(base_url=guarded.url, timeout=120) as browser:
         browser.post("/dashboard/login", data={"key": ADMIN})
         forms = [path for _, path, _ in addresses() if path.startswith("/dashboard")]
         for path in forms:
@@ -105,7 +105,7 @@ def test_a_header_lifts_no_budget(
     budget = {"name": "b", "scope": "tenant", "limits": {"calls": 1}}
     server = start(auth=auth, budgets=[budget])
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
         own = {"x-gateway-key": ACME} if has_keys else {}
         headers = own | {"x-gateway-budget": value}
         assert client.post("/v1/chat/completions", json=body, headers=own).status_code == 200
@@ -163,7 +163,7 @@ def test_a_held_history_stays_held_under_any_id(
     server = start(**where)
     tools = [{"type": "function", "function": {"name": "bash"}}]
     body = {"model": "m", "tools": tools}
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=120) as client:
 
         def ask(messages: list[dict[str, Any]], **more: str) -> httpx.Response:
             url = f"{server.url}/v1/chat/completions"

@@ -149,7 +149,7 @@ def stream(server: AppServer, kind: str, step: int) -> tuple[int, bytes]:
     if kind == "responses":
         del body["max_tokens"]
     url = f"{server.base_url}/{DIALECTS[kind][0]}"
-    reply = httpx.post(url, json=body, headers={**AGENT, "authorization": ""}, timeout=60)
+    reply = httpx.post(url, json=body, headers={**AGENT, "authorization": ""}, timeout=120)
     return reply.status_code, reply.content
 
 

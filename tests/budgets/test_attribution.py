@@ -48,7 +48,7 @@ def server(gateway_server: Start, upstream: ScriptedUpstream) -> AppServer:
 
 def get(server: AppServer, path: str, **params: Any) -> Any:
     """What the control plane answers to the operator."""
-    answer = httpx.get(f"{server.url}/api/{path}", params=params, headers=ADMIN, timeout=60)
+    answer = httpx.get(f"{server.url}/api/{path}", params=params, headers=ADMIN, timeout=120)
     assert answer.status_code == 200, answer.text
     is_json = answer.headers["content-type"] == "application/json"
     return answer.json() if is_json else answer.text
@@ -93,9 +93,9 @@ def test_tags_and_keys_are_dimensions(
     assert found == {"red": 5, "=blue": 4, "": 1}
     rows = list(csv.reader(io.StringIO(get(server, "usage", by="key", format="csv"))))
     assert [(row[0], row[2]) for row in rows] == [("key", "calls"), ("web", "6"), ("batch", "4")]
-    bad = httpx.get(f"{server.url}/api/usage", params={"by": "mood"}, headers=ADMIN, timeout=60)
+    bad = httpx.get(f"{server.url}/api/usage", params={"by": "mood"}, headers=ADMIN, timeout=120)
     assert bad.status_code == 400
-    metrics = httpx.get(f"{server.url}/metrics", timeout=60).text
+    metrics = httpx.get(f"{server.url}/metrics", timeout=120).text
     assert 'gateway_tagged_calls_total{team="red"} 5.0' in metrics
     assert 'gateway_tagged_tokens_total{team="red"} 55000.0' in metrics
     with pytest.MonkeyPatch.context() as patch:

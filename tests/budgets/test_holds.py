@@ -34,7 +34,7 @@ def ask(server: AppServer, headers: dict[str, str], step: int = 0, **body: Any) 
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "a file"})
     fields = {"model": "m", "messages": messages, **body}
     url = f"{server.base_url}/chat/completions"
-    return httpx.post(url, json=fields, headers=headers, timeout=60)
+    return httpx.post(url, json=fields, headers=headers, timeout=120)
 
 
 def control(server: AppServer, subject: str, verb: str, kind: str = "conversations") -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from gateway.budgets.ledger import BudgetLedger, Held, MemoryBudgets
 from gateway.config.budgets import ControlSettings
@@ -21,6 +21,7 @@ from gateway.stores.budgets import (
     Wanted,
 )
 from gateway.stores.protocols import StoreBusy
+from tests.examples import examples
 
 KEY = AccountKey(budget="b", subject="s")
 CALL = Amounts(usd=0.01, calls=1)
@@ -72,7 +73,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(STEP, max_size=120))
 @example([("call", 0)] * 5 + [("call", 1), ("die", 1), ("late", 0), ("call", 0)])
 def test_spent_and_leased_stay_within_the_limit(steps: list[tuple[str, int]]) -> None:

@@ -45,7 +45,7 @@ def loop(server: AppServer, **headers: str) -> list[httpx.Response]:
     for number in range(MOST):
         body = {"model": "m", "messages": messages, "tools": []}
         url = f"{server.base_url}/chat/completions"
-        answers.append(httpx.post(url, json=body, headers=headers, timeout=60))
+        answers.append(httpx.post(url, json=body, headers=headers, timeout=120))
         if answers[-1].status_code != 200:
             break
         message = answers[-1].json()["choices"][0]["message"]
@@ -185,7 +185,9 @@ def once_more(
         said = {"role": "assistant", "content": SAID, "tool_calls": calls}
         messages += [said, {"role": "tool", "tool_call_id": f"c{number}", "content": FAILED}]
     body = {"model": "m", "messages": messages, "tools": []}
-    return httpx.post(f"{server.base_url}/chat/completions", json=body, headers=headers, timeout=60)
+    return httpx.post(
+        f"{server.base_url}/chat/completions", json=body, headers=headers, timeout=120
+    )
 
 
 def test_a_person_is_asked_once(gateway_server: Start, upstream: ScriptedUpstream) -> None:

@@ -116,7 +116,7 @@ def test_what_a_route_reports_or_may_have_used(
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+    async with httpx.AsyncClient(timeout=120, limits=limits) as client:
         yield client
 
 

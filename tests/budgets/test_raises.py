@@ -58,7 +58,7 @@ def forge(file: Path, change: str) -> None:
     changed = 0
     while not changed and time.monotonic() < ends:
         with closing(apsw.Connection(str(file))) as database:
-            database.set_busy_timeout(60_000)
+            database.set_busy_timeout(120_000)
             database.execute(
                 f"UPDATE budget_accounts SET {change}, version = version + 1 WHERE calls > 0"
             )

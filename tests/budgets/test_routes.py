@@ -163,7 +163,7 @@ def gateway_settings(upstream: ScriptedUpstream, **budget: Any) -> dict[str, Any
 def use_up(server: AppServer, upstream: ScriptedUpstream) -> None:
     """One call that costs ten times the budget."""
     upstream.script(Reply("ok", usage=Usage(prompt_tokens=40_000, completion_tokens=0)))
-    answer = httpx.post(f"{server.base_url}/chat/completions", json=CHAT, timeout=60)
+    answer = httpx.post(f"{server.base_url}/chat/completions", json=CHAT, timeout=120)
     assert answer.status_code == 200
     assert spent(server)["usd"] == pytest.approx(0.1)
     upstream.requests.clear()
@@ -180,7 +180,7 @@ def test_no_route_or_form_costs_more_than_a_hard_budget_has(
         server = gateway_server(gateway_settings(upstream, match=match))
     use_up(server, upstream)
     before = spent(server)
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
         for method, path, (content, headers) in PAID:
             named = b'"model"' in content or b"Disposition" in content or "/model" in path
             if match is not None and (named or headers.get("content-encoding")):
@@ -211,7 +211,7 @@ def test_a_hard_budget_with_room_refuses_what_it_cannot_count(
         ("/batches", body({"input_file_id": "f"})),
         ("/videos", form(model="sora-2")),
     ):
-        answer = httpx.post(v1 + path, content=content, headers=headers, timeout=60)
+        answer = httpx.post(v1 + path, content=content, headers=headers, timeout=120)
         assert answer.status_code == 429
         message = answer.json()["error"]["message"]
         assert (path in message, "all" in message, "hard" in message) == (True, True, True)
@@ -223,7 +223,7 @@ def test_a_hard_budget_with_room_refuses_what_it_cannot_count(
         ("/audio/transcriptions", form(model="gpt-4o-transcribe"), 0.010125),
     ):
         upstream.script(reply)
-        answer = httpx.post(v1 + path, content=content, headers=headers, timeout=60)
+        answer = httpx.post(v1 + path, content=content, headers=headers, timeout=120)
         assert (answer.status_code, answer.json()) == (200, drawn)
         assert upstream.last.body == content
         used += usd
@@ -236,7 +236,7 @@ def test_other_budgets_count_such_calls_and_let_them_pass(
     """A budget that is not hard counts a call of any route, and refuses it only when used up."""
     server = gateway_server(gateway_settings(upstream, hard=False, limits={"calls": 2}))
     for number in range(3):
-        answer = httpx.post(f"{server.base_url}/batches", json={"input_file_id": "f"}, timeout=60)
+        answer = httpx.post(f"{server.base_url}/batches", json={"input_file_id": "f"}, timeout=120)
         assert answer.status_code == (429 if number == 2 else 200)
     assert spent(server)["calls"] == 2
 

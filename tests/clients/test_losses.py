@@ -17,7 +17,7 @@ from tests.relay.gateways import HELLO, STREAMED, hear, raw_post
 @pytest.fixture
 def http(gateway: AppServer, upstream: ScriptedUpstream) -> Iterator[httpx.Client]:
     """A plain client of the gateway."""
-    with httpx.Client(base_url=gateway.base_url, timeout=60) as made:
+    with httpx.Client(base_url=gateway.base_url, timeout=120) as made:
         yield made
 
 
@@ -113,7 +113,7 @@ def test_the_clients_cancel(
 ) -> None:
     """A client that leaves ends the provider's call."""
     upstream.script(Fault(FaultKind.STALL))
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=120) as connection:
         connection.sendall(raw_post("/v1/chat/completions", json.dumps(body).encode()))
         upstream.wait_for_requests()
     upstream.last.wait_disconnected()

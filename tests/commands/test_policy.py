@@ -33,6 +33,7 @@ from gateway.stores.records import PromptMessage
 from gateway.stores.sql.changes import Change
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.workloads import a_workload_run
+from tests.examples import examples
 from tests.learning.runs import shell, stored
 from tests.postgres import empty_database
 
@@ -339,9 +340,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-@hypothesis.settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @hypothesis.given(data=st.data())
 def test_any_edit_is_found(store: StorageSettings, command: Run, data: st.DataObject) -> None:
     """Of each field that takes effect of each entry, whatever is written in its place."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversations.conversation import Conversation, History
 from gateway.conversations.known_prefixes import BodyTree, KnownBodies
 from gateway.steering.identity import Branch
 from gateway.wire.body_prefix import BodyPrefix
+from tests.examples import examples
 
 _LISTS = ("messages", "input")
 
@@ -31,7 +32,7 @@ def compared(bodies: dict[str, BodyPrefix], raw: bytes, list_key: str) -> int | 
     return max(fitting, default=None)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(_CHANGES, st.lists(_BODIES, min_size=1, max_size=8))
 def test_finds_what_comparing_all_finds(
     changes: list[tuple[int, bytes, str, bool]], asked: list[bytes]

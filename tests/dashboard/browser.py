@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_START_S = 60.0
-_WAIT_S = 60.0
+_START_S = 120.0
+_WAIT_S = 120.0
 _POLL_S = 0.02
 _FLAGS = (
     "--headless",

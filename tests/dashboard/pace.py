@@ -81,7 +81,7 @@ def gateway(path: str, upstream: str) -> Iterator[str]:
 
 def time_pages(url: str, run_id: str) -> None:
     """Milliseconds of each page: the first time, and the middle of some more."""
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         for page in PAGES:
             spent = []
             for _ in range(1 + _TIMES):
@@ -96,7 +96,7 @@ def time_pages(url: str, run_id: str) -> None:
 def call_ms(url: str) -> float:
     """The median of some hundred completions, one after the other, of runs of ten steps."""
     spent = []
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         for number in range(_CALLS):
             history = [{"role": "user", "content": f"Task {number // 10}"}]
             history += [
@@ -118,14 +118,14 @@ def watchers(url: str, count: int) -> Iterator[None]:
     def listen() -> None:
         with (
             contextlib.suppress(httpx.HTTPError),
-            httpx.stream("GET", f"{url}/api/events", timeout=60) as answer,
+            httpx.stream("GET", f"{url}/api/events", timeout=120) as answer,
         ):
             for _ in answer.iter_lines():
                 if done.is_set():
                     return
 
     def refresh() -> None:
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with httpx.Client(base_url=url, timeout=120) as client:
             while not done.wait(_REFRESH_S):
                 client.get("/dashboard/runs?fragment=1")
 

@@ -59,7 +59,7 @@ def test_now_adds_up_a_tree(start: Start, upstream: ScriptedUpstream) -> None:
     page = page_of(server, "/dashboard")
     assert page.count("with its tree") == 2
     assert page.count(">child run<") == 1
-    runs = httpx.get(f"{server.url}/api/runs", timeout=60).json()["runs"]
+    runs = httpx.get(f"{server.url}/api/runs", timeout=120).json()["runs"]
     shown = [page_of(server, f"/dashboard/runs/{run['id']}") for run in runs]
     assert sum("With its tree" in each for each in shown) == 2
 

@@ -38,7 +38,7 @@ def states(server: AppServer) -> list[tuple[Any, ...]]:
 
     Read through the control plane, as an operator would.
     """
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
         runs = client.get("/api/runs").json()["runs"]
         found = []
         for run in reversed(runs):

@@ -115,7 +115,7 @@ def test_errors_before_the_first_byte(
     facing: Facing, upstream: ScriptedUpstream, dialect: str, stream: bool
 ) -> None:
     """Status, form and the official client's own error; only what may help is repeated."""
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=120) as client:
         for kind, (status, asked) in BEFORE.items():
             server = facing(kind)
             upstream.default = a_fault(kind)
@@ -136,7 +136,7 @@ def test_answers_that_are_not_whole(
     facing: Facing, upstream: ScriptedUpstream, dialect: str
 ) -> None:
     """A body that breaks off is no answer."""
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=120) as client:
         for kind, status in NOT_WHOLE.items():
             upstream.default = a_fault(kind)
             heard = hear(client, f"{facing(kind).base_url}/{dialect}", json=body_of(dialect))
@@ -147,7 +147,7 @@ def test_answers_that_are_not_whole(
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_streams_that_break_off(facing: Facing, upstream: ScriptedUpstream, dialect: str) -> None:
     """An error event last, in the dialect's form, no end, and a connection that breaks, too."""
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=120) as client:
         for kind in CUT:
             upstream.default = a_fault(kind)
             url = f"{facing(kind).base_url}/{dialect}"
@@ -168,7 +168,7 @@ def test_what_can_be_relayed_is_relayed(
     """Mislabelled, odd, huge and partly broken answers arrive to the byte, under their label."""
     server = gateway_server({**PATIENT, **OFF})  # answers repeat the instructions they were given
     body = body_of(dialect, stream=stream)
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=120) as client:
         for kind in RELAYED_STREAMS if stream else RELAYED:
             upstream.default = a_fault(kind)
             straight = hear(client, f"{upstream.base_url}/{dialect}", json=body)
@@ -210,7 +210,7 @@ def test_every_moment_to_leave(
     path = f"/v1/{dialect}"
 
     def said(*, stream: bool) -> socket.socket:
-        line = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        line = socket.create_connection(("127.0.0.1", server.port), timeout=120)
         line.sendall(raw_post(path, json.dumps(body_of(dialect, stream=stream)).encode()))
         upstream.wait_for_requests(len(before) + 1)
         return line
@@ -233,11 +233,11 @@ def test_every_moment_to_leave(
     before = list(upstream.requests)
     upstream.default = Fault(K.SERVER_ERROR)
     said(stream=True).close()
-    half = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    half = socket.create_connection(("127.0.0.1", server.port), timeout=120)
     half.sendall(raw_post(path, json.dumps(body_of(dialect)).encode())[:-10])
     half.close()
     upstream.default = REPLY
-    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+    with httpx.Client(base_url=server.base_url, timeout=120) as client:
         assert hear(client, f"/{dialect}", json=body_of(dialect)).status == 200
         deadline = time.monotonic() + 60
         while b"gateway_requests_in_flight 0.0" not in server.app.runtime.metrics.render():

@@ -209,7 +209,7 @@ def test_it_is_asked_for_where_it_is_made(
             )
         for number in range(6):
             body = {**ASKED, "model": "m", "input": f"Task {number}.", "stream": True}
-            with httpx.stream("POST", url, json=body, timeout=60) as stream:
+            with httpx.stream("POST", url, json=body, timeout=120) as stream:
                 assert "response.created" in next(stream.iter_text())
             left_open(server, number + 1)
             keeper = max((upstream, other), key=lambda each: f"Task {number}." in last(each))
@@ -241,7 +241,7 @@ def test_it_is_known_before_it_is_recorded(
         while len(server.app.runtime.stored_answers.pending):
             time.sleep(0.01)
         waiting.set()
-        assert answer.result(60).status == "completed"
+        assert answer.result(120).status == "completed"
     assert spent(server) == (1, 0, 12, 8)
 
 

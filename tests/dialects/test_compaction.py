@@ -11,6 +11,7 @@ import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import STEERING, Start
+from tests.examples import by_day
 
 SUMMARY = """<analysis>
 The parser was looked at, and the test still fails on empty input.
@@ -99,7 +100,7 @@ def asking(
     return {**body, **other}
 
 
-@pytest.mark.parametrize("other", ASKED, ids=["as before", "no tools", "another prompt"])
+@pytest.mark.parametrize("other", by_day(ASKED, 1), ids=["as before", "no tools", "another prompt"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize(("path", "build", "headers"), AGENTS, ids=["codex", "claude"])
 def test_a_summary_is_no_final_answer(

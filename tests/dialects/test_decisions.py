@@ -44,7 +44,7 @@ def played(url: str, run: Run, build: Build) -> list[Any]:
     messages = canonical(run["messages"])
     names = sorted({c["function"]["name"] for m in messages for c in m.get("tool_calls") or []})
     found: list[Any] = []
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         for index in calls_of(messages):
             if not index:
                 continue

@@ -31,7 +31,7 @@ def body_of(dialect: str, *, stream: bool = False) -> dict[str, Any]:
 
 def ask(server: AppServer, dialect: str, *, stream: bool = False) -> httpx.Response:
     body = body_of(dialect, stream=stream)
-    return httpx.post(f"{server.base_url}/{dialect}", json=body, timeout=60)
+    return httpx.post(f"{server.base_url}/{dialect}", json=body, timeout=120)
 
 
 def events(text: str) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def collect(server: AppServer, dialect: str) -> tuple[str, bool]:
     received: list[str] = []
     body = body_of(dialect, stream=True)
     try:
-        with httpx.stream("POST", f"{server.base_url}/{dialect}", json=body, timeout=60) as answer:
+        with httpx.stream("POST", f"{server.base_url}/{dialect}", json=body, timeout=120) as answer:
             for piece in answer.iter_text():
                 received.append(piece)
     except httpx.RemoteProtocolError:
@@ -155,7 +155,7 @@ async def test_a_client_that_leaves_cancels_the_upstream(
     """The upstream call ends at once, and the gateway goes on serving."""
     upstream.default = Fault(FaultKind.STALL, reply=REPLY, after=3)
     server = await asyncio.to_thread(gateway_server, STEERING)
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=120) as client:
         body = body_of(dialect, stream=stream)
         call = asyncio.ensure_future(client.post(f"{server.base_url}/{dialect}", json=body))
         await asyncio.to_thread(upstream.wait_for_requests, 1)

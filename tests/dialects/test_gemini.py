@@ -142,7 +142,7 @@ def test_a_cut_is_visible(
     got: list[bytes] = []
     with (
         pytest.raises(httpx.RemoteProtocolError),
-        httpx.stream("POST", f"{server.url}{MODEL}:{form}", json=body_of(), timeout=60) as answer,
+        httpx.stream("POST", f"{server.url}{MODEL}:{form}", json=body_of(), timeout=120) as answer,
     ):
         got += answer.iter_bytes()
     text = b"".join(got)
@@ -161,7 +161,7 @@ def test_an_array_arrives_as_it_is_made(gateway_server: Start, upstream: Scripte
     server = serve(gateway_server, upstream)
     upstream.default = Fault(FaultKind.STALL, reply=CALL, after=2)
     url = f"{server.url}{MODEL}:streamGenerateContent"
-    with httpx.stream("POST", url, json=body_of(), timeout=60) as answer:
+    with httpx.stream("POST", url, json=body_of(), timeout=120) as answer:
         assert next(answer.iter_bytes()).startswith(b"[{")
 
 
@@ -331,7 +331,7 @@ def test_another_provider(
     models = [{"model_name": "gemini-2.5-pro", "litellm_params": made}]
     server = serve(gateway_server, upstream, model_list=models)
     upstream.default = CALL
-    answer = httpx.post(f"{server.url}{MODEL}:{form}", json=body_of(), timeout=60)
+    answer = httpx.post(f"{server.url}{MODEL}:{form}", json=body_of(), timeout=120)
     assert answer.status_code == 200, answer.text
     assert upstream.last.path in ("/v1/chat/completions", "/v1/messages")
     assert GUIDANCE in upstream.last.body.decode()
@@ -375,7 +375,7 @@ def test_google_through_litellm(
     listed = {"model_name": "gemini-2.5-pro", "litellm_params": made, "lane": "litellm"}
     server = serve(gateway_server, upstream, model_list=[listed])
     upstream.default = CALL
-    answer = httpx.post(f"{server.url}{MODEL}:{form}", json=body_of(), timeout=60)
+    answer = httpx.post(f"{server.url}{MODEL}:{form}", json=body_of(), timeout=120)
     assert answer.status_code == 200, answer.text
     assert upstream.last.path.startswith("/v1beta/models/g:")
     assert upstream.last.fields["contents"] == body_of()["contents"]
@@ -511,7 +511,7 @@ def test_guidance_adds_parts_and_nothing_else(
 def test_every_fault(gateway_server: Start, upstream: ScriptedUpstream, form: str) -> None:
     """Errors before the first byte are told in Google's form; what can be relayed is relayed."""
     server = serve(gateway_server, upstream, **OFF, router={"num_retries": 2, "backoff_s": 0})
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=120) as client:
         for kind, (status, _) in BEFORE.items():
             if kind in LIMITS or kind is FaultKind.HTML_ERROR:
                 continue

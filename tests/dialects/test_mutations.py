@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.dialects import BEDROCK
@@ -25,6 +25,7 @@ from steering_gateway_testing import (
     messages,
     responses,
 )
+from tests.examples import examples
 from tests.relay.gateways import a_gateway, hear
 
 REPLY = Reply("One two.", tool_calls=(ToolCall("bash", {"command": "ls"}, id="c1"),), id="fixed")
@@ -126,7 +127,7 @@ def heard(upstream: ScriptedUpstream, base: str, dialect: str) -> tuple[int, byt
     path, body = BODIES[dialect]
     if dialect == "bedrock":  # the upstream knows no such route
         upstream.script(upstream.default, path=path)
-    with httpx.Client(base_url=base, timeout=60, headers=HEADERS) as client:
+    with httpx.Client(base_url=base, timeout=120, headers=HEADERS) as client:
         got = hear(client, path, json=body)
     return got.status, got.body, got.broken is None
 
@@ -139,9 +140,7 @@ def test_off_is_byte_equal_whatever_is_streamed(
     upstream, server = scene
     kind = TYPES.get(dialect, "text/event-stream")
 
-    @settings(
-        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-    )
+    @examples(60, database=None)
     @given(stream=mutated(dialect))
     @example(stream=b"".join([*STREAMS[dialect], EMPTY]))
     @example(stream=b"".join([EMPTY, *STREAMS[dialect]]))

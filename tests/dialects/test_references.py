@@ -18,7 +18,7 @@ History = list[dict[str, Any]]
 
 def ask(server: AppServer, history: History, **more: Any) -> httpx.Response:
     body = {"model": "gpt-5", "input": history, "tools": [TOOL], **more}
-    answer = httpx.post(f"{server.base_url}/responses", json=body, timeout=60)
+    answer = httpx.post(f"{server.base_url}/responses", json=body, timeout=120)
     assert answer.status_code == 200
     return answer
 

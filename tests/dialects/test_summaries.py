@@ -15,6 +15,7 @@ from gateway.steering.identity.branch import asks_for_summary
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.dialects.gateways import STEERING, Start, looping_model
 from tests.dialects.test_compaction import CLAUDE, CODEX, SUMMARY, messages, responses
+from tests.examples import by_day
 
 Json = dict[str, Any]
 STEPS = 8
@@ -121,7 +122,7 @@ def summary_for(path: str) -> Reply:
     return Reply(SUMMARY, usage=Usage(prompt_tokens=1000, completion_tokens=500))
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("restarted", by_day([False, True], 1), ids=["running", "restarted"])
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_summary_is_recorded_in_its_run_and_sent_as_it_came(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, agent: str, restarted: bool

@@ -159,7 +159,7 @@ async def test_a_client_that_leaves_cancels_the_provider(
     """The provider's connection is closed at once."""
     upstream.default = Fault(FaultKind.STALL, reply=REPLY, after=3)
     server = await asyncio.to_thread(a_gateway, gateway_server, upstream, kind)
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=120) as client:
         body = body_of(dialect, stream=True)
         call = asyncio.ensure_future(client.post(f"{server.base_url}/{dialect}", json=body))
         await asyncio.to_thread(upstream.wait_for_requests)

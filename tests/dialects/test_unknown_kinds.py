@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gateway.conversations.steer_request import marked
@@ -22,6 +22,7 @@ from gateway.dialects import CHAT, MESSAGES, RESPONSES
 from gateway.dialects.base import Dialect
 from gateway.wire.body_prefix import AsMappings
 from steering_gateway_testing import ReceivedRequest
+from tests.examples import examples
 from tests.strict import faults_of
 
 NOTE = "A NOTE OF THE GATEWAY"
@@ -198,7 +199,7 @@ def received(dialect: Dialect, raw: bytes) -> ReceivedRequest:
     return request
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data(), pasts, st.booleans())
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_what_a_provider_accepts_it_accepts_with_guidance(

@@ -56,6 +56,7 @@ def test_the_examples_report_outcomes(
         assert ("told_cli", "success", "merged") in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "outcome"), [("exit 0", "success"), ("exit 1", "failure")])
 def test_hooks_of_agents_report_outcomes(
     check: str,
@@ -87,7 +88,7 @@ def test_hooks_of_agents_report_outcomes(
         for header, name, command, payload in sent:
             body = {"model": "m", "messages": [{"role": "user", "content": f"Do {header}."}]}
             url = f"{server.base_url}/chat/completions"
-            httpx.post(url, json=body, headers={header: name}, timeout=60).raise_for_status()
+            httpx.post(url, json=body, headers={header: name}, timeout=120).raise_for_status()
             said = json.dumps(payload)
             subprocess.run(command, input=said, text=True, env=environment, check=True)
             (run, *_) = client.get("/api/runs", headers=CONTROL).json()["runs"]

@@ -65,7 +65,7 @@ async def play(
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     """A client that keeps no connection open, so that a gateway may stop."""
     limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+    async with httpx.AsyncClient(timeout=120, limits=limits) as client:
         yield client
 
 

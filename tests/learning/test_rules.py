@@ -94,7 +94,7 @@ async def sent(
     """The bodies that leave in one run: the first call, and the one after `git commit`."""
     before = len(upstream.requests)
     messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         for turn in range(2):
             body = {"model": "m", "messages": messages, "tools": TOOLS}
             headers = {"x-conversation-id": name, **({"x-gateway-key": key} if key else {})}

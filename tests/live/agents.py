@@ -89,7 +89,7 @@ class Drive:
     async def __call__(self, runs: Sequence[Run]) -> Report:
         self._histories = Counter(key for run in runs for key in histories(run))
         limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
             await asyncio.gather(*(self._one(client, run, n) for n, run in enumerate(runs)))
         return self.report
 

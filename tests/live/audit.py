@@ -105,7 +105,7 @@ class Audit:
         self._watch = Watch(server, patch)
 
     async def __call__(self, runs: Sequence[Run]) -> None:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=120) as client:
             for run in runs:
                 await self._one(client, run)
 

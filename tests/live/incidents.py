@@ -22,7 +22,7 @@ from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from steering_gateway_testing import AppServer
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 _LOCK = """
 import sys, apsw
@@ -100,7 +100,7 @@ def replace(path: Path, by: Path) -> None:
 def moved(path: Path) -> None:
     """Another process moves the log into the file, so that it begins again."""
     other = apsw.Connection(str(path))
-    other.set_busy_timeout(30_000)
+    other.set_busy_timeout(120_000)
     assert other.execute("SELECT count(*) FROM runs").get
     other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
     other.close()

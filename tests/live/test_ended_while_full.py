@@ -86,6 +86,7 @@ async def test_what_is_in_memory_only_is_lost_and_said(
     assert said == f"gateway: {CALLS} records lost: storage and its spool cannot be written"
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_loses_nothing_ends_with_0(
     upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:

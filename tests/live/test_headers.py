@@ -119,7 +119,7 @@ async def test_the_canonical_log_line(upstream: ScriptedUpstream, tmp_path: Path
     }
     environment = {"GATEWAY_STEERING__MODE": "on", "GATEWAY_ETRACES__ENABLED": "true"}
     with GatewayProcess(tmp_path, json.dumps(config), env=environment) as gateway:
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with httpx.AsyncClient(timeout=120) as http:
             agent = Agent(http, gateway.base_url, opening("A secret task."))
             answers = await agent.run(5, "a secret result")
     lines = gateway.events("request")

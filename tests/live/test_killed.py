@@ -155,7 +155,7 @@ async def kill_again_and_again(rounds: int, upstream: ScriptedUpstream, director
     draw = random.Random()
     for number in range(rounds):
         with GatewayProcess(directory, json.dumps(config), env=ENVIRONMENT) as gateway:
-            async with httpx.AsyncClient(timeout=60) as http:
+            async with httpx.AsyncClient(timeout=120) as http:
                 work = asyncio.gather(*(c.work(http, gateway.base_url) for c in clients))
                 await _answered(clients, draw.randint(10, 60))
                 await asyncio.sleep(draw.uniform(0, 0.02))
@@ -204,7 +204,7 @@ async def test_kills_while_the_file_is_locked(
     ]
     for _ in range(3):
         with GatewayProcess(tmp_path, config, env=ENVIRONMENT) as gateway:
-            async with httpx.AsyncClient(timeout=60) as http:
+            async with httpx.AsyncClient(timeout=120) as http:
                 work = asyncio.gather(*(c.work(http, gateway.base_url) for c in clients))
                 await _answered(clients, 12)
                 with locked(database):

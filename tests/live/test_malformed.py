@@ -87,7 +87,7 @@ def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedU
     """Any prefix of any run, with any message malformed: answered, sent once, and steered."""
     upstream.default = Reply("Done.")
     server = gateway_server(GUIDING)
-    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+    with httpx.Client(base_url=server.base_url, timeout=120) as client:
 
         @examples(60)
         @given(malformed_run(), st.booleans(), st.sampled_from([{}, {"x-session-id": "s"}]))
@@ -128,7 +128,7 @@ def test_any_other_field_may_be_malformed(
     names = ["tools", "functions", "metadata", "session_id", "conversation", "prompt_cache_key"]
     names += ["n", "stream_options", "response_format", "tool_choice", "previous_response_id"]
     fields = st.dictionaries(st.sampled_from(names), JSON, min_size=1, max_size=4)
-    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+    with httpx.Client(base_url=server.base_url, timeout=120) as client:
 
         @examples(50)
         @given(fields)
@@ -148,7 +148,7 @@ def test_any_reply_may_be_malformed(gateway_server: Start, upstream: ScriptedUps
     """A provider's message of any form reaches the client, and the conversation continues."""
     server = gateway_server(GUIDING)
     shapes = st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)
-    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+    with httpx.Client(base_url=server.base_url, timeout=120) as client:
 
         @examples(50)
         @given(shapes, JSON)

@@ -25,7 +25,7 @@ from tests.replicas.drives import FRAME, PATIENT, bodies_through
 
 Start = Callable[..., AppServer]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Longest wait for another gateway's signal."""
 
 

@@ -35,7 +35,7 @@ def two(start: Start, storage: dict[str, Any], **more: Any) -> tuple[AppServer, 
 
 def post(server: AppServer, **body: Any) -> Any:
     """The answer to one request."""
-    answer = httpx.post(f"{server.base_url}/responses", json=body, timeout=60)
+    answer = httpx.post(f"{server.base_url}/responses", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -43,7 +43,7 @@ def post(server: AppServer, **body: Any) -> Any:
 def polled(server: AppServer, name: str) -> Any:
     """The finished answer, asked for again and again."""
     while True:
-        answer = httpx.get(f"{server.base_url}/responses/{name}", timeout=60)
+        answer = httpx.get(f"{server.base_url}/responses/{name}", timeout=120)
         assert answer.status_code == 200, answer.text
         if answer.json()["status"] not in ("queued", "in_progress"):
             return answer.json()

@@ -46,7 +46,7 @@ def pair(
 def post(path: str, body: dict[str, Any] | None = None) -> Change:
     """A change of the run or its conversation."""
     return lambda server, ids: httpx.post(
-        f"{server.url}/api/{path.format(**ids)}", json=body or {}, headers=CONTROL, timeout=60
+        f"{server.url}/api/{path.format(**ids)}", json=body or {}, headers=CONTROL, timeout=120
     )
 
 
@@ -56,7 +56,7 @@ def account(verb: str, **more: Any) -> Change:
         f"{server.url}/api/budgets/{verb}",
         json={"budget": "two", "subject": ids["account"], **more},
         headers=CONTROL,
-        timeout=60,
+        timeout=120,
     )
 
 

@@ -18,6 +18,7 @@ from steering_gateway_testing import (
     Reply,
     ScriptedUpstream,
 )
+from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, run_log, trace, worker
 
 Start = Callable[..., AppServer]
@@ -35,7 +36,7 @@ def varied(steps: int) -> Callable[[ReceivedRequest], Reply]:
     return reply
 
 
-@pytest.mark.parametrize("stream", [None, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("stream", by_day([None, True], 1), ids=["whole", "streamed"])
 @pytest.mark.parametrize("equal", [False, True], ids=["other words", "equal words"])
 @pytest.mark.parametrize("parallel", [True, False], ids=["at a time", "one after another"])
 async def test_samples_are_runs(

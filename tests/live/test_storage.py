@@ -126,7 +126,7 @@ async def test_old_runs_are_removed(
     kept = (await new.run(3))[-1].conversation
     await asyncio.to_thread(first.stop)
     with apsw.Connection(str(path)) as connection:
-        connection.set_busy_timeout(5000)
+        connection.set_busy_timeout(120_000)
         for table, begun in (("runs", "started_at"), ("conversations", "created_at")):
             two_days_ago = f"{begun} = {begun} - 172800, updated_at = updated_at - 172800"
             connection.execute(f"UPDATE {table} SET {two_days_ago} WHERE id LIKE ? || '%'", (gone,))

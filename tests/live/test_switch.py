@@ -54,7 +54,7 @@ def test_steering_is_switched_off_and_on(
         headers = {"user-agent": client, "content-type": "application/json"}
         headers |= {"x-gateway-mode": mode}
         url = f"{server.base_url}/chat/completions"
-        answer = httpx.post(url, content=BODY, headers=headers, timeout=60)
+        answer = httpx.post(url, content=BODY, headers=headers, timeout=120)
         assert answer.status_code == 200, answer.text
         assert (answer.headers["x-gateway-mode"] == "on") is (upstream.last.body != BODY)
         return bool(answer.headers["x-gateway-mode"] == "on")

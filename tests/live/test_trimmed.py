@@ -12,7 +12,11 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.examples import by_day
 from tests.live.client import PLAIN, RETRIED, Agent, Answer, Message, opening, worker
+
+NAMED: tuple[dict[str, str], ...] = ({}, {"x-conversation-id": "job"}, {"x-session-id": "job"})
+"""Headers by which a client names its run, or none."""
 
 Start = Callable[..., AppServer]
 Trim = Callable[[list[Message]], list[Message]]
@@ -84,7 +88,7 @@ def steps(answers: list[Answer]) -> list[str | None]:
     return [answer.gateway("step") for answer in answers]
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-conversation-id": "job"}, {"x-session-id": "job"}])
+@pytest.mark.parametrize("headers", by_day(NAMED, 1))
 @pytest.mark.parametrize("trim", TRIMS.values(), ids=TRIMS.keys())
 async def test_a_shortened_history_is_the_same_run(
     gateway_server: Start,
@@ -311,7 +315,7 @@ async def test_little_memory_loses_no_step(
         assert answers[-1].gateway("monitors") == alone[-1].gateway("monitors")
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-conversation-id": "job"}, {"x-session-id": "job"}])
+@pytest.mark.parametrize("headers", by_day(NAMED, 1))
 @pytest.mark.parametrize("trim", TRIMS.values(), ids=TRIMS.keys())
 async def test_gateways_alternate_on_a_shortened_history(
     gateway_server: Start,

@@ -86,7 +86,7 @@ async def plant(folder: Path, count: int) -> None:
         with GatewayProcess(
             folder, json.dumps(config), env={"GATEWAY_STEERING__MODE": "on"}
         ) as gateway:
-            async with httpx.AsyncClient(timeout=60) as http:
+            async with httpx.AsyncClient(timeout=120) as http:
                 for number in range(count):
                     await play(http, gateway.base_url, number)
             async with opened(path=str(folder / "runs.db")) as stores:

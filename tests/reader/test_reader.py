@@ -137,7 +137,7 @@ async def test_without_a_reader_nothing_is_asked_and_the_pages_say_so(
     """Titles are the beginning of the task, words that correct say nothing."""
     upstream.default = agent
     path = str(tmp_path / "runs.db")
-    async with opened(path=path) as stores, httpx.AsyncClient(timeout=60) as http:
+    async with opened(path=path) as stores, httpx.AsyncClient(timeout=120) as http:
         await typed(stores, 0, TASK, WRONG)
         config = {**settings(upstream, path, model="")}
         gateway = gateway_server(config)
@@ -211,7 +211,7 @@ async def test_an_alarm_is_read_with_its_calls(
         gateway = gateway_server(settings(upstream, path))
         await finished(stores, 2)
         rows_read = await stores.learning.outcomes(None, "r0000")
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         page = (await http.get(f"{gateway.url}/dashboard/runs/r0000?step=5")).text
     (shown,) = [
         json.loads(request.messages[1]["content"])

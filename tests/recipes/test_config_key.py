@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.recipes.conftest import ROOT, ScratchCopy
 
 CHECK = Path("tests/config/test_documented.py")
@@ -20,6 +22,7 @@ raise SystemExit(main(["check-config", "--config", "wrong.yaml"]))
 """
 
 
+@pytest.mark.slow
 def test_a_config_key_is_a_field_and_a_line(scratch: ScratchCopy) -> None:
     """The file and the environment set it; a wrong value is refused with the path of the key."""
     scratch.replace("gateway/config/settings.py", FIELD, FIELD + '    motto: str = "now"\n')

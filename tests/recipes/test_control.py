@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.recipes.conftest import ScratchCopy
 
 SETTINGS, BUDGETS = "gateway/config/budgets.py", "gateway/budgets/rules.py"
@@ -46,12 +48,12 @@ with ScriptedUpstream() as upstream:
                 f"{server.url}/v1/chat/completions",
                 json={"model": "gpt-4o", "messages": messages},
                 headers={"x-session-id": "s"},
-                timeout=60,
+                timeout=120,
             )
             said = answer.json()["choices"][0]["message"]
             done = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "a b"}
             messages += [said, done]
-        page = httpx.get(f"{server.url}/api/budgets", timeout=60).json()
+        page = httpx.get(f"{server.url}/api/budgets", timeout=120).json()
     print(
         json.dumps(
             {
@@ -69,6 +71,7 @@ def last_line(scratch: ScratchCopy, script: str) -> Any:
     return json.loads(scratch.run("-c", script).stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_budget_action_is_a_name_and_a_row(scratch: ScratchCopy) -> None:
     """The config takes it, calls get its model, and header and API name it as the step."""
     scratch.replace(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.recipes.conftest import ScratchCopy
 
 MODULE = '''"""Agents: chat completions whose messages are called turns."""
@@ -95,6 +97,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_a_dialect_is_one_module_and_one_row(scratch: ScratchCopy) -> None:
     """It is routed, steered, recorded and counted; who does not speak it is not asked in it."""
     scratch.write("gateway/dialects/agents.py", MODULE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.recipes.conftest import ScratchCopy
 
 ENDPOINT = '''"""`GET /version`: the version of the gateway."""
@@ -69,7 +71,7 @@ from steering_gateway_testing import AppServer
 
 with AppServer(build_app(settings_from_dict({"embedding": {"embedder": "hashing"}}))) as server:
     answers = [
-        httpx.request(method, f"http://127.0.0.1:{server.port}{path}", timeout=60)
+        httpx.request(method, f"http://127.0.0.1:{server.port}{path}", timeout=120)
         for method, path in json.loads(sys.argv[1])
     ]
 print(json.dumps([[a.status_code, a.text] for a in answers]))
@@ -111,6 +113,7 @@ def test_an_endpoint_is_a_module_and_a_route(scratch: ScratchCopy) -> None:
     assert scratch.changed() == {"gateway/app.py", "gateway/endpoints/version.py"}
 
 
+@pytest.mark.slow
 def test_an_operation_is_a_module_and_its_name_in_the_list(scratch: ScratchCopy) -> None:
     """It answers, names a wrong parameter, and the OpenAPI document describes it."""
     scratch.write("gateway/api/versions.py", OPERATION)

@@ -117,6 +117,7 @@ def with_text(scratch: ScratchCopy) -> ScratchCopy:
     return scratch
 
 
+@pytest.mark.slow
 def test_a_monitor_is_one_module_and_one_row(with_text: ScratchCopy) -> None:
     """It is scored, weighed and names its failure; the suite without it does not list it."""
     assert with_text.changed() == {MODULE, TABLE}
@@ -132,6 +133,7 @@ def test_a_monitor_is_one_module_and_one_row(with_text: ScratchCopy) -> None:
     assert found["composite"] >= 0.2
 
 
+@pytest.mark.slow
 def test_a_new_monitor_is_replayed_and_guides(with_text: ScratchCopy) -> None:
     """A replay shows its score under a configured weight, and the text that the agent gets."""
     steps = replayed(with_text)
@@ -142,6 +144,7 @@ def test_a_new_monitor_is_replayed_and_guides(with_text: ScratchCopy) -> None:
     assert text == TEXT.replace("{evidence}", " (3 of 3 thoughts thank)")
 
 
+@pytest.mark.slow
 def test_a_monitor_without_texts_is_silent(scratch: ScratchCopy) -> None:
     """It fires and is recorded; there is no text, a reason is given, and nothing raises."""
     follow(scratch)

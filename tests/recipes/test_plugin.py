@@ -73,6 +73,7 @@ def test_a_monitor_of_another_package_is_scored_and_guides(installed: ScratchCop
     assert installed.changed() == set()
 
 
+@pytest.mark.slow
 def test_a_scorer_of_another_package_can_be_configured(installed: ScratchCopy) -> None:
     """Its name is valid in the configuration; an unknown one is refused with all that are known."""
     installed.write("own.yaml", "difficulty: {scorer: short}\n")
@@ -84,6 +85,7 @@ def test_a_scorer_of_another_package_can_be_configured(installed: ScratchCopy) -
     assert "short" in refused.stdout + refused.stderr
 
 
+@pytest.mark.slow
 def test_a_store_of_another_package_is_opened_by_its_scheme(installed: ScratchCopy) -> None:
     """Commands keep what they store in it; a scheme of no store is refused as before."""
     installed.write("kept.py", STORE)
@@ -99,6 +101,7 @@ def test_a_store_of_another_package_is_opened_by_its_scheme(installed: ScratchCo
     assert "storage.url: must begin with postgresql://" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_receiver_of_another_package_gets_messages_of_its_own_form(
     installed: ScratchCopy,
 ) -> None:
@@ -135,6 +138,7 @@ def listening(received: list[bytes]) -> Iterator[str]:
         server.server_close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("points", "reason"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.recipes.conftest import ScratchCopy
 
 ROW = 'acme = { api_base = "https://api.acme.example/v1", key_variables = ["ACME_API_KEY"] }\n'
@@ -24,6 +26,7 @@ print(json.dumps([
 """
 
 
+@pytest.mark.slow
 def test_a_provider_is_one_row(scratch: ScratchCopy) -> None:
     """Its models are asked natively at its base URL, with the key from its own variable."""
     before = scratch.run("-c", PROGRAM, status=1).stderr

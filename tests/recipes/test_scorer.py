@@ -44,6 +44,7 @@ def with_scorer(scratch: ScratchCopy) -> ScratchCopy:
     return scratch
 
 
+@pytest.mark.slow
 def test_a_scorer_is_one_module_and_one_row(with_scorer: ScratchCopy) -> None:
     """A configuration may name it, and a replay scores with it."""
     steps = [{"action": "read", "thought": "word " * count} for count in (2, 5, 40)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.recipes.conftest import ROOT, ScratchCopy
 
 CHECK = Path("tests/config/test_documented.py")
@@ -24,6 +26,7 @@ print(propose(rules, RunMemory(), position, CallFacts(requested="m")).reasons[0]
 """
 
 
+@pytest.mark.slow
 def test_a_steering_setting_is_a_field_its_use_and_a_line(scratch: ScratchCopy) -> None:
     """Three files: the decision reads the field of the section, which needs no copy elsewhere."""
     scratch.replace(SETTINGS, FIELD, FIELD + '    motto: str = "none"\n')

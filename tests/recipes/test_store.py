@@ -96,6 +96,7 @@ def journal(scratch: ScratchCopy, monkeypatch: pytest.MonkeyPatch) -> ScratchCop
     return scratch
 
 
+@pytest.mark.slow
 def test_one_package_and_one_row_add_a_store(journal: ScratchCopy) -> None:
     """The conformance suite runs on it and the commands use it; nothing else had to change."""
     kept = journal.run("-c", CONFORMANCE, *CHECKS).stdout.split()

@@ -42,7 +42,7 @@ def there(shared_upstream: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
 @pytest.fixture
 def here(shared_gateway: AppServer, there: ScriptedUpstream) -> Iterator[httpx.Client]:
     """A client of the shared gateway."""
-    with httpx.Client(base_url=shared_gateway.base_url, timeout=60) as client:
+    with httpx.Client(base_url=shared_gateway.base_url, timeout=120) as client:
         yield client
 
 
@@ -56,7 +56,7 @@ def relay(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[Callable[..., 
         directory.mkdir()
         server = a_gateway(upstream.base_url, directory, settings)
         server.start()
-        made = httpx.Client(base_url=server.base_url, timeout=60, **client)
+        made = httpx.Client(base_url=server.base_url, timeout=120, **client)
         opened.append((server, made))
         return made
 

@@ -67,7 +67,7 @@ def replace_settings(server: AppServer, raw: Mapping[str, Any]) -> None:
         assert runtime.replace(lambda: settings)
 
     loop = runtime.services.dispatcher._loop
-    asyncio.run_coroutine_threadsafe(put(), loop).result(60)
+    asyncio.run_coroutine_threadsafe(put(), loop).result(120)
 
 
 def body_of(**fields: Any) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def test_every_form_of_reply_survives(there: ScriptedUpstream, here: httpx.Clien
         message_extra={"annotations": [{"type": "url"}], "audio": None},
         interleave=True,
     )
-    direct = httpx.Client(base_url=there.base_url, timeout=60)
+    direct = httpx.Client(base_url=there.base_url, timeout=120)
     for body in (HELLO, STREAMED, {**STREAMED, "stream_options": {"include_usage": True}}):
         there.script(reply, reply)
         straight, through = hear(direct, json=body), hear(here, json=body)

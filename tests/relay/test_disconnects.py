@@ -21,7 +21,7 @@ STALL = Fault(FaultKind.STALL)
 
 def send(port: int, body: Any, path: str = "/v1/chat/completions") -> socket.socket:
     """A request on a connection of its own."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
     connection.sendall(raw_post(path, json.dumps(body).encode()))
     return connection
 
@@ -105,7 +105,7 @@ def test_on_other_routes(there: ScriptedUpstream, port: int, path: str, entry: F
 def test_without_a_body(there: ScriptedUpstream, port: int) -> None:
     """A slow GET is cancelled."""
     there.script(SLOW, path="/content")
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
     connection.sendall(b"GET /v1/files/f-1/content HTTP/1.1\r\nhost: localhost\r\n\r\n")
     there.wait_for_requests()
     leave(there, connection)
@@ -119,7 +119,7 @@ def test_while_models_are_listed(
     client = relay({"model_list": [{"model_name": "mine", "litellm_params": params}]})
     upstream.script(SLOW, path="/models")
     raw = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=120)
     connection.sendall(raw)
     upstream.wait_for_requests()
     leave(upstream, connection)
@@ -128,7 +128,7 @@ def test_while_models_are_listed(
 def test_after_an_upload(there: ScriptedUpstream, port: int) -> None:
     """A streamed body is complete and the answer slow."""
     there.script(SLOW, path="/files")
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
     head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     connection.sendall(head + b"4\r\nbody\r\n0\r\n\r\n")
     there.wait_for_requests()
@@ -141,7 +141,7 @@ def test_during_an_upload(there: ScriptedUpstream, port: int) -> None:
     head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
     pause_s = 0.1
     while not there.requests:  # nothing tells that the gateway has begun to pass it on
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
             connection.sendall(head + b"half of it")
             time.sleep(pause_s)
         with contextlib.suppress(TimeoutError):
@@ -154,7 +154,7 @@ def test_during_an_upload(there: ScriptedUpstream, port: int) -> None:
 
 def test_before_the_request_is_whole(there: ScriptedUpstream, port: int) -> None:
     """Half a chat request is never forwarded."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
     connection.sendall(raw_post("/v1/chat/completions", json.dumps(HELLO).encode())[:-10])
     time.sleep(0.05)
     connection.close()

@@ -112,7 +112,7 @@ def upstream(faulty: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
 @pytest.fixture
 def client(gateway: AppServer, upstream: ScriptedUpstream) -> Iterator[httpx.Client]:
     """A client whose next request, after the test, must be served."""
-    with httpx.Client(base_url=gateway.base_url, timeout=60) as made:
+    with httpx.Client(base_url=gateway.base_url, timeout=120) as made:
         yield made
         upstream.default = echo
         assert hear(made, json=HELLO).status == 200
@@ -278,7 +278,7 @@ def test_what_can_be_relayed_is_relayed_byte_for_byte(
     if (kind in UNSTREAMED_ERRORS) if body is HELLO else (kind in BROKEN_STREAMS):
         return
     upstream.default = a_fault(kind)
-    with httpx.Client(base_url=upstream.base_url, timeout=60) as direct:
+    with httpx.Client(base_url=upstream.base_url, timeout=120) as direct:
         straight = hear(direct, json=body)
         first = b"%08d" % upstream.last.sequence
         through = hear(client, json=body)
@@ -360,7 +360,7 @@ def test_an_upstream_that_does_not_speak_tls(tmp_path: Path) -> None:
         base = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
         with (
             a_gateway(base, tmp_path, {"router": {"num_retries": 0}}) as server,
-            httpx.Client(base_url=server.base_url, timeout=60) as client,
+            httpx.Client(base_url=server.base_url, timeout=120) as client,
         ):
             heard = hear(client, json=HELLO)
     assert (heard.status, heard.error["code"]) == (502, "upstream_unreachable")
@@ -377,7 +377,7 @@ def test_other_routes_are_asked_once(
     settings = {**RETRIES, "timeouts": LIMITS.get(kind, {})}
     with (
         a_gateway(upstream.base_url, tmp_path, settings) as server,
-        httpx.Client(base_url=server.base_url, timeout=60) as client,
+        httpx.Client(base_url=server.base_url, timeout=120) as client,
     ):
         heard = hear(client, "/embeddings", json={"model": "m", "input": "x"})
     assert heard.status == ERRORS[kind].status
@@ -406,7 +406,7 @@ def alone(tmp_path: Path) -> Iterator[Callable[..., tuple[ScriptedUpstream, http
         ) -> tuple[ScriptedUpstream, httpx.Client]:
             server = stack.enter_context(ScriptedUpstream(default))
             gateway = stack.enter_context(a_gateway(server.base_url, tmp_path, settings))
-            made = httpx.Client(base_url=gateway.base_url, timeout=60)
+            made = httpx.Client(base_url=gateway.base_url, timeout=120)
             return server, stack.enter_context(made)
 
         yield start
@@ -452,7 +452,7 @@ def test_a_connection_that_is_never_taken(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
         settings = {"timeouts": {"connect_s": 0.2}, "router": {"num_retries": 1}}
         gateway = stack.enter_context(a_gateway(url, tmp_path, settings))
-        client = stack.enter_context(httpx.Client(base_url=gateway.base_url, timeout=60))
+        client = stack.enter_context(httpx.Client(base_url=gateway.base_url, timeout=120))
         heard = hear(client, json=HELLO)
         assert (heard.status, heard.error["code"]) == (504, "upstream_timeout")
         assert "timeouts.connect_s" in heard.error["message"]

@@ -134,7 +134,7 @@ def steered(
 @pytest.fixture(scope="module")
 def fuzzed(steered: AppServer) -> Iterator[httpx.Client]:
     """A client; at the end the gateway must have had no failure of its own, and be well."""
-    with httpx.Client(base_url=steered.base_url, timeout=60) as client:
+    with httpx.Client(base_url=steered.base_url, timeout=120) as client:
         yield client
         exposition = steered.app.runtime.metrics.render().decode()
         failures = [

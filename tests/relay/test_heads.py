@@ -18,7 +18,7 @@ from tests.relay.gateways import HELLO, STREAMED, a_gateway, hear, raw_exchange,
 
 HOST = b"host: localhost\r\n"
 CHUNKED = b"POST /v1/files HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\n"
-END_S = 60.0
+END_S = 120.0
 """Longest wait for the end of a connection, in seconds; on a quiet machine it takes one."""
 ENDLESS_BYTES = 32 * 2**20
 """More than any limit of a head plus what the operating system buffers."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import socket
+import threading
 from collections.abc import Callable
 
 import httpx
 
-from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, LoopbackServer, Reply, ScriptedUpstream
+from steering_gateway_testing.loopback import read_request
+from tests.patience import ANSWER_S
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
@@ -15,14 +19,37 @@ PING = b": keep-alive\n\n"
 OFTEN = {"server": {"sse_keepalive_s": 0.03}}
 
 
-def test_comments_stand_between_events(upstream: ScriptedUpstream, relay: Relay) -> None:
+EVENTS = (b'data: {"choices": []}\n\n', b"data: [DONE]\n\n")
+
+
+class Pausing(LoopbackServer):
+    """An upstream that sends one event, and the other when `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        super().__init__()
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer one request."""
+        read_request(connection)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+        connection.sendall(head + EVENTS[0])
+        self.go_on.wait(ANSWER_S)
+        connection.sendall(EVENTS[1])
+
+
+def test_comments_stand_between_events(relay: Relay) -> None:
     """While the upstream pauses, comments are sent; without them the stream is the upstream's."""
-    client = relay(OFTEN)
-    upstream.script(Reply("one two three", chunk_delay_s=0.1), Reply("one two three"))
-    slow, fast = hear(client, json=STREAMED), hear(client, json=STREAMED)
-    assert PING in slow.body
-    first, second = (b"%08d" % n for n in (1, 2))
-    assert slow.body.replace(PING, b"").replace(first, b"N") == fast.body.replace(second, b"N")
+    received = b""
+    with Pausing() as there:
+        client = relay({**OFTEN, "default_upstream": {"api_base": f"{there.url}/v1"}})
+        with client.stream("POST", "/chat/completions", json=STREAMED) as answer:
+            for piece in answer.iter_raw():
+                received += piece
+                if PING in received:
+                    there.go_on.set()
+    assert there.go_on.is_set()
+    assert received.replace(PING, b"") == b"".join(EVENTS)
 
 
 def test_no_comment_within_an_event(upstream: ScriptedUpstream, relay: Relay) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.server import exposes_provider_keys
 from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
+from tests.examples import by_day
 from tests.official import openai
 from tests.relay.gateways import HELLO, hear
 
@@ -36,7 +37,7 @@ def sent(upstream: ScriptedUpstream) -> str:
         {"x-gateway-key": OURS, "authorization": f"Bearer {OTHER}", "x-api-key": ADMIN},
     ],
 )
-@pytest.mark.parametrize("path", ["/chat/completions", "/embeddings", "/models"])
+@pytest.mark.parametrize("path", by_day(["/chat/completions", "/embeddings", "/models"], 1))
 def test_a_gateway_key_opens_and_goes_no_further(
     upstream: ScriptedUpstream, relay: Relay, path: str, headers: dict[str, str]
 ) -> None:

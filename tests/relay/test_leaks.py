@@ -148,7 +148,7 @@ async def test_rounds_of_every_fault(server: tuple[ScriptedUpstream, AppServer])
     upstream, gateway = server
     names = [*FaultKind, *LEAVES]
     marks: dict[str, int] = {}
-    async with httpx.AsyncClient(base_url=gateway.base_url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=gateway.base_url, timeout=120) as client:
         for number in range(rounds + warm_up):
             if number == warm_up:
                 await asyncio.sleep(0.5)

@@ -77,7 +77,7 @@ def _made(path: Path) -> Path:
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings", "/models"])
 def test_a_ring_of_two_gateways_is_found(ring: list[AppServer], path: str) -> None:
     """The request is answered with 508 the first time it comes round."""
-    with httpx.Client(base_url=ring[0].base_url, timeout=60) as client:
+    with httpx.Client(base_url=ring[0].base_url, timeout=120) as client:
         method = "GET" if path == "/models" else "POST"
         heard = hear(client, path, method=method, json=HELLO)
     assert (heard.status, heard.error["code"]) == (508, "loop_detected")

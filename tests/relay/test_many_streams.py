@@ -28,7 +28,7 @@ def slow_upstream() -> Iterator[str]:
     assert process.stdout is not None
     yield process.stdout.readline().strip()
     process.terminate()
-    process.wait(60)
+    process.wait(120)
     process.stdout.close()
 
 

@@ -112,7 +112,7 @@ def test_bodies_stream_in_both_directions_at_once(
 ) -> None:
     """Each piece of a body is answered before the next one is sent."""
     head = b"POST /v1/echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
-    with socket.create_connection(("127.0.0.1", shared_gateway.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", shared_gateway.port), timeout=120) as connection:
         connection.sendall(head + b"connection: close\r\n\r\n")
         received = b""
         for number in range(4):
@@ -251,7 +251,7 @@ def test_an_offer_of_http2_in_pieces(there: ScriptedUpstream, shared_gateway: Ap
     whole = head + body
     for cut in (20, head.index(b"h2c") + 1, len(head) - 2, len(head), len(head) + 5):
         address = ("127.0.0.1", shared_gateway.port)
-        with socket.create_connection(address, timeout=60) as connection:
+        with socket.create_connection(address, timeout=120) as connection:
             for piece in (whole[:cut], whole[cut:], whole):
                 connection.sendall(piece)
                 time.sleep(0.01)

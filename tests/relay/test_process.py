@@ -61,7 +61,7 @@ def test_running_requests_end_before_the_process(
     """After SIGTERM a stream goes on to its end, while nobody new is let in."""
     upstream.script(Reply("word " * 40, chunk_delay_s=0.03))
     with GatewayProcess(tmp_path, before(upstream)) as gateway:
-        with httpx.Client(base_url=gateway.base_url, timeout=60) as client:
+        with httpx.Client(base_url=gateway.base_url, timeout=120) as client:
             heard: list[Heard] = []
             reader = threading.Thread(target=lambda: heard.append(hear(client, json=STREAMED)))
             reader.start()
@@ -95,7 +95,7 @@ def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path
         heard: dict[str, Heard] = {}
 
         def ask(name: str, body: Any) -> None:
-            with httpx.Client(base_url=gateway.base_url, timeout=60) as client:
+            with httpx.Client(base_url=gateway.base_url, timeout=120) as client:
                 heard[name] = hear(client, json=body)
 
         askers = []
@@ -192,7 +192,7 @@ def test_a_new_config_without_a_restart(
                 gateway.process.send_signal(signal.SIGHUP)
             gateway.wait_for(name, count)
 
-        with httpx.Client(base_url=gateway.base_url, timeout=60) as client:
+        with httpx.Client(base_url=gateway.base_url, timeout=120) as client:
             assert hear(client, json=HELLO).status == 200
             upstream.script(slow)
             with client.stream("POST", "/chat/completions", json=STREAMED) as running:
@@ -354,7 +354,7 @@ def test_a_config_that_is_cut_under_load_opens_nothing(
 
             def ask() -> None:
                 keys = {"none": "", "right": "gw-tenant-a-1234567890", "guess": "os.env"}
-                with httpx.Client(base_url=gateway.url, timeout=60) as client:
+                with httpx.Client(base_url=gateway.url, timeout=120) as client:
                     while not done.is_set():
                         for name, key in keys.items():
                             headers = {"x-gateway-key": key} if key else {}

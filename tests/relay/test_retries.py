@@ -227,7 +227,7 @@ def test_a_reload_does_not_wake_a_deployment(
     listed = [d for server in (*two, upstream) for d in deployments(server)]
     with (
         a_gateway(upstream.base_url, tmp_path, settings) as gateway,
-        httpx.Client(base_url=gateway.base_url, timeout=60) as client,
+        httpx.Client(base_url=gateway.base_url, timeout=120) as client,
     ):
         for number in range(2):
             assert hear(client, json=hello(number)).status == 500

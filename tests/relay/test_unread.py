@@ -147,8 +147,8 @@ def test_any_successful_answer_goes_through(
     expected: dict[str, str | None] = {}
     with (
         a_gateway(upstream.base_url, tmp_path, {"steering": {"mode": mode}}) as server,
-        httpx.Client(base_url=server.base_url, timeout=60) as client,
-        httpx.Client(base_url=upstream.base_url, timeout=60) as direct,
+        httpx.Client(base_url=server.base_url, timeout=120) as client,
+        httpx.Client(base_url=upstream.base_url, timeout=120) as direct,
     ):
         for odd in odd_answers(path):
             for streamed in (False, True):

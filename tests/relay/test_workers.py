@@ -31,7 +31,7 @@ def config(upstream: ScriptedUpstream) -> str:
 def ask(gateway: GatewayProcess, *messages: dict[str, Any]) -> httpx.Response:
     """One request on a connection of its own, which any worker may take."""
     body = {**HELLO, "messages": messages or HELLO["messages"]}
-    return httpx.post(f"{gateway.base_url}/chat/completions", json=body, timeout=60)
+    return httpx.post(f"{gateway.base_url}/chat/completions", json=body, timeout=120)
 
 
 def answered(metrics: str) -> list[float]:
@@ -45,7 +45,7 @@ def counted(gateway: GatewayProcess, requests: int) -> str:
     and one that is busy is left out of a scrape."""
     deadline = time.monotonic() + ANSWER_S
     while True:
-        told = httpx.get(f"{gateway.url}/metrics", timeout=60).text
+        told = httpx.get(f"{gateway.url}/metrics", timeout=120).text
         if sum(answered(told)) == requests:
             return told
         assert time.monotonic() < deadline, told

@@ -43,7 +43,7 @@ class Agent(Client):
 @asynccontextmanager
 async def at_work(agents: list[Agent], url: str) -> AsyncIterator[None]:
     """The agents make calls meanwhile."""
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         tasks = [asyncio.ensure_future(agent.work(http, url)) for agent in agents]
         try:
             yield

@@ -144,7 +144,7 @@ class Client:
         """The events of one answer."""
         found: list[Event] = []
         while True:
-            self.texts.append(await self.socket.receive_str(timeout=60))
+            self.texts.append(await self.socket.receive_str(timeout=120))
             found.append(json.loads(self.texts[-1]))
             kind = found[-1]["type"]
             if kind in ("response.completed", "response.failed", "error"):

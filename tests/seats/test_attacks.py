@@ -45,7 +45,7 @@ def a_gateway(
     default = {"api_base": upstream.base_url, **dict.fromkeys(bases, upstream.url)}
     auth = {"gateway_keys": {"a": KEY}, **more.pop("auth", {})}
     settings = {"default_upstream": {**default, "cloud_credentials": True}, "auth": auth, **more}
-    return httpx.Client(base_url=start(settings).url, headers={"x-gateway-key": KEY}, timeout=60)
+    return httpx.Client(base_url=start(settings).url, headers={"x-gateway-key": KEY}, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def overwrite_pages(path: Path) -> None:
 
 def drop_tables(path: Path) -> None:
     other = apsw.Connection(str(path))
-    other.set_busy_timeout(30_000)
+    other.set_busy_timeout(120_000)
     other.execute("DROP TABLE conversations; DROP TABLE steps")
     other.close()
 
@@ -101,7 +101,7 @@ async def fill(guarded: Guarded, path: Path) -> None:
     await commit_all(guarded, range(30))
     copy(path, path.parent / "backup.db")
     other = apsw.Connection(str(path))
-    other.set_busy_timeout(30_000)
+    other.set_busy_timeout(120_000)
     assert other.execute("SELECT count(*) FROM runs").get == 30
     other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
     other.close()
@@ -204,7 +204,7 @@ async def test_sqlite_says_so(path: Path) -> None:
 def overwrite_pages_behind_the_schema(path: Path) -> None:
     """Those of a table that nobody reads at a start."""
     other = apsw.Connection(str(path))
-    other.set_busy_timeout(30_000)
+    other.set_busy_timeout(120_000)
     other.pragma("writable_schema", True)
     root = other.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'steps'").get
     other.close()
@@ -218,7 +218,7 @@ async def test_what_sqlite_or_nobody_writes_is_no_damage(guarded: Guarded, path:
     await fill(guarded, path)
     for start in (100, 110, 120):
         other = apsw.Connection(str(path))
-        other.set_busy_timeout(30_000)
+        other.set_busy_timeout(120_000)
         other.execute("VACUUM")
         other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         other.close()

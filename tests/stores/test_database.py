@@ -53,7 +53,7 @@ class Gate:
 
     def __call__(self, _connection: apsw.Connection) -> None:
         self.entered.set()
-        self.opened.wait(60)
+        self.opened.wait(120)
 
 
 async def test_a_write_is_seen_by_the_next_read(database: Database) -> None:
@@ -185,7 +185,7 @@ async def test_one_view_sees_one_state(database: Database) -> None:
     def twice(connection: apsw.Connection) -> tuple[list[int], list[int]]:
         first = values(connection)
         between.set()
-        go_on.wait(60)
+        go_on.wait(120)
         return first, values(connection)
 
     reading = asyncio.ensure_future(database.read(one_view(twice)))

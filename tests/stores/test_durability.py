@@ -59,6 +59,7 @@ async def _kill_and_look(path: Path, rounds: int, draw: random.Random) -> None:
     assert len(acknowledged) > rounds
 
 
+@pytest.mark.slow
 async def test_kill_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """After three processes killed at random moments, every acknowledged step is stored."""
     await _kill_and_look(tmp_path / "gateway.db", 3, random.Random())

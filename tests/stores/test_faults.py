@@ -57,7 +57,7 @@ def _read(path: Path) -> bytes:
 
 def _python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 async def _open(path: Path, **settings: object) -> Database:

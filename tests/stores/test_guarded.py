@@ -85,7 +85,7 @@ async def guarded(path: Path) -> AsyncIterator[Guarded]:
 def lock(path: Path) -> apsw.Connection:
     """Another connection that holds the write lock until it is closed."""
     other = apsw.Connection(str(path))
-    other.set_busy_timeout(10_000)
+    other.set_busy_timeout(120_000)
     other.execute("BEGIN EXCLUSIVE")
     return other
 

@@ -192,7 +192,7 @@ async def test_searches_leave_a_reader_to_other_queries(
     may_end = threading.Event()
 
     async def waits(*_: object) -> list[object]:
-        may_end.wait(60)
+        may_end.wait(120)
         return []
 
     monkeypatch.setattr(store, "_nearest", waits)

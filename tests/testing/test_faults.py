@@ -24,7 +24,7 @@ HELLO: dict[str, Any] = {
 @pytest.fixture
 def http(upstream: ScriptedUpstream) -> Iterator[httpx.Client]:
     """A plain HTTP client whose connections end with the test."""
-    with httpx.Client(base_url=upstream.base_url, timeout=60) as client:
+    with httpx.Client(base_url=upstream.base_url, timeout=120) as client:
         yield client
 
 

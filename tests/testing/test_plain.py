@@ -56,7 +56,7 @@ def test_a_head_request_has_no_body(upstream: ScriptedUpstream) -> None:
 
 def test_a_chunked_body_is_echoed_while_it_arrives(upstream: ScriptedUpstream) -> None:
     """The first piece comes back before the second is sent."""
-    with socket.create_connection((upstream.host, upstream.port), timeout=60) as connection:
+    with socket.create_connection((upstream.host, upstream.port), timeout=120) as connection:
         connection.sendall(
             b"POST /v1/audio/stream HTTP/1.1\r\nHost: x\r\ncontent-type: audio/pcm\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n"

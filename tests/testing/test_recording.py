@@ -17,7 +17,7 @@ HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 @contextmanager
 def raw_connection(upstream: ScriptedUpstream) -> Iterator[socket.socket]:
     """A bare TCP connection to the server."""
-    with socket.create_connection((upstream.host, upstream.port), timeout=60) as connection:
+    with socket.create_connection((upstream.host, upstream.port), timeout=120) as connection:
         yield connection
 
 

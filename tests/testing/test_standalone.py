@@ -23,7 +23,7 @@ def running(*arguments: str) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
 
 
 def test_a_stream_has_the_asked_number_of_chunks() -> None:

@@ -528,6 +528,6 @@ async def test_nothing_piles_up_over_many_faults(
         answer = await lane.send(a_target(upstream), a_body(stream=True), [])
         await answer.aclose()
     if ending := asyncio.all_tasks() - tasks:
-        _, left = await asyncio.wait(ending, timeout=60)
+        _, left = await asyncio.wait(ending, timeout=120)
         assert not left
     await asyncio.to_thread(upstream.wait_for_connections, 1)

@@ -220,7 +220,7 @@ def test_a_client_hears_which_name_is_unknown(tmp_path: Path, path: str) -> None
     """400 in OpenAI's shape on every route, without a call to any provider."""
     keyed = {"default_upstream": {"api_key": "sk-d"}}
     server: AppServer = a_gateway("https://api.openai.com/v1", tmp_path, keyed)
-    with server, httpx.Client(base_url=server.base_url, timeout=60) as client:
+    with server, httpx.Client(base_url=server.base_url, timeout=120) as client:
         body = {**HELLO, "input": "x", "model": "antropic/claude-x"}
         answer = hear(client, path, json=body)
     assert answer.status == 400

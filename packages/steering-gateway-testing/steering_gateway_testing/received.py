@@ -13,7 +13,7 @@ import orjson
 
 Header = tuple[bytes, bytes]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Longest wait for what takes milliseconds on an idle machine, in seconds."""
 
 

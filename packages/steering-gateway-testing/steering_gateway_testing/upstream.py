@@ -20,7 +20,7 @@ from steering_gateway_testing.values import Fault, Reply
 Script = Reply | Fault | Callable[[ReceivedRequest], Reply | Fault]
 """One entry of a script. A callable sees the request and decides, on the server's thread."""
 
-START_S = 60.0
+START_S = 120.0
 """Longest wait for the server's thread to listen, or to end."""
 
 

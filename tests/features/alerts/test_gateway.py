@@ -32,9 +32,9 @@ def test_a_looping_run_is_reported_once_by_two_gateways(
         agent = Agent(client, upstream, "Find the secret file")
         for _ in range(12):
             agent.step()
-        assert receiver.arrived.acquire(timeout=60)
+        assert receiver.arrived.acquire(timeout=120)
         receiver.hold.clear()
-        assert receiver.arrived.acquire(timeout=60)
+        assert receiver.arrived.acquire(timeout=120)
         for _ in range(3):  # while the receiver holds its answer back
             agent.step()
         assert not receiver.hold.is_set()

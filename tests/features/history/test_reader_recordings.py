@@ -86,7 +86,7 @@ def test_own_exports_are_sessions(
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Repair it."}]
     for result in ("1 failed", None):
         body = {"model": "gpt-4o-mini", "messages": messages}
-        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=120).json()
         made = answer["choices"][0]["message"]
         messages.append(
             {name: made[name] for name in ("role", "content", "tool_calls") if name in made}

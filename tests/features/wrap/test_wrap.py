@@ -231,7 +231,7 @@ def test_the_commands_of_the_summary_find_its_run(
         try:
             page = pages.stdout.readline().strip()
             assert not page.startswith(gateway.url)
-            assert "repair the test" in httpx.get(page, timeout=60).text
+            assert "repair the test" in httpx.get(page, timeout=120).text
         finally:
             pages.terminate()
             pages.wait(WAIT_S)
