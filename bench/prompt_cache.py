@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from bench import recorded
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.core.acting import ActionSignal
 from gateway.core.decide import decide
 from gateway.core.edits import apply
 from gateway.core.fsm import FSMState
@@ -43,6 +44,7 @@ from gateway.core.policy import Policy
 from gateway.core.target import GuidanceTarget
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary
+from gateway.steering.reader import READER
 
 BLOCK_TOKENS = 128
 """Source: OpenAI's guide to prompt caching; the issue that asked for this bench."""
@@ -166,8 +168,11 @@ def steer(
     latest = call.latest
     moment = Moment(
         step=latest.index if latest else None,
-        state=latest.state if latest else FSMState.INIT,
-        readings=latest.readings if latest else None,
+        signal=ActionSignal(
+            state=latest.state if latest else FSMState.INIT,
+            readings=latest.readings if latest else None,
+        ),
+        reader=READER,
         recent=[outcome.step for outcome in call.recent],
         model=MODEL,
         observed=latest.observed if latest else None,

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.core.fold import ConversationFold, StepOutcome
+from gateway.core.fold import StepOutcome
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 
 Run = Mapping[str, Any]
 

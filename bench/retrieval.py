@@ -26,9 +26,10 @@ import numpy as np
 from bench import recorded, situations
 from gateway.core.pattern import embedding_text
 from gateway.core.policy import Policy
+from gateway.core.step import recent_text
 from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
-from gateway.steering.transcript.steps import extract, recent_text
+from gateway.steering.transcript.steps import extract
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 

@@ -13,10 +13,10 @@ from typing import TypeVar
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
 from gateway.conversations.records import call_event, step_event
-from gateway.core.fold import ConversationFold
+from gateway.core.step import Action, Step
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
-from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.stores.protocols import (
     RESYNC,
     STEP,

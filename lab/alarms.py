@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from gateway.core.fold import ConversationFold, StepOutcome
+from gateway.core.fold import StepOutcome
 from gateway.core.policy import Policy
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import recording_of
 from gateway.reporting.rates import wilson
+from gateway.steering.conversation_fold import ConversationFold
 from lab.signals import CODING
 
 REPETITIONS = 10

@@ -18,12 +18,13 @@ import orjson
 
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
-from gateway.core.policy import Policy
+from gateway.core.policy import RUN_BOUNDARIES, Policy
+from gateway.core.step import Step
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
 from gateway.offline.replay import Work, policy_from_dict, replay_lines
-from gateway.steering.identity.sources import RUN_BOUNDARIES
-from gateway.steering.transcript.steps import Step, extract
+from gateway.steering.reader import READER
+from gateway.steering.transcript.steps import extract
 from lab.signals import CODING
 from tests.steering.robust.planting import INNOCENTS, LOOPS, planted
 
@@ -81,7 +82,7 @@ def _healthy(recording: Recording) -> list[Step]:
 
 
 def _outcomes(steps: Sequence[Step]) -> list[StepOutcome]:
-    fold = RunFold(Policy(run_boundary="never"))
+    fold = RunFold(Policy(run_boundary="never"), READER)
     return [fold.push(step) for step in steps]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.pattern import Status
+from gateway.core.step import Step
 from gateway.learning.life_cycle import (
     FIRST_LOOK,
     LOOK_EVERY,
@@ -28,7 +29,6 @@ from gateway.learning.life_cycle import (
 from gateway.learning.reading import read_run
 from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
-from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import Posterior
 from gateway.wire.coerce import as_list, as_mapping
 

@@ -15,6 +15,7 @@ from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
+from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.pattern import Lesson, Query
 from gateway.core.steer import Found
 from gateway.embedding import open_embedder
@@ -24,7 +25,6 @@ from gateway.library import PatternLibrary
 from gateway.offline.playback import LookUps, ReplayPolicy
 from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import from_record
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.stores.learning import Posterior
 
 STARTER = "starter"  # names the library that ships, in place of a file

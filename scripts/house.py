@@ -37,6 +37,7 @@ from typing import Any
 import house_source as source
 
 PACKAGE = "gateway"
+CORE = "gateway.core"
 MANY_FIELDS = 8
 LONG_FUNCTION = 50
 LONG_MODULE, VERY_LONG_MODULE = 250, 500
@@ -52,7 +53,13 @@ def measure(root: Path, *, trace: bool) -> Measured:
     modules = source.read_package(root, PACKAGE)
     if not modules:
         raise SystemExit(f"house: no package {PACKAGE} in {root}")
-    parts = [sizes(root, modules), imports(root, modules), shapes(modules), prose(root, modules)]
+    parts = [
+        sizes(root, modules),
+        imports(root, modules),
+        core(root, modules),
+        shapes(modules),
+        prose(root, modules),
+    ]
     parts.append(packing(modules))
     if trace:
         parts.append(traced(root))
@@ -102,6 +109,24 @@ def imports(root: Path, modules: Mapping[str, source.Module]) -> Measured:
     return {
         "figures": figures | {name: len(found) for name, found in lists.items()},
         "lists": lists,
+    }
+
+
+def core(root: Path, modules: Mapping[str, source.Module]) -> Measured:
+    """The modules that a reader of the decision needs: those of the core, and all that it reaches
+    by imports and by the names of classes in its tables."""
+    own = [name for name in modules if f"{name}.".startswith(f"{CORE}.")]
+    named = source.named_modules(root.joinpath(*CORE.split(".")), modules)
+    reached = source.closure(source.import_graph(modules), [*own, *named])
+    nodes = {name: source.nodes(modules[name]) for name in reached}
+    return {
+        "figures": {
+            "core, nodes": sum(nodes[name] for name in own),
+            "closure of the core, nodes": sum(nodes.values()),
+        },
+        "lists": {
+            "reached from the core": [f"{n} {nodes[n]}" for n in sorted(reached - {*own})],
+        },
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ Graph = Mapping[str, Set[str]]
 Layers = Mapping[str, int]
 """Rank per dotted name in a contract; 0 is the highest layer."""
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_CLASS = re.compile(r"[\"']([a-z_]+(?:\.[a-z_0-9]+)+):[A-Z]\w*[\"']")
 QUESTION_WORDS = ("What", "How", "Which", "Where", "Who")
 """A docstring begins with a noun phrase or an imperative, never with one of these."""
 PRIVATE_WORDS = re.compile(r"\b(?:anew|told|goes on from|be it|whom)\b")
@@ -115,6 +116,21 @@ def circles(graph: Graph) -> list[list[str]]:
         if name in reached[name]
     }
     return sorted(sorted(circle) for circle in found)
+
+
+def closure(graph: Graph, seeds: Iterable[str]) -> set[str]:
+    """These modules and all that they reach."""
+    return {name for seed in seeds for name in (seed, *_reachable(graph, seed))}
+
+
+def named_modules(folder: Path, modules: Collection[str]) -> set[str]:
+    """The modules of the package that the files of a folder name as the place of a class, written
+    `module:Class`; a table loads them without an import."""
+    named: set[str] = set()
+    for path in folder.rglob("*"):
+        if path.suffix in (".py", ".json", ".toml"):
+            named.update(_CLASS.findall(path.read_text(encoding="utf-8")))
+    return named & {*modules}
 
 
 def _targets(node: ast.AST, module: Module, known: Collection[str]) -> Iterator[str]:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from gateway.core.fold import ConversationFold
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Query, Tier
 from gateway.core.policy import Policy
@@ -32,6 +31,7 @@ from gateway.offline.recordings import (
     recording_files,
 )
 from gateway.offline.replay import Work, load_policy, policy_from_dict, run_replay
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.experiments import random_switch
 from gateway.steering.transcript.steps import extract
 from lab.__main__ import main as lab_command

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import (
     Lesson,
@@ -23,7 +24,6 @@ from gateway.core.steer import Found
 from gateway.offline.playback import LookUps, play
 from gateway.offline.recordings import Recording, parse_recording
 from gateway.offline.replay import policy_from_dict
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.identity.ids import draw
 from tests.conversations.steering import BASH, TASK, step
 

@@ -28,7 +28,7 @@ from gateway.conversations.loading import merge
 from gateway.conversations.records import Cost, Recorded, call_record
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import Call, ControlHeaders, SteeringResult
-from gateway.core.fold import ConversationFold, StepOutcome
+from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.steer import RunPosition
 from gateway.dialects import RESPONSES
@@ -43,6 +43,7 @@ from gateway.exchange import (
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
 from gateway.stores.exchanges import AnswerRecord, AnswerStore
 from gateway.stores.patterns import Event

@@ -18,16 +18,16 @@ from gateway.commands.store import add_verb, answer, confirmed, kept, say
 from gateway.config import Settings
 from gateway.conversations.conversation import Workload
 from gateway.conversations.workloads import Workloads
+from gateway.core.decide import LessonQuery
 from gateway.core.pattern import RETRIEVED, Lesson, content
+from gateway.core.step import Action
 from gateway.errors import ConfigError
 from gateway.learning.book import APPROVED, LessonBook
 from gateway.learning.gate import refusal
 from gateway.learning.verdicts import steps_of
 from gateway.offline import policy_file
 from gateway.steering.evidence.failure_keys import read_action
-from gateway.steering.guidance.lessons import LessonQuery
 from gateway.steering.routing_policy import begin, candidates
-from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import LearnedPolicy, LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.sql.changes import Change, pilot_of

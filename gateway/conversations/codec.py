@@ -25,12 +25,11 @@ from gateway.conversations.conversation import (
 from gateway.core.fold import RunSnapshot
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import GuidanceState, from_json, to_json
-from gateway.core.routing import ModelPin
+from gateway.core.routing import ModelPin, RunChoice
 from gateway.core.steer import RunMemory
 from gateway.core.trouble import Trouble
 from gateway.steering.identity import Awaits, Branch
 from gateway.steering.identity.branch import split_line_hashes
-from gateway.steering.routing_policy import RunChoice
 from gateway.stores.records import ConversationRecord
 from gateway.text.secrets import find_secrets, mask_repeated
 from gateway.values import FieldDict, Fields

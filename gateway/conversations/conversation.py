@@ -13,13 +13,14 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gateway.core.fold import ConversationFold, RunSnapshot, StepOutcome
+from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.policy import Policy
 from gateway.core.steer import RunMemory, RunPosition
+from gateway.core.step import Step
 from gateway.dialects.base import EarlierHistory
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import Awaits, Branch, Incoming
-from gateway.steering.transcript.steps import Step
 from gateway.values import FieldDict, Value
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields

@@ -11,8 +11,8 @@ from gateway.config.models import JudgeSettings
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.core.fold import RunFold
 from gateway.core.scoring.judged import INSTRUCTION, question, read_score
+from gateway.core.step import Step
 from gateway.observability.logging import get_logger
-from gateway.steering.transcript.steps import Step
 from gateway.upstream.dispatch import Dispatcher, ask
 from gateway.values import Fields
 

@@ -30,11 +30,12 @@ from gateway.conversations.conversation import (
     run_id,
 )
 from gateway.conversations.index import ConversationIndex
-from gateway.core.fold import ConversationFold, RunSnapshot
+from gateway.core.fold import RunSnapshot
+from gateway.core.step import Step
 from gateway.observability.logging import get_logger
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import Identity, Incoming, PrefixHashRef, calls_hash, child_id
 from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
-from gateway.steering.transcript.steps import Step
 from gateway.stores.guard.spool_file import decoded, encoded
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.reads import Reads, directly

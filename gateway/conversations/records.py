@@ -15,13 +15,15 @@ from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import StepPlace, items_by_id, run_id
 from gateway.conversations.steering_result import ActOfPerson, Call, SteeringResult
 from gateway.core.decide import STANDING, Item
-from gateway.core.fold import ConversationFold, RunSnapshot, StepOutcome
+from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import Injection
 from gateway.core.pattern import ETrace, PatternMatch, Tier, etrace_of
+from gateway.core.step import Action, Step
 from gateway.core.trouble import HELD
 from gateway.dialects.base import ANSWER_ID
 from gateway.observability.live_events import Event
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.transcript.interventions import (
     WORDS_CHARACTERS,
     Answer,
@@ -29,7 +31,6 @@ from gateway.steering.transcript.interventions import (
     said_in,
     step_interventions,
 )
-from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.commit_plan import merged_content
 from gateway.stores.learning import DecisionRow

@@ -28,9 +28,9 @@ from gateway.conversations.judge import ModelJudge, judge_newest
 from gateway.conversations.records import acts_of, later_messages, opening_prompts, prompts_in
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.workloads import RunWorkloads
-from gateway.core.decide import Decided
+from gateway.core.decide import Decided, LessonMatch, LessonQuery
 from gateway.core.edits import AppendToResult, Edit, InsertMessage
-from gateway.core.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
+from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import Gates
 from gateway.core.guidance_state import Place
@@ -52,14 +52,14 @@ from gateway.core.steer import (
     propose,
     repeat,
 )
+from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
 from gateway.core.trouble import HELD
 from gateway.dialects import SteeredRequest
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.experiments import RandomArm
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import split_ending
-from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.tasks import OwnTime, off_loop
 from gateway.values import Fields, frozen
@@ -391,7 +391,7 @@ class RequestSteerer:
             arm=arm,
             tools=lambda: tool_names(request.body),
             advice=result.advice,
-            rates=self._workloads.rates(result, request),
+            learned=self._workloads.learned(result, request, refusal),
         )
         unit = conversation.unit or conversation.id
         position = result.position

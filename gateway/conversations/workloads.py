@@ -16,13 +16,14 @@ from msgspec.structs import asdict
 
 from gateway.conversations.conversation import Workload
 from gateway.conversations.steering_result import SteeringResult
+from gateway.core.routing import RunChoice, Serves
 from gateway.core.steer import SteeringRules
 from gateway.dialects import SteeredRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
 from gateway.steering.routing_policy import (
     NO_OUTCOMES,
-    RunChoice,
+    LearnedRouting,
     WorkloadPrior,
     WorkloadRates,
     candidates,
@@ -247,13 +248,28 @@ class RunWorkloads:
     # of a model, by which models are compared; None when not known
     price: Callable[[str], float | None] = lambda model: None
 
-    def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:
-        """Rates of the run's workload for the learned policy; None under another policy."""
-        if self.workloads is None or self.rules.routing.policy != "learned":
+    def learned(
+        self, result: SteeringResult, request: SteeredRequest, serves: Serves | None
+    ) -> LearnedRouting | None:
+        """The learned policy for a call; None under another policy, and without a choice.
+        `serves`: why a model cannot serve the request."""
+        routing = self.rules.routing
+        if self.workloads is None or routing.policy != "learned":
             return None
-        priced = ((m, self.price(m)) for m in candidates(self.rules.routes, request.model))
+        models = candidates(self.rules.routes, request.model)
+        priced = ((m, self.price(m)) for m in models)
         prices = {model: price for model, price in priced if price is not None}
-        return self.workloads.rates(_workload(result, request), result.run_id, prices)
+        rates = self.workloads.rates(_workload(result, request), result.run_id, prices)
+        if len(models) < 2:
+            return None
+        return LearnedRouting(
+            rates=rates,
+            models=models,
+            requested=request.model,
+            regret=routing.regret,
+            explore=routing.explore,
+            serves=serves,
+        )
 
 
 def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:

@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -26,6 +27,7 @@ from gateway.core.render import (
     model_family,
     pattern_text,
 )
+from gateway.core.step import Action, Step
 from gateway.values import Value
 
 STANDING = "standing"  # source of a rule that is given at the start of a run
@@ -71,6 +73,45 @@ class Decided(Value):
     reasons: tuple[str, ...] = ()  # what was held back and why
     lessons: tuple[LessonDecision, ...] = ()  # the decisions about lessons, given or not
     candidates: tuple[ETrace, ...] = ()  # what the look-ups found, most similar first
+
+
+class LessonQuery(Value):
+    """The look-up among the lessons for one call."""
+
+    keys: tuple[str, ...]  # of the run's failures, newest first
+    exclude: frozenset[str]  # ids of lessons that are not wanted, because the run has them
+    unit: str = ""  # seed of the draws: the same one through the run
+    actions: tuple[Action, ...] = ()  # the newest calls; empty at the run's start
+    # gives the messages before the agent's first answer
+    opening: Callable[[], Sequence[Any]] = tuple
+    own: Callable[[], str] = str  # gives the text of the newest request
+
+
+class LessonMatch(Value):
+    """A lesson that fits a call."""
+
+    pattern: Pattern  # the lesson
+    similarity: float  # of its key to the failure's, 1 for the same key
+    key: str  # of the failure that it fits
+
+
+class Lessons(Protocol):
+    """The lessons of earlier runs; `LessonSettings` in `gateway/steering/guidance/lessons.py`."""
+
+    def query(self, guidance: GuidanceState, newest: Step | None, step: int) -> LessonQuery | None:
+        """The look-up at the first decision of a run, and after a step with calls; None for none.
+        `newest`: the newest scored step, number `step`."""
+
+    def added(
+        self,
+        decided: Decided,
+        matches: Sequence[LessonMatch],
+        *,
+        unit: str,
+        injection: InjectionSettings,
+    ) -> Decided:
+        """The decision about a call with those of the lessons that are drawn. `unit`: of the
+        draw."""
 
 
 def decide(

@@ -1,34 +1,31 @@
-"""Folding a transcript: steps -> difficulty, state and monitor readings, run by run.
+"""Folding a run: its steps in, the difficulty, state and readings after each of them out.
 
-The transcript is the only source: everything in a fold can be recomputed from the messages."""
+The steps are the only source: everything in a fold can be computed from them again."""
 
 import math
 from collections import deque
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.fsm import FSMState, next_state
 from gateway.core.ledger.ledger import Ledger, LedgerStep
-from gateway.core.ledger.readers import ReadsLedger
 from gateway.core.ledger.session import SessionLedger
 from gateway.core.monitors import Readings, make_suite
 from gateway.core.monitors.suite import session_alarm, severity_of
 from gateway.core.policy import Policy
+from gateway.core.reader import Reader
 from gateway.core.scoring.scorer import (
     JUDGED,
     NOT_JUDGED,
     UNKNOWN,
     Judgeable,
     Judged,
+    ReadsLedger,
     make_scorer,
 )
-from gateway.steering.transcript.content import asks_user, read_content
-from gateway.steering.transcript.steps import Change, Draft, Step, StepReader
+from gateway.core.step import Describe, Step
 from gateway.values import Value
-from gateway.wire.echo import OWN_ANSWER
 
 
 class StepOutcome(Value):
@@ -70,28 +67,27 @@ class RunSnapshot(Value, array_like=True):
 class _Windows:
     """The parts of a run that remember its newest steps: ledger, scorer, monitors."""
 
-    __slots__ = ("_read", "_score", "alarmed_steps", "ledger", "quiet", "scorer", "suite")
+    __slots__ = ("_score", "alarmed_steps", "ledger", "quiet", "scorer", "suite")
 
-    def __init__(self, policy: Policy, judged: Judged, steps: int) -> None:
-        self.ledger = Ledger(steps)
+    def __init__(self, policy: Policy, describe: Describe, judged: Judged, steps: int) -> None:
+        self.ledger = Ledger(describe, steps)
         self.scorer = scorer = make_scorer(policy.difficulty)
         if isinstance(scorer, Judgeable):
             scorer.judged = judged
-        self.suite = suite = make_suite(policy.monitors)
         # Asked once: `isinstance` with a class that others may join takes long.
-        self._read = suite.push_read if isinstance(suite, ReadsLedger) else None
-        self._score = scorer.push_read if isinstance(scorer, ReadsLedger) else None
+        self._score: Callable[[LedgerStep], float] = (
+            scorer.push_read
+            if isinstance(scorer, ReadsLedger)
+            else lambda read: scorer.push(read.step)
+        )
+        self.suite = make_suite(policy.monitors)
         self.alarmed_steps = self.quiet = 0
 
     def observe(self, step: Step) -> tuple[float, LedgerStep]:
         """Show the step to ledger, monitors and scorer; its score, clamped to [0, 1]."""
         read = self.ledger.observe(step)
-        if self._read is not None:
-            self._read(read)
-        else:
-            self.suite.push(step)
-        score = self.scorer.push(step) if self._score is None else self._score(read)
-        return _clamp(score), read
+        self.suite.push(read)
+        return _clamp(self._score(read)), read
 
     def count_alarm(self, readings: Readings) -> int:
         """Severity, 0 to 3, of the alarm after the newest step. Steps between two tries of what
@@ -114,14 +110,16 @@ class _Windows:
 class RunFold:
     """One run: scorer, state machine and monitors over its steps.
 
-    `start`: index of the run's first message. `keep`: how many of the newest outcomes, which
-    contain the texts of their steps, stay in `outcomes`; None = all. `earlier`: the steps that
+    `reader` reads the texts of its steps. `start`: index of the run's first message. `keep`: how
+    many of the newest outcomes, which contain the texts of their steps, stay in `outcomes`; None =
+    all. `earlier`: the steps that
     `base` summarises, oldest first; they fill the windows of monitors and scorer and are not scored
     again. `judged`: scores that a model gave, for the scorer `judge`; read with each push."""
 
     def __init__(
         self,
         policy: Policy,
+        reader: Reader,
         *,
         start: int = 0,
         base: RunSnapshot | None = None,
@@ -132,6 +130,7 @@ class RunFold:
     ) -> None:
         base = base or RunSnapshot()
         self._session = session or SessionLedger()
+        self.reader = reader
         self._policy = policy
         self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
@@ -150,7 +149,7 @@ class RunFold:
 
     def _begin(self) -> _Windows:
         steps = self.steps - len(self._earlier)
-        return _Windows(self._policy, self._judged, max(steps, 0))
+        return _Windows(self._policy, self.reader.describe, self._judged, max(steps, 0))
 
     @property
     def recent(self) -> list[Step]:
@@ -218,212 +217,3 @@ class RunFold:
 def _clamp(score: float) -> float:
     """The score clamped to [0, 1]; NaN becomes the neutral score UNKNOWN."""
     return UNKNOWN if math.isnan(score) else min(max(score, 0.0), 1.0)
-
-
-class _Start(Struct, frozen=True):
-    """The point at which a fold begins."""
-
-    base: RunSnapshot  # the run as it was stored before the first message of this transcript
-    offset: int  # messages at the beginning that are not scored again
-    earlier: Sequence[Step]  # steps that led to `base`, oldest first; empty when they are not known
-
-
-class ConversationFold:
-    """The runs of one conversation, derived from its transcript alone.
-
-    The first `offset` messages are read, to learn how the agent writes its calls, but their steps
-    are not scored: `base` contains them, as the state of the run before a compaction. After a base
-    whose run has ended the next run begins. `keep`, `earlier`, `judged`: as in `RunFold`.
-    `answers`: how many messages the transcript had with each final answer that was delivered. A
-    message after one that is not the user's, or a request that nothing follows, opens the next run.
-
-    `consumed`: messages read so far. `starts_over`: after `read_ahead`, whether `extend` will fold
-    from the first message again."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        base: RunSnapshot | None = None,
-        offset: int = 0,
-        keep: int | None = None,
-        earlier: Sequence[Step] = (),
-        judged: Judged = NOT_JUDGED,
-        answers: Collection[int] = (),
-    ) -> None:
-        if base is not None and base.state is FSMState.END:
-            base = RunSnapshot(run=base.run + 1)
-            earlier = ()
-        self._policy = policy
-        self._never_ends = policy.run_boundary == "never"
-        self._judged = judged
-        self._answers = answers
-        self._start = _Start(base or RunSnapshot(), offset, earlier)
-        self._keep = keep
-        self._restart()
-
-    @property
-    def current(self) -> RunFold:
-        """The newest run."""
-        return self.runs[-1]
-
-    @property
-    def open_calls(self) -> int:
-        """Calls and results of the newest step, as far as they are known."""
-        draft = self._reader.draft
-        return len(draft.reply.calls) + len(draft.results) if draft is not None else 0
-
-    def extend(self, messages: Sequence[Any]) -> list[StepOutcome]:
-        """Fold the new messages of a transcript; the outcomes of the newly scored steps.
-
-        `messages` is the whole transcript; those read before must be unchanged. Only a message that
-        completes the step scored last (a late result) causes a new fold from the first message, and
-        that step is returned again under the same run and index, with its new score. A newest step
-        without a call is scored only when it is known not to be a final answer.
-
-        Raises:
-            Exception: what a scorer or a monitor raised; the next call starts from the first
-                message."""
-        try:
-            outcomes = self._fold(messages)
-            if outcomes is None:
-                self._restart(max(self._returned - 1, 0))
-                whole = self._fold(messages)
-                assert whole is not None, "a new fold has returned no outcome that could change"
-                outcomes = whole[self._returned :]
-        except BaseException:
-            self._restart()
-            raise
-        self._returned += len(outcomes)
-        return outcomes
-
-    def read_ahead(self, messages: Sequence[Any], most: int) -> bool:
-        """Read up to `most` new messages of a transcript before `extend`; whether there are more.
-        `extend` gives the outcomes then, and has to follow. Raises as `extend` does."""
-        end = min(self.consumed + most, len(messages))
-        try:
-            self.starts_over = not self._read_until(messages, end)
-        except BaseException:
-            self._restart()
-            raise
-        return not self.starts_over and self.consumed < len(messages)
-
-    def peek_final(self, reply: object) -> bool:
-        """Whether this assistant message, if it is complete, would end the run as the next one."""
-        if self._never_ends or self._reader.would_call(reply):
-            return False
-        content = reply.get("content") if isinstance(reply, dict) else None
-        return not self._asks(read_content(content).text)
-
-    def share(self, judged: Judged, answers: Collection[int]) -> None:
-        """Use these instead of what `__init__` got; they agree on all that was read."""
-        self._judged = judged
-        self._answers = answers
-        self.current.share(judged)
-
-    def continue_in(self, consumed: int) -> None:
-        """Continue in another transcript, whose first `consumed` messages replace all read so far.
-        If everything has to be read again, the run starts from its present state."""
-        current = self.current
-        self._start = _Start(current.snapshot(), consumed, tuple(current.recent))
-        self.consumed = consumed
-        self._returned = 0
-        current.start = min(current.start, consumed)
-
-    def _restart(self, returned: int = 0) -> None:
-        self._reader = StepReader()
-        self._returned = returned
-        self.consumed = 0
-        self._outcomes: list[StepOutcome] = []  # of what was read ahead
-        self.starts_over = False  # a step that was returned has changed
-        # The newest step: not scored yet, or scored and returned, but possibly without all results.
-        self._pending: Draft | None = None
-        self._scored: Draft | None = None
-        # The final answer after which the next run began before anything followed.
-        self._closed: Draft | None = None
-        self._session = SessionLedger()
-        self.runs = [self._run(self._start.base, self._start.offset, self._start.earlier)]
-
-    def _run(self, base: RunSnapshot, start: int, earlier: Sequence[Step] = ()) -> RunFold:
-        return RunFold(
-            self._policy,
-            start=start,
-            base=base,
-            keep=self._keep,
-            earlier=earlier,
-            judged=self._judged,
-            session=self._session,
-        )
-
-    def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
-        """The outcomes of all new steps; None when a step that was returned has changed."""
-        if self.starts_over or not self._read_until(messages, len(messages)):
-            return None
-        if self.consumed in self._answers:
-            self._close()
-        if self._pending is not None and not self._waits(self._pending):
-            self._scored = self._pending
-            self._score()
-        outcomes = self._outcomes
-        self._outcomes = []
-        return outcomes
-
-    def _read_until(self, messages: Sequence[Any], end: int) -> bool:
-        """Read the new messages before `end`; False when a step that was returned has changed."""
-        while self.consumed < end:
-            message = messages[self.consumed]
-            said = isinstance(message, dict) and message.get("role") == "user"
-            if self.consumed in self._answers and not said:
-                self._close()
-            if not self._read(message):
-                return False
-            self.consumed += 1
-        return True
-
-    def _close(self) -> None:
-        """End the run at a delivered final answer; in a group's chat the next speaker continues."""
-        draft = self._pending
-        if draft is None or draft.reply.named or not self._waits(draft):
-            return
-        draft.followed = True  # calls that come next are no part of it
-        self._closed = draft
-        self._begin_run()
-
-    def _begin_run(self) -> None:
-        self._pending = None
-        self.current.state = FSMState.END
-        if (draft := self._reader.draft) is not None:
-            self._session.claim(draft.reply.thought, self.current.index, self.current.steps)
-        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self.consumed))
-
-    def _read(self, message: object) -> bool:
-        change = self._reader.read(message)
-        is_new = self.consumed >= self._start.offset
-        if change is Change.OPENED:
-            self._score()
-            self._scored = None
-            self._pending = self._reader.draft if is_new else None
-        elif change is Change.ANSWERED:
-            return self._scored is None
-        elif change is Change.FINAL and is_new:
-            # The reply before this user message was the final answer of its run, unless it asked.
-            draft = self._reader.draft
-            asked = draft is not None and (draft is self._closed or self._asks(draft.reply.thought))
-            if not (asked or self._never_ends):
-                self._begin_run()
-        return True
-
-    def _score(self) -> None:
-        if self._pending is not None:
-            self._outcomes.append(self.current.push(self._pending.step()))
-            self._pending = None
-
-    def _waits(self, draft: Draft) -> bool:
-        """Whether the newest step may still be a final answer, which is not scored."""
-        open_end = not (self._never_ends or draft.acts or draft.user_followed)
-        return open_end and not self._asks(draft.reply.thought)
-
-    def _asks(self, text: str) -> bool:
-        if text.startswith(OWN_ANSWER):
-            return True  # the run waits for the operator: an agent that goes on is still in it
-        return self._policy.run_boundary == "settled_answer" and asks_user(text)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
-from gateway.core.fsm import FSMState
+from gateway.core.acting import ActionSignal
 from gateway.core.ledger.ledger import LedgerStep
-from gateway.core.monitors import Readings
-from gateway.steering.guidance.situation import Situation, read_situation, restored_edit
-from gateway.steering.transcript.steps import Step
-from gateway.steering.word_lists import word_list
+from gateway.core.reader import Reader, Situation
+from gateway.core.step import Step
 from gateway.values import FieldDict, Fields, Value
 
 SCHEMA_VERSION = 1
@@ -132,11 +129,10 @@ class Moment(Value):
     """The situation of a run when a call is decided."""
 
     step: int | None  # index of the newest scored step; None on the first call
-    state: FSMState  # after that step
-    readings: Readings | None = None  # after that step; None without monitors
+    signal: ActionSignal  # of the run after that step, or the drawn one of the control arm
     recent: Sequence[Step] = ()  # the newest steps, oldest first
+    reader: Reader | None = None  # reads them; None: nothing is known of their texts
     model: str = ""  # the routed model's name
-    at_risk: bool | None = None  # whether to act on this step; None = the readings decide
     # the newest step as the ledger describes it; None on the first call
     observed: LedgerStep | None = None
     tools: Sequence[str] = ()  # names of the tools that the request offers
@@ -149,29 +145,15 @@ class Moment(Value):
     @property
     def failure_type(self) -> str:
         """The failure that the monitors report, "" for none."""
-        return (self.readings.failure_type if self.readings else None) or ""
+        readings = self.signal.readings
+        return (readings.failure_type if readings else None) or ""
 
     def situation(self) -> Situation | None:
         """Trouble of the newest step, None when it brings something new."""
-        if self.observed is not None and self.observed.reverts:
-            return restored_edit()
-        return read_situation(self.recent, self.observed.actions if self.observed else ())
+        return (
+            self.reader.situation(self.recent, self.observed) if self.reader is not None else None
+        )
 
-
-AgentKind = Literal["coding", "research", "dialogue", "general"]
-
-_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_NAME_CHARS = 128
-_KINDS: tuple[tuple[AgentKind, frozenset[str]], ...] = (
-    ("coding", frozenset(word_list("agent_kind", "editors"))),
-    ("research", frozenset(word_list("agent_kind", "web"))),
-    ("coding", frozenset(word_list("agent_kind", "programs"))),
-    ("dialogue", frozenset(word_list("agent_kind", "records"))),
-)
-
-
-def kind_of_agent(tools: Sequence[str]) -> AgentKind:
-    """The kind by the names of the tools: who edits is coding, even with the web; who works on
-    records serves in a dialogue; `general` if the names say nothing."""
-    parts = {part.lower() for tool in tools for part in _PART.findall(tool[:_NAME_CHARS])}
-    return next((kind for kind, words in _KINDS if parts & words), "general")
+    def doubt(self) -> Situation | None:
+        """Doubt in the newest step, None without it."""
+        return self.reader.doubt(self.recent) if self.reader is not None else None

@@ -4,13 +4,14 @@ All pure: the same values give the same guidance, and no step is decided twice."
 
 from msgspec.structs import replace
 
+from gateway.core.agent_kind import kind_of_agent
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
-from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment, kind_of_agent
+from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
 from gateway.core.monitors import Readings
 from gateway.core.pattern import Query, Tier
+from gateway.core.step import recent_text
 from gateway.core.texts import MonitorText, brings_news, due_text, skip_directive
-from gateway.steering.transcript.steps import recent_text
 from gateway.values import Value
 
 CHARS_PER_TOKEN = 4  # rough size of a token of English text; most are longer
@@ -57,7 +58,7 @@ def plan(
     each alarm, also where the newest step is no part of the trouble."""
     step = FIRST_CALL if moment.step is None else moment.step
     directive = ""
-    if injection.skip_directive and moment.state is FSMState.SKIP:
+    if injection.skip_directive and moment.signal.state is FSMState.SKIP:
         found = moment.situation()
         # An agent that is only in a wrong directory hears that, and has nothing to hand over.
         if found is None or found.cause.name != "directory_missing":
@@ -82,9 +83,9 @@ def plan(
 
 
 def _at_risk(guidance: GuidanceState, moment: Moment, step: int, settings: EtraceSettings) -> bool:
-    if moment.at_risk is not None:
-        return moment.at_risk
-    readings = moment.readings
+    if moment.signal.at_risk is not None:
+        return moment.signal.at_risk
+    readings = moment.signal.readings
     if readings is None or not readings.scores:
         # With no monitor configured nothing could ever open the gate.
         return True
@@ -102,7 +103,7 @@ def _queries(
     """The look-ups, and the reasons against others."""
     if not settings.enabled:
         return (), ()
-    if moment.state is FSMState.FAST:
+    if moment.signal.state is FSMState.FAST:
         return (), ("look-up: none in FAST",)
     base = Query(
         tier=Tier.E3,
@@ -121,7 +122,7 @@ def _queries(
             reasons.append("e3: no tools offered")
     if moment.step is None:
         return tuple(queries), tuple(reasons)
-    if moment.at_risk is False:
+    if moment.signal.at_risk is False:
         return tuple(queries), ("look-up: held back",)
     at_risk = _at_risk(guidance, moment, moment.step, settings)
     if not settings.e1_top_k or guidance.e1_count >= settings.e1_per_run:
@@ -146,7 +147,7 @@ def _queries(
 def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gates) -> Query:
     """The look-up for a kind of failure; with its cause, if the run is stuck on one."""
     situation = moment.situation() if settings.e2_by_cause else None
-    fired = moment.readings is not None and bool(moment.readings.fired)
+    fired = moment.signal.readings is not None and bool(moment.signal.readings.fired)
     if situation is not None and not (situation.persists or (fired and situation.count > 1)):
         situation = None
     return replace(

@@ -11,10 +11,10 @@ from typing import Literal
 from gateway.core.fsm import FSMSettings
 from gateway.core.monitors import MonitorSettings
 from gateway.core.scoring.scorer import DifficultySettings
-from gateway.steering.identity.sources import RUN_BOUNDARIES
 from gateway.values import frozen
 
 RunBoundary = Literal["settled_answer", "final_answer", "never"]
+RUN_BOUNDARIES: tuple[RunBoundary, ...] = ("settled_answer", "final_answer", "never")
 
 
 @frozen

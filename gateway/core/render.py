@@ -10,7 +10,9 @@ from typing import Generic, TypeVar
 
 from gateway.core.pattern import Pattern, PatternContent, Tier, content
 from gateway.core.short_cache import remembered
-from gateway.steering.transcript.content import FRAME_CLOSE, FRAME_OPEN
+
+FRAME_OPEN = "[STEERING GUIDANCE]"
+FRAME_CLOSE = "[/STEERING GUIDANCE]"
 
 
 class ModelFamily(enum.StrEnum):

@@ -1,7 +1,7 @@
 """Routing by difficulty state, among the models that can serve the request."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 from gateway.core.fsm import FSMState
 from gateway.values import Value, frozen
@@ -83,6 +83,44 @@ class RoutedModel(Value):
     model: str  # as it is asked upstream
     pin: ModelPin | None  # the run's pin afterwards; None while it has the requested model
     reasons: tuple[str, ...] = ()  # why it is not the model of the state; empty when it is
+
+
+class RunChoice(Value):
+    """The model a run began on, and how it was chosen."""
+
+    model: str  # as it is asked upstream
+    default: str  # the model that the states would have chosen
+    probabilities: Mapping[str, float] = {}  # of each candidate under the policy; they add up to 1
+    chances: Mapping[str, float] = {}  # of success by model, in (0, 1)
+    explored: bool = False  # the model was drawn by chance
+    learned: bool = True  # False for a run of which nothing was known: its states decide
+
+    @property
+    def reason(self) -> str:
+        """The decision in one line, for the run log."""
+        if not self.learned:
+            return f"routing: no outcomes yet, {self.model} by state"
+        how = "explored" if self.explored else "learned"
+        known = ", ".join(
+            f"{model} {self.chances[model]:.2f} (p {share:g})"
+            for model, share in self.probabilities.items()
+        )
+        return f"routing: {how} {self.model}; chances {known}"
+
+
+class ModelPolicy(Protocol):
+    """A policy that outcomes taught, such as `LearnedRouting` of `gateway/steering`."""
+
+    def decide(
+        self,
+        choice: RunChoice | None,
+        by_state: RoutedModel,
+        pinned: ModelPin | None,
+        step: int,
+        state: FSMState,
+    ) -> tuple[RoutedModel, RunChoice]:
+        """The model of a call, and its run's choice, which is made here where `choice` is None.
+        `by_state`: the route that the states choose, `state` the state that selects it."""
 
 
 def choose(

@@ -17,8 +17,8 @@ from msgspec import field
 from msgspec.structs import replace
 
 from gateway.core import placement
-from gateway.core.acting import ActionSignal, ActSettings, routing_state
-from gateway.core.decide import Decided, decide
+from gateway.core.acting import ActionSignal, ActionSignals, ActSettings, ControlArm, routing_state
+from gateway.core.decide import Decided, LessonMatch, LessonQuery, Lessons, decide
 from gateway.core.edits import Message
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
@@ -29,25 +29,21 @@ from gateway.core.pattern import PatternMatch, Tier
 from gateway.core.placement import Placed
 from gateway.core.plan import Plan, note, plan
 from gateway.core.policy import Policy
-from gateway.core.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
+from gateway.core.reader import Reader
+from gateway.core.routing import (
+    ModelPin,
+    ModelPolicy,
+    RoutedModel,
+    Routes,
+    RoutingSettings,
+    RunChoice,
+    Serves,
+    choose,
+)
+from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
 from gateway.core.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.core.trouble import DEFAULT_ACT, Act, ActName, Trouble, act_on
-from gateway.steering.experiments import ActionSignals, RandomArm
-from gateway.steering.guidance.lessons import (
-    LessonMatch,
-    LessonQuery,
-    LessonSettings,
-    lesson_query,
-    with_lessons,
-)
-from gateway.steering.routing_policy import (
-    LearnedRouting,
-    RunChoice,
-    WorkloadRates,
-    candidates,
-)
-from gateway.steering.transcript.steps import Step
 from gateway.values import Value
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
@@ -66,7 +62,7 @@ class SteeringRules(Value):
     etraces: EtraceSettings = field(default_factory=EtraceSettings)  # look-ups of patterns
     # where guidance is placed, and how long it stays
     injection: InjectionSettings = field(default_factory=InjectionSettings)
-    lessons: LessonSettings = field(default_factory=LessonSettings)  # limits of what was learned
+    lessons: Lessons | None = None  # what earlier runs taught; None: nothing is given
 
 
 class RunMemory(Value):
@@ -104,12 +100,20 @@ class RunPosition(Value):
     state: FSMState  # after the newest scored step
     latest: StepOutcome | None = None  # the newest scored step; None when it is not in memory
     recent: Sequence[Step] = ()  # the newest steps, oldest first
+    reader: Reader | None = None  # reads them; None without steps
 
     @classmethod
     def of(cls, run: RunFold) -> RunPosition:
         """The position after everything that was folded."""
         latest = run.outcomes[-1] if run.outcomes else None
-        return cls(run=run.index, step=run.steps, state=run.state, latest=latest, recent=run.recent)
+        return cls(
+            run=run.index,
+            step=run.steps,
+            state=run.state,
+            latest=latest,
+            recent=run.recent,
+            reader=run.reader,
+        )
 
     @property
     def signal(self) -> ActionSignal:
@@ -142,11 +146,11 @@ class CallFacts(Value):
     # the model of the same request when it was sent before; a retry uses it again
     repeats_model: str | None = None
     gates: Gates = NO_LIBRARY  # least similarity of a match, for the pattern library's embedder
-    arm: RandomArm | None = None  # the control arm that the call belongs to; None outside it
+    arm: ControlArm | None = None  # the control arm that the call belongs to; None outside it
     # gives the names of the tools that the request offers
     tools: Callable[[], Sequence[str]] = tuple
     advice: Advice = NO_ADVICE  # of the budgets that the call counts on
-    rates: WorkloadRates | None = None  # what is known of the run's workload; None = nothing
+    learned: ModelPolicy | None = None  # the learned policy; None = the states choose the model
 
 
 Found = Mapping[Tier, Sequence[PatternMatch]]
@@ -212,10 +216,9 @@ def propose(
     planned, reasons = _plan(rules, memory, position, guidance, routed.model, call)
     planned = _planned_with(act, planned)
     lessons = None
-    hands_over = bool(planned.hand_over)
-    if rules.lessons.trials and guidance.at_risk is not False and not hands_over:
+    if rules.lessons is not None and guidance.at_risk is not False and not planned.hand_over:
         newest = latest.step if latest else None
-        lessons = lesson_query(rules.lessons, memory.guidance, newest, position.step)
+        lessons = rules.lessons.query(memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     return Proposal(
         signals=signals,
@@ -238,13 +241,9 @@ def conclude(
 ) -> Decision:
     """The decision, given the results of the look-ups."""
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
-    if lessons and proposal.lessons is not None:
-        decided = with_lessons(
-            decided,
-            lessons,
-            unit=proposal.lessons.unit,
-            settings=rules.lessons,
-            injection=rules.injection,
+    if lessons and proposal.lessons is not None and rules.lessons is not None:
+        decided = rules.lessons.added(
+            decided, lessons, unit=proposal.lessons.unit, injection=rules.injection
         )
     after = replace(
         memory,
@@ -366,18 +365,9 @@ def _routed(
     )
     if reason:
         routed = replace(routed, reasons=(reason, *routed.reasons))
-    if rules.routing.policy == "learned" and call.rates is not None:
-        learned = LearnedRouting(
-            rates=call.rates,
-            models=candidates(rules.routes, requested),
-            requested=requested,
-            regret=rules.routing.regret,
-            explore=rules.routing.explore,
-            serves=call.serves,
-        )
-        if len(learned.models) > 1:
-            pinned = memory.pinned_model
-            routed, choice = learned.decide(choice, routed, pinned, position.step, state)
+    if call.learned is not None:
+        pinned = memory.pinned_model
+        routed, choice = call.learned.decide(choice, routed, pinned, position.step, state)
     return thrifty(routed, call.advice, requested, call.serves), choice
 
 
@@ -392,11 +382,10 @@ def _plan(
     """The plan of a call's guidance, and reasons."""
     moment = Moment(
         step=position.step or None,
-        state=signal.state,
-        readings=signal.readings,
+        signal=signal,
         recent=position.recent,
+        reader=position.reader,
         model=model,
-        at_risk=signal.at_risk,
         observed=position.latest.observed if position.latest else None,
         tools=() if memory.guidance.e3_done else call.tools(),
     )

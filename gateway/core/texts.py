@@ -12,7 +12,6 @@ from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.core.monitors.table import TABLE
 from gateway.core.render import sanitise
-from gateway.steering.guidance.situation import Situation, read_doubt
 from gateway.values import Value
 
 MAX_EVIDENCE_CHARS = 300
@@ -84,7 +83,7 @@ class MonitorText(Value):
 
 def brings_news(moment: Moment) -> bool:
     """True where the newest step shows no trouble, and no monitor names one that steps do not."""
-    named = moment.at_risk or moment.failure_type not in ("", *_SHOWN_BY_STEP)
+    named = moment.signal.at_risk or moment.failure_type not in ("", *_SHOWN_BY_STEP)
     return not named and len(moment.recent) >= KNOWN_STEPS and moment.situation() is None
 
 
@@ -93,8 +92,8 @@ def due_text(
 ) -> tuple[MonitorText | None, tuple[str, ...]]:
     """The text that is due, and why there is none where a monitor would give one. `every_alarm`:
     see `plan`."""
-    readings = moment.readings
-    if moment.step is None or readings is None or moment.at_risk is False:
+    readings = moment.signal.readings
+    if moment.step is None or readings is None or moment.signal.at_risk is False:
         return None, ()
     alarmed = readings.fired or readings.composite >= injection.monitor_composite
     failure_type = failure_of(readings) if alarmed and injection.monitor_guidance else None
@@ -106,9 +105,9 @@ def due_text(
     situation = moment.situation() if shown else None
     repeats = situation is not None and (situation.persists or situation.cause.when == "repeated")
     if failure_type == "hedge" and not repeats:
-        situation = read_doubt(moment.recent)
+        situation = moment.doubt()
     shown = shown and len(moment.recent) >= KNOWN_STEPS
-    if situation is None and shown and not (moment.at_risk or every_alarm):
+    if situation is None and shown and not (moment.signal.at_risk or every_alarm):
         return None, ("monitor: the newest step brings something new",)
     subject = situation.cause.name if situation else failure_type
     given = guidance.severities
@@ -120,7 +119,7 @@ def due_text(
         text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
     else:
         if not injection.quotes:
-            situation = Situation(cause=situation.cause, count=situation.count)
+            situation = situation.unquoted()
         # The mildest move comes first for each cause, whatever was said about others.
         text = situation.text(sent + 1)
     due = MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity)
@@ -135,7 +134,7 @@ def _held_back(
         return "monitor: cap reached"
     since = guidance.monitor_step
     step = moment.step
-    wait = injection.cooldown(moment.state.value)
+    wait = injection.cooldown(moment.signal.state.value)
     if since is not None and step is not None and step - since < wait:
         return "monitor: cooling down"
     if not severities(failure_type):

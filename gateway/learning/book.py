@@ -7,11 +7,12 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import replace
 
+from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
 from gateway.learning.context import instructed, project_of, scope_of, situation_of
 from gateway.learning.gate import does_harm, strange
 from gateway.learning.life_cycle import BY_OPERATOR, approved, is_guess
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
+from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import LearnedPolicy, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly

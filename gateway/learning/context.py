@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from gateway.core.pattern import Pattern
+from gateway.core.step import Action
 from gateway.learning.gate import language, vocabulary
 from gateway.learning.reading import command_of, digest, program_of
 from gateway.steering.evidence.failure_keys import read_action
-from gateway.steering.transcript.steps import Action
 from gateway.stores.records import PromptMessage
 from gateway.text.secrets import mask_secrets
 

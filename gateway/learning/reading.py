@@ -5,8 +5,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from gateway.core.step import Action, Step
 from gateway.steering.evidence.failure_keys import CallReading, read_action
-from gateway.steering.transcript.steps import Action, Step
 from gateway.values import Fields, frozen
 
 WINDOW_CALLS = 6  # calls after a failure among which its fix is looked for. Source: `learning.md`

@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Literal
 
 from gateway.core.fsm import FSMState
+from gateway.core.step import Step
 from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.steering.evidence.results import EMPTY
 from gateway.steering.transcript.interventions import Answer, Intervention, said_in
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
-from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunTrace

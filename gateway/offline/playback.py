@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from gateway.config import Settings
 from gateway.conversations.records import opening_prompts
 from gateway.core import steer
-from gateway.core.fold import ConversationFold, RunFold, StepOutcome
+from gateway.core.decide import LessonMatch, LessonQuery
+from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
@@ -28,8 +29,9 @@ from gateway.core.scoring.scorer import UNKNOWN
 from gateway.core.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.dialects.chat import CHAT
 from gateway.offline.recordings import Recording, scored_steps
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.experiments import RandomArm
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
+from gateway.steering.reader import READER
 from gateway.steering.transcript.steps import count_steps
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_mapping
@@ -351,7 +353,7 @@ def _play_steps(
     recorded: Sequence[Fields], policy: Policy, calls: ReplayedCalls
 ) -> tuple[dict[int, StepOutcome], list[Decision]]:
     """The same for exported steps, which are scored one by one."""
-    run = RunFold(policy, keep=_KEPT_STEPS)
+    run = RunFold(policy, READER, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}
     decisions = []
     for step, score in scored_steps(recorded):

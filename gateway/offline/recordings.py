@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from gateway.core.step import Action, Step
 from gateway.errors import ConfigError
-from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
+from gateway.steering.transcript.steps import extract, steps_from_records
 from gateway.values import Fields, frozen
 from gateway.wire.coerce import (
     as_bool,

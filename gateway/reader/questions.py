@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from gateway.core.step import Action
 from gateway.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
-from gateway.steering.transcript.steps import Action
 from gateway.text.secrets import mask_secrets
 from gateway.values import Value
 

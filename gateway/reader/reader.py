@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
 from gateway.config.models import DAY_S, ReaderSettings
+from gateway.core.step import Action, Step
 from gateway.learning.verdicts import Verdicts, opening_words
 from gateway.observability.logging import get_logger
 from gateway.reader.paid import NoAnswer, OverBudget, PaidModel
@@ -26,7 +27,6 @@ from gateway.reader.questions import (
 )
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
-from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.budgets import Amounts
 from gateway.stores.learning import READER, Allowance, Job, OutcomeRow
 from gateway.stores.protocols import RunStore, StoreError

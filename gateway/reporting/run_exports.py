@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
+from gateway.core.step import Action
 from gateway.reporting.trace_state import trace_state
-from gateway.steering.transcript.steps import Action
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
-from gateway.core.acting import ActionSignal
+from gateway.core.acting import ActionSignal, ActionSignals
 from gateway.core.fsm import HARD_STATES, FSMState, refuse_outside_unit
 from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.steering.identity.ids import draw
@@ -125,14 +125,6 @@ def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
 def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
     """Whether the control arm acts on this step: true on `share` of the steps of a unit."""
     return draw(experiment, f"{unit}#{step}") < share
-
-
-class ActionSignals(Value):
-    """The signals that decide about one call."""
-
-    routing: ActionSignal  # decides about the model
-    guidance: ActionSignal  # decides about texts
-    reasons: tuple[str, ...] = ()  # what was drawn, for the record; empty outside the control arm
 
 
 class RandomArm(Value):

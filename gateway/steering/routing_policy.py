@@ -16,7 +16,15 @@ from itertools import accumulate
 from msgspec.structs import replace
 
 from gateway.core.fsm import HARD_STATES, FSMState
-from gateway.core.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves, pin
+from gateway.core.routing import (
+    ROUTED_STATES,
+    ModelPin,
+    RoutedModel,
+    Routes,
+    RunChoice,
+    Serves,
+    pin,
+)
 from gateway.steering.identity.ids import draw
 from gateway.values import Value
 
@@ -99,29 +107,6 @@ class WorkloadRates(Value):
         """Standard errors by which the model is at most `regret` points below the other."""
         error = math.hypot(self.error(model), self.error(other))
         return (self.rate(model) - self.rate(other) + regret / 100.0) / error
-
-
-class RunChoice(Value):
-    """The model a run began on, and how it was chosen."""
-
-    model: str  # as it is asked upstream
-    default: str  # the model that the states would have chosen
-    probabilities: Mapping[str, float] = {}  # of each candidate under the policy; they add up to 1
-    chances: Mapping[str, float] = {}  # of success by model, in (0, 1)
-    explored: bool = False  # the model was drawn by chance
-    learned: bool = True  # False for a run of which nothing was known: its states decide
-
-    @property
-    def reason(self) -> str:
-        """The decision in one line, for the run log."""
-        if not self.learned:
-            return f"routing: no outcomes yet, {self.model} by state"
-        how = "explored" if self.explored else "learned"
-        known = ", ".join(
-            f"{model} {self.chances[model]:.2f} (p {share:g})"
-            for model, share in self.probabilities.items()
-        )
-        return f"routing: {how} {self.model}; chances {known}"
 
 
 def candidates(routes: Routes, requested: str) -> dict[str, int]:

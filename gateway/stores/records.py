@@ -11,8 +11,8 @@ from typing import Literal
 from gateway import errors
 from gateway.config import KeyRights
 from gateway.core.pattern import ETrace
+from gateway.core.step import Action
 from gateway.steering.transcript.interventions import Intervention
-from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 from gateway.values import Value, frozen
 

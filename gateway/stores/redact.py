@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action
 from gateway.stores.records import CallRecord, StepContent, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
 

@@ -22,12 +22,12 @@ from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.conversations.workloads import Workloads
+from gateway.core.decide import LessonQuery
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.learning.context import project_of
 from gateway.offline import policy_file
-from gateway.steering.guidance.lessons import LessonQuery
 from gateway.stores.learning import EvidenceRow, LearnedPolicy
 from gateway.stores.records import PromptMessage
 from gateway.stores.sql.changes import Change

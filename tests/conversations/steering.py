@@ -17,15 +17,15 @@ from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import ModelTraits, RequestSteerer
 from gateway.conversations.steering_result import SteeringResult, unobserved
+from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.core.steer import Found
+from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.offline.replay import policy_from_dict
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.identity import ConversationSettings
-from gateway.steering.transcript.steps import Step
 from gateway.tasks import DeadlinePassed, OwnTime
 
 TENANT = "team"

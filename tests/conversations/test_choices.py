@@ -8,8 +8,8 @@ from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import Conversation, CurrentRun, History
 from gateway.conversations.loading import merge
 from gateway.conversations.workloads import workload_of
+from gateway.core.routing import RunChoice
 from gateway.steering.identity import Branch
-from gateway.steering.routing_policy import RunChoice
 
 
 def a_conversation(run: CurrentRun) -> Conversation:

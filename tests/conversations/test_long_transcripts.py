@@ -12,11 +12,12 @@ import pytest
 from gateway.conversations.conversation import SeenDigests
 from gateway.conversations.records import later_messages, opening_prompts, prompts_in
 from gateway.conversations.steer_request import MESSAGES_AT_ONCE, fold_transcript, tasks_of
-from gateway.core.fold import ConversationFold, RunFold, StepOutcome
+from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.policy import Policy
+from gateway.core.step import Step
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import read_request
 from gateway.steering.identity.rebuilt import extend_tail, with_tails
-from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.prefix_hash import chain_digests
 from tests.hostile.growth import LIMIT, cost

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversations.records import later_messages, opening_prompts, prompts_in
-from gateway.steering.transcript.steps import Action, Step
+from gateway.core.step import Action, Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
 from tests.steering.builders import assistant, call, system, tool, user

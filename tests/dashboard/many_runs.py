@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gateway.config.storage import StorageSettings
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action
 from gateway.stores.records import (
     CallRecord,
     CallRow,

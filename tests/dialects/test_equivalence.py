@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import settings_from_dict
-from gateway.core.fold import ConversationFold, StepOutcome
+from gateway.core.fold import StepOutcome
 from gateway.core.policy import Policy
 from gateway.dialects.gemini import Contents
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import chain_digests, extend
 from tests.dialects.translate import Message, canonical, to_contents, to_items, to_messages

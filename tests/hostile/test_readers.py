@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.fold import ConversationFold
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.text.secrets import find_secrets
 from tests.hostile.growth import exceeds_linear
 

@@ -10,12 +10,12 @@ from typing import Any
 from gateway.backends import Stores
 from gateway.config.models import LearningSettings
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.core.step import Action, Step
 from gateway.learning.context import project_of
 from gateway.learning.life_cycle import lesson_id
 from gateway.learning.reading import ReadCallOfRun, digest, read_run
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.learning import EvidenceRow
 from gateway.stores.records import CallRecord, PromptMessage
 from steering_gateway_testing.store_conformance.records import (

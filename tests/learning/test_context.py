@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gateway.core.step import Action
 from gateway.learning.context import project_of, situation_of
-from gateway.steering.transcript.steps import Action
 from gateway.stores.records import PromptMessage
 
 

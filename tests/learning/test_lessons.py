@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.core.decide import Decided
+from gateway.core.decide import Decided, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, from_json, to_json
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
@@ -23,12 +23,8 @@ from gateway.steering.guidance.lessons import (
     LEARNED,
     QUOTED,
     WINDOW_STEPS,
-    LessonMatch,
-    LessonQuery,
     LessonSettings,
-    lesson_query,
     lesson_text,
-    with_lessons,
 )
 from gateway.stores.learning import EvidenceRow, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreUnavailable
@@ -73,7 +69,7 @@ def decided(
     settings: LessonSettings = SETTINGS,
 ) -> Decided:
     before = Decided(step=step, state=state or GuidanceState())
-    return with_lessons(before, matches, unit=unit, settings=settings, injection=INJECTION)
+    return settings.added(before, matches, unit=unit, injection=INJECTION)
 
 
 INJECTION = InjectionSettings()
@@ -98,20 +94,20 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     state = from_json(to_json(held.state))
     assert state == held.state
     newest = steps([FAILED])[0]
-    soon = lesson_query(SETTINGS, state, newest, step=4)
-    later = lesson_query(SETTINGS, state, newest, step=3 + WINDOW_STEPS)
+    soon = SETTINGS.query(state, newest, step=4)
+    later = SETTINGS.query(state, newest, step=3 + WINDOW_STEPS)
     assert soon is not None
     assert later is not None
     assert (soon.exclude, later.exclude) == (frozenset({"x"}), frozenset[str]())
     given = decided([match(a_lesson("x", share=1.0))])
     assert given.state.pattern_ids == ("x",)
-    after = lesson_query(SETTINGS, given.state, newest, step=3 + WINDOW_STEPS)
+    after = SETTINGS.query(given.state, newest, step=3 + WINDOW_STEPS)
     assert after is not None
     assert "x" in after.exclude
-    assert lesson_query(SETTINGS, given.state, newest, step=3) is None  # a retry
-    assert lesson_query(dataclasses.replace(SETTINGS, trials=False), state, newest, step=9) is None
+    assert SETTINGS.query(given.state, newest, step=3) is None  # a retry
+    assert dataclasses.replace(SETTINGS, trials=False).query(state, newest, step=9) is None
     worked = steps([shell("make", "made")])[0]
-    unasked = lesson_query(SETTINGS, GuidanceState(), worked, step=1)
+    unasked = SETTINGS.query(GuidanceState(), worked, step=1)
     assert unasked is not None
     assert (unasked.keys, unasked.actions) == ((), worked.actions)
 
@@ -125,7 +121,7 @@ def test_no_more_than_the_caps() -> None:
     assert [d.pattern.pattern_id for d in decided(list(map(match, same))).lessons] == ["e2-x"]
     full = GuidanceState(lessons=3)
     assert len(decided(many, full).lessons) == 1
-    assert lesson_query(SETTINGS, GuidanceState(lessons=4), steps([FAILED])[0], step=1) is None
+    assert SETTINGS.query(GuidanceState(lessons=4), steps([FAILED])[0], step=1) is None
 
 
 def test_what_a_model_wrote_is_quoted() -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
+from gateway.core.step import Action
 from gateway.learning.verdicts import USED_FROM, Verdicts, implicit
 from gateway.learning.worker import Learner
 from gateway.steering.transcript.interventions import Intervention
-from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.totals import RunRecord

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
+from gateway.core.decide import LessonQuery
 from gateway.core.pattern import MINED, Pattern, Status
 from gateway.learning.book import LessonBook
 from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.learning.worker import Learner
-from gateway.steering.guidance.lessons import SAID, LessonQuery
+from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LearnedPolicy, LessonFilter, PolicyEntry, StoredLesson
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing.store_conformance.records import TENANT

@@ -17,7 +17,10 @@ from gateway.auth.keyring import make_key
 from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
+from gateway.core.decide import LessonQuery
 from gateway.core.pattern import Status
+from gateway.core.render import FRAME_OPEN
+from gateway.core.step import Action
 from gateway.learning.book import LessonBook
 from gateway.learning.context import instructed
 from gateway.learning.life_cycle import (
@@ -27,9 +30,7 @@ from gateway.learning.life_cycle import (
     next_move,
     why_not_active,
 )
-from gateway.steering.guidance.lessons import STATED, LessonQuery
-from gateway.steering.transcript.content import FRAME_OPEN
-from gateway.steering.transcript.steps import Action
+from gateway.steering.guidance.lessons import STATED
 from gateway.stores.learning import LessonFilter, Posterior, StoredLesson
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall

@@ -7,15 +7,16 @@ from importlib import resources
 
 import pytest
 
+from gateway.core.acting import ActionSignal
 from gateway.core.decide import decide, passing
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, causes, with_id
 from gateway.core.plan import CHARS_PER_TOKEN, plan
+from gateway.core.step import Action, Step
 from gateway.library import starter_patterns
 from gateway.steering.guidance.situation import read_situation
-from gateway.steering.transcript.steps import Action, Step
 
 Case = tuple[str, object, str]
 STARTER = starter_patterns()
@@ -183,7 +184,7 @@ def test_each_cause_has_a_pattern_and_three_moves() -> None:
 )
 def test_universal_rules_are_few_and_short(tools: list[str], model: str) -> None:
     """At most five and 120 tokens for each kind of agent and family of models, never none."""
-    moment = Moment(step=None, state=FSMState.INIT, model=model, tools=tools)
+    moment = Moment(step=None, signal=ActionSignal(state=FSMState.INIT), model=model, tools=tools)
     planned = plan(
         GuidanceState(), moment, EtraceSettings(), InjectionSettings(), Gates(e1=1, e2=1)
     )

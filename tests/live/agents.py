@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from gateway.core.fold import ConversationFold
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 from gateway.wire.prefix_hash import chain_digests
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.steering.transcript.content import FRAME_OPEN
+from gateway.core.render import FRAME_OPEN
 
 _ROLES = ("system", "developer", "tool")
 

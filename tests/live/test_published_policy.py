@@ -16,9 +16,9 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.workloads import workload_of
 from gateway.core.pattern import Lesson, Pattern, Status, Tier
+from gateway.core.step import Action
 from gateway.offline.policy_file import _entry, summed
 from gateway.steering.evidence.failure_keys import read_action
-from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import EvidenceRow, LearnedPolicy, PolicyRoute
 from gateway.stores.sql.changes import Change
 from steering_gateway_testing import AppServer, ScriptedUpstream

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from gateway.core.guidance_settings import EtraceSettings
+from gateway.core.render import FRAME_OPEN
 from gateway.steering.experiments import random_switch
-from gateway.steering.transcript.content import FRAME_OPEN
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, trace, worker
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.steering.transcript.content import FRAME_OPEN
+from gateway.core.render import FRAME_OPEN
 from steering_gateway_testing import (
     AppServer,
     Fault,

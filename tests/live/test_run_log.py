@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.calls.prepared_request import PreparedRequest
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.step import Action
 from gateway.reader.questions import (
     KIND,
     KINDS,
@@ -20,7 +21,6 @@ from gateway.reader.questions import (
     shown,
     shown_calls,
 )
-from gateway.steering.transcript.steps import Action
 from gateway.text.secrets import MARK
 from tests.reader.planted import POISON
 from tests.reader.reading import QUESTIONS

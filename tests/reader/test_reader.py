@@ -16,9 +16,9 @@ import pytest
 
 from gateway.backends import Stores
 from gateway.config.models import LearningSettings
+from gateway.core.step import Action
 from gateway.learning.worker import Learner
 from gateway.reader.reader import JOBS, RESERVED_INPUT, RESERVED_OUTPUT
-from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import READER
 from gateway.stores.queries import PageRequest, RunFilter
 from steering_gateway_testing import (

@@ -52,7 +52,8 @@ monitors: {weights: {politeness: 0.9}}
 
 PRINT_READINGS = """
 import json
-from gateway.core.monitors import PROFILES, MonitorSettings, evaluate
+from gateway.core.monitors import PROFILES, MonitorSettings
+from gateway.steering.reader import evaluate
 
 steps = [{"action": f"read_{n}", "thought": "many thanks for the hint"} for n in range(4)]
 robust = evaluate(steps)
@@ -69,17 +70,18 @@ print(json.dumps({
 
 PRINT_GUIDANCE = """
 import json
+from gateway.core.acting import ActionSignal
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import Moment
 from gateway.core.plan import plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState
-from gateway.core.monitors import evaluate
+from gateway.steering.reader import evaluate
 
 steps = [{"action": f"read_{n}", "thought": "many thanks for the hint"} for n in range(4)]
 planned = plan(
     GuidanceState(),
-    Moment(step=4, state=FSMState.NORMAL, readings=evaluate(steps)),
+    Moment(step=4, signal=ActionSignal(state=FSMState.NORMAL, readings=evaluate(steps))),
     EtraceSettings(),
     InjectionSettings(),
     Gates(e1=0.5, e2=0.5),

@@ -16,7 +16,7 @@ CLASS = '''"""Scorer `talkative`: steps with long thoughts are hard."""
 from __future__ import annotations
 
 from gateway.core.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
 
 
 class TalkativeScorer:

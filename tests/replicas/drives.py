@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from gateway.core.policy import Policy
-from gateway.steering.transcript.content import FRAME_OPEN
+from gateway.core.render import FRAME_OPEN
 from gateway.wire.prefix_hash import chain_digests
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, calls_of, recorded_replies

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import orjson
 
-from gateway.steering.transcript.content import FRAME_CLOSE, FRAME_OPEN
+from gateway.core.render import FRAME_CLOSE, FRAME_OPEN
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 from tests.live.client import RETRIED, TOOLS, Message, opening
 from tests.live.incidents import until

@@ -16,9 +16,9 @@ import uvloop
 from wsproto.events import TextMessage
 
 from gateway.config.settings import ServerSettings
+from gateway.core.render import FRAME_OPEN
 from gateway.room import Room
 from gateway.steering.experiments import ModeOfRuns, Pilot
-from gateway.steering.transcript.content import FRAME_OPEN
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer
 from tests.live.client import GUIDING

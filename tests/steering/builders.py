@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.monitors import MonitorSettings, Readings, evaluate
+from gateway.core.monitors import MonitorSettings, Readings
 from gateway.core.policy import Policy
 from gateway.core.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.steps import Action, Step
+from gateway.core.step import Action, Step
+from gateway.steering.reader import evaluate
 
 Message = dict[str, Any]
 

@@ -9,6 +9,7 @@ import pytest
 from gateway.core.fold import RunFold
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import GuidanceState
+from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import Alarm, MonitorSettings, Readings, make_suite
 from gateway.core.monitors.suite import severity_of
 from gateway.core.plan import RECOVERED_STEPS, note
@@ -17,7 +18,9 @@ from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
+from gateway.steering.evidence.features import describe
 from gateway.steering.experiments import RandomArm
+from gateway.steering.reader import READER
 from tests.steering.builders import acts
 from tests.steering.robust.planting import LOOPS, polling
 from tests.steering.robust.test_planted import coding_run
@@ -35,7 +38,7 @@ def model_of(fold: RunFold, rules: SteeringRules = RULES, arm: RandomArm | None 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_escalates_at_once(name: str) -> None:
     """Within five repetitions the strong model is asked, before the state is SLOW."""
-    healthy, fold = coding_run(1), RunFold(Policy())
+    healthy, fold = coding_run(1), RunFold(Policy(), READER)
     for each in [*healthy, *LOOPS[name](random.Random(1), healthy, 5)]:
         outcome = fold.push(each)
     assert outcome.difficulty > Policy().fsm.slow_threshold
@@ -56,7 +59,7 @@ def test_severity_grows_while_the_alarm_lasts() -> None:
 def test_the_reference_formula_stays_exact() -> None:
     """Under scorer heuristic an alarm does not touch the difficulty."""
     policy = Policy(difficulty=DifficultySettings(scorer="heuristic"))
-    fold = RunFold(policy)
+    fold = RunFold(policy, READER)
     for each in LOOPS["identical call"](random.Random(1), coding_run(1), 6):
         outcome = fold.push(each)
     assert outcome.readings.fired
@@ -65,7 +68,7 @@ def test_the_reference_formula_stays_exact() -> None:
 
 def test_a_polled_job_is_not_left_to_the_cheap_model() -> None:
     """In FAST the model of NORMAL is kept while the run waits."""
-    fold = RunFold(Policy())
+    fold = RunFold(Policy(), READER)
     fold.state = FSMState.FAST
     for each in polling(random.Random(1), [], 3)[:2]:
         fold.push(each)
@@ -86,9 +89,10 @@ def test_texts_are_ready_again_after_recovery() -> None:
 def test_a_monitor_that_fires_is_an_alarm_with_its_steps() -> None:
     """The alarm keeps its entry and its first step while the trouble goes on, and names both."""
     suite = make_suite(MonitorSettings())
+    ledger = Ledger(describe)
     seen: list[Alarm] = []
     for each in [acts(arguments='{"command": "ls"}', observation="a.py")] * 6:
-        suite.push(each)
+        suite.push(ledger.observe(each))
         seen += suite.readings().alarms
     assert {alarm.monitor for alarm in seen} == {"streak"}
     assert len({alarm.entry for alarm in seen}) == 1

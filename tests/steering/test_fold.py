@@ -12,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core import fold as fold_module
-from gateway.core.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
+from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMSettings, FSMState
 from gateway.core.policy import Policy
 from gateway.core.scoring.heuristic import heuristic_score
-from gateway.steering.transcript.steps import Step, extract
+from gateway.core.step import Step
+from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.reader import READER
+from gateway.steering.transcript.steps import extract
 from tests.steering.builders import (
     REFERENCE,
     acts,
@@ -67,7 +70,7 @@ class TestRunFold:
 
     def test_the_first_scored_step_is_one_and_normal(self) -> None:
         """C6: before it INIT at index 0; records hold the state after scoring, so never INIT."""
-        run = RunFold(POLICY)
+        run = RunFold(POLICY, READER)
         assert (run.state, run.steps) == (FSMState.INIT, 0)
         outcome = run.push(acts("ls", thought="maybe"))
         assert (outcome.index, outcome.state, outcome.run) == (1, FSMState.NORMAL, 0)
@@ -75,12 +78,12 @@ class TestRunFold:
 
     def test_a_step_without_text_is_scored_a_half(self) -> None:
         """Every turn is scored once, tool-only ones too; no older thought is reused."""
-        run = RunFold(POLICY)
+        run = RunFold(POLICY, READER)
         assert [run.push(step).difficulty for step in (thinks("maybe"), acts("ls"))][1] == 0.5
 
     def test_readings_are_those_of_the_whole_run(self) -> None:
         """The monitors see every step up to now."""
-        run, steps = RunFold(POLICY), [acts("ls")] * 4
+        run, steps = RunFold(POLICY, READER), [acts("ls")] * 4
         outcomes = [run.push(step) for step in steps]
         assert [o.readings for o in outcomes] == [
             evaluate_reference(steps[:n]) for n in range(1, 5)
@@ -96,7 +99,7 @@ class TestRunFold:
     ) -> None:
         """No outcome and no history contains NaN or a value outside [0, 1]."""
         scores += [raw, 0.25]
-        run = RunFold(POLICY)
+        run = RunFold(POLICY, READER)
         first, second = run.push(thinks("x")), run.push(thinks("y"))
         assert (first.difficulty, second.difficulty) == (stored, 0.25)
         assert run.history == [stored, 0.25]
@@ -104,17 +107,17 @@ class TestRunFold:
     def test_the_states_page_run(self, scores: list[float]) -> None:
         """Five hard steps lead to SLOW, one below 0.5 back; monitors and tokens have no effect."""
         scores += [0.7] * 5 + [0.4]
-        run = RunFold(POLICY)
+        run = RunFold(POLICY, READER)
         states = [run.push(acts("ls")).state for _ in range(6)]
         assert states == [FSMState.NORMAL] * 4 + [FSMState.SLOW, FSMState.NORMAL]
 
     def test_restarted_windows_forget_repeats_and_keep_the_state(self, scores: list[float]) -> None:
         """Difficulty history and state stay; monitor windows are fresh."""
         scores += [0.7] * 6
-        run = RunFold(POLICY)
+        run = RunFold(POLICY, READER)
         for _ in range(4):
             run.push(acts("ls"))
-        run = RunFold(POLICY, base=run.snapshot())
+        run = RunFold(POLICY, READER, base=run.snapshot())
         outcome = run.push(acts("ls"))
         assert (outcome.index, outcome.state) == (5, FSMState.SLOW)
         assert outcome.readings == evaluate_reference([acts("ls")])
@@ -123,16 +126,16 @@ class TestRunFold:
         """State, step count and the tail of the history that transitions can depend on."""
         scores += [0.7] * 12
         policy = replace(REFERENCE, fsm=FSMSettings(fast_window=1, slow_window=3, skip_window=2))
-        run = RunFold(policy, base=RunSnapshot(run=2))
+        run = RunFold(policy, READER, base=RunSnapshot(run=2))
         for _ in range(5):
             run.push(acts("ls"))
         snapshot = run.snapshot()
         assert snapshot == RunSnapshot(run=2, state=FSMState.SLOW, history=(0.7, 0.7, 0.7), steps=5)
-        assert RunFold(policy, base=snapshot).push(acts("ls")).index == 6
+        assert RunFold(policy, READER, base=snapshot).push(acts("ls")).index == 6
 
     def test_only_the_newest_outcomes_are_kept_when_bounded(self) -> None:
         """Outcomes contain the texts of their steps; the step count continues."""
-        run = RunFold(POLICY, keep=2)
+        run = RunFold(POLICY, READER, keep=2)
         outcomes = [run.push(acts("ls")) for _ in range(5)]
         assert list(run.outcomes) == outcomes[-2:]
         assert len(run.history) == run.steps == 5

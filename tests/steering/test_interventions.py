@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.step import Action, Step
 from gateway.steering.transcript.interventions import (
     KINDS,
     WORDINGS,
@@ -20,7 +21,6 @@ from gateway.steering.transcript.interventions import (
     said_in,
     step_interventions,
 )
-from gateway.steering.transcript.steps import Action, Step
 
 ROOT = Path(__file__).parents[2]
 TEXTS = st.text(max_size=40) | st.sampled_from(

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fold import ConversationFold, RunFold
+from gateway.core.fold import RunFold
 from gateway.core.policy import Policy
 from gateway.core.scoring.judged import question, read_score
 from gateway.core.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
+from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.reader import READER
 
 JUDGED = Policy(difficulty=DifficultySettings(scorer="judge"))
 LEDGER = Policy()
@@ -98,7 +100,7 @@ def test_a_score_belongs_to_its_history() -> None:
 
 def test_five_hard_scores_are_slow() -> None:
     """A state follows from judged scores as from any others, the newest one included."""
-    run = RunFold(JUDGED)
+    run = RunFold(JUDGED, READER)
     states = []
     for n in range(6):
         run.push(Step(index=n, thought=f"Reading file {n}."))
@@ -108,7 +110,7 @@ def test_five_hard_scores_are_slow() -> None:
 
 def test_other_scorers_take_no_score() -> None:
     """The other scorers have no key for a judged score."""
-    run = RunFold(LEDGER)
+    run = RunFold(LEDGER, READER)
     run.push(Step(index=0, thought="-"))
     assert run.score_key == ""
 

@@ -6,10 +6,9 @@ from msgspec.structs import replace
 
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import GuidanceState, Injection
-from gateway.core.routing import ModelPin
+from gateway.core.routing import ModelPin, RunChoice
 from gateway.core.steer import RunMemory
 from gateway.core.trouble import Trouble
-from gateway.steering.routing_policy import RunChoice
 
 GIVEN = GuidanceState(
     fired_step=3,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.step import Action, Step
 from gateway.steering.transcript.message_kinds import (
     KINDS,
     KindModel,
@@ -16,7 +17,6 @@ from gateway.steering.transcript.message_kinds import (
     kind_chances,
     shipped_kinds,
 )
-from gateway.steering.transcript.steps import Action, Step
 
 DONE = "All tests pass. The endpoint now returns 404 for unknown users."
 OFFER = "I can add the retry as well. Would you like me to proceed?"

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.acting import ActionSignal
+from gateway.core.acting import ActionSignal, ActionSignals
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import E2When, EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES, MONITORS, Readings, combine
 from gateway.core.pattern import Tier
 from gateway.core.plan import Plan, plan
-from gateway.steering.experiments import ActionSignals, RandomArm, random_switch
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
+from gateway.steering.experiments import RandomArm, random_switch
+from gateway.steering.reader import READER
 
 WEIGHTS = {**dict.fromkeys(MONITORS, 0.1), "streak": 0.5, "hedge": 0.0, "stopped": 0.0}
 HARD = {FSMState.SLOW, FSMState.SKIP}
@@ -54,10 +55,9 @@ def planned(signal: ActionSignal, step: int, etraces: EtraceSettings) -> Plan:
     """The plan of a run that was in trouble on the two steps before."""
     moment = Moment(
         step=step,
-        state=signal.state,
-        readings=signal.readings,
+        signal=ActionSignal(state=signal.state, readings=signal.readings, at_risk=signal.at_risk),
+        reader=READER,
         recent=[Step(index=step, thought="Something was tried.")],
-        at_risk=signal.at_risk,
     )
     guidance = GuidanceState(e3_done=True, fired_step=step - 1)
     injection = InjectionSettings(monitor_composite=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.transcript.steps import MAX_STEP_CHARS, Action, Step, recent_text
+from gateway.core.step import MAX_STEP_CHARS, Action, Step, recent_text
 
 
 def test_a_step_is_its_thought_and_its_calls() -> None:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.core.routing import Routes
+from gateway.core.routing import Routes, RunChoice
 from gateway.steering.routing_policy import (
     HALF_LIFE,
-    RunChoice,
     WorkloadPrior,
     WorkloadRates,
     begin,

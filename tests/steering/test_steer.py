@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.fold import ConversationFold
 from gateway.core.steer import RunMemory, observe
+from gateway.steering.conversation_fold import ConversationFold
 from tests.steering.builders import REFERENCE, assistant, call, tool, user
 
 STUCK = [

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fold import ConversationFold
 from gateway.core.policy import Policy
 from gateway.core.render import frame
-from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
+from gateway.core.step import Action, Step
+from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.transcript.steps import extract, steps_from_records
 from tests.steering.builders import Message, assistant, call, system, tool, user
 
 

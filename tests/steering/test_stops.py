@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gateway.core.fold import ConversationFold
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 
 REFUSED = (
     "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was "

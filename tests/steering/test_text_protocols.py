@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.transcript.steps import Action, Step, extract
+from gateway.core.step import Action, Step
+from gateway.steering.transcript.steps import extract
 from tests.steering.builders import Message, assistant, call, system, tool, user
 
 ONE_BLOCK = system(

@@ -27,6 +27,7 @@ from gateway.core.steer import (
 from gateway.core.texts import HAND_OVER_TEXT
 from gateway.core.trouble import Act, ActName, Trouble, act_on
 from gateway.steering.experiments import RandomArm
+from gateway.steering.reader import READER
 from tests.steering.robust.planting import LOOPS
 from tests.steering.robust.test_planted import coding_run
 
@@ -115,7 +116,7 @@ def played(
     **routes: str,
 ) -> list[Decision]:
     """The decisions of a run that goes round a planted loop."""
-    healthy, fold, memory = coding_run(1), RunFold(Policy()), RunMemory()
+    healthy, fold, memory = coding_run(1), RunFold(Policy(), READER), RunMemory()
     rules = SteeringRules(
         on_trouble=allowed,
         injection=InjectionSettings(monitor_guidance=speaks),

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action
 from gateway.stores import codec
 from gateway.stores.guard.spool_file import decoded, encoded
 from gateway.stores.records import CallRecord, StepContent

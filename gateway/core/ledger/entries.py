@@ -5,15 +5,10 @@ from enum import Enum
 
 from msgspec import Struct
 
-from gateway.core.ledger.labels import label
-from gateway.steering.evidence.arguments import Question
-from gateway.steering.evidence.features import ActionFacts
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import ActionFacts, Question
 
 MAX_ENTRIES = 128
 """Entries that a run remembers, the newest ones: a bound on memory."""
-ARGUMENT_CHARS = 2000
-"""Characters of a call's arguments that an entry keeps."""
 PATIENCE = 6
 """Calls that bring news, after which an entry counts as left: the agent does something else."""
 
@@ -55,7 +50,7 @@ class Entry(Struct, kw_only=True):
     is_failure: bool = False  # true if the tries reached nothing
     named: str = ""  # the object, where the calls do not name it
     tool: str = ""  # the tool of the newest try
-    arguments: str = ""  # the beginning of its arguments
+    label: str = ""  # the object of its call, for people
     said: str = ""  # the line in which the newest try failed; empty without one
     count: int = 0  # tries, at most one a step
     unchanged: int = 0  # the newest tries with no change between them that the ledger saw
@@ -72,7 +67,7 @@ class Entry(Struct, kw_only=True):
     @property
     def name(self) -> str:
         """The object of the newest try, for people."""
-        return self.named or label(self.tool, self.arguments)
+        return self.named or self.label
 
     @property
     def objects(self) -> frozenset[str]:
@@ -142,18 +137,17 @@ class Entries:
         self,
         key: str,
         ending: Ending,
-        made: tuple[Action, ActionFacts],
+        facts: ActionFacts,
         *,
         since: int = 0,
         patience: int = PATIENCE,
     ) -> Entry:
         """The same, with the call that was made as the newest try."""
-        action, facts = made
         entry = self.open(key, ending, since=since, patience=patience)
         entry.varied = entry.varied or entry.call not in (0, facts.call)
         entry.call = facts.call
         entry.question = facts.question
         entry.operation = facts.operation
-        entry.tool = action.name
-        entry.arguments = action.arguments[:ARGUMENT_CHARS]
+        entry.tool = facts.tool
+        entry.label = facts.label
         return entry

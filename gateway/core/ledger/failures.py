@@ -3,10 +3,7 @@
 import re
 
 from gateway.core.ledger.entries import Ending, Entry
-from gateway.steering.evidence.features import ActionFacts
-from gateway.steering.evidence.outcomes import is_bare
-from gateway.steering.evidence.results import says_no
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action, ActionFacts
 
 LEAST_WORDS = 2  # words of a failure that says by itself what failed
 SHOWN_CHARS = 600  # end of a result in which the place of a failure is looked for
@@ -38,7 +35,7 @@ def failure_key(action: Action, facts: ActionFacts) -> str:
     words = _PROGRAM.sub("", skeleton(_TAG.sub("", failure)), 1)
     if place := _PLACE.search(action.observation[-SHOWN_CHARS:]):
         words = f"{words} in {place[1]}"
-    if is_bare(failure) or len(words.split()) < LEAST_WORDS:
+    if facts.bare or len(words.split()) < LEAST_WORDS:
         own = facts.program if facts.program is not None else facts.call
         return f"failed {own} {words}"
     return f"failed {words}"
@@ -52,28 +49,13 @@ def is_about(entry: Entry, facts: ActionFacts) -> bool:
     return _NAMED.search(_TAG.sub("", facts.failure or "")) is not None
 
 
-def denies(action: Action, facts: ActionFacts) -> bool:
-    """True for an answer that says no without an error. Of a look-up, no is an answer; a false
-    value in a record is no denial."""
-    answer = facts.answer
-    effect = facts.effect
-    if effect.changes or effect.looks_up or effect.reads or facts.program is not None:
-        return False
-    if facts.operation.startswith("$") or not answer.negative:
-        return False
-    result = action.observation.strip()
-    if result[:1] in ("{", "[") and ('"no"' in result or "false" in answer.words):
-        return says_no(facts.operation, result) is not None
-    return True
-
-
-def settles(entry: Entry, action: Action, facts: ActionFacts, *, denied: bool) -> bool:
-    """True if a call that did not fail ends the failures of an entry. `denied`: it says no."""
+def settles(entry: Entry, action: Action, facts: ActionFacts) -> bool:
+    """True if a call that did not fail ends the failures of an entry."""
     if entry.ending is Ending.REFUSED:
         return bool(facts.edits) and entry.key == f"refused {facts.edits[0].path}"
     if entry.ending in (Ending.DENIED, Ending.LATER):
-        of_tool = entry.key.partition(" ")[2] == action.name
-        return of_tool and not denied and not facts.answer.transient
+        of_tool = entry.key.partition(" ")[2] == facts.tool
+        return of_tool and not facts.denied and not facts.answer.transient
     if entry.call == facts.call:
         return True
     program = entry.operation.removeprefix("$")

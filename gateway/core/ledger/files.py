@@ -1,8 +1,9 @@
 """Edits of files: which one takes an earlier one back, or sets the same once more."""
 
 from collections import deque
+from collections.abc import Sequence
 
-from gateway.steering.evidence.edits import Edit, goes_back
+from gateway.core.step import FileEdit
 from gateway.values import Value
 
 REMEMBERED_EDITS = 8  # newest edits of a file that a later one is compared with
@@ -23,16 +24,16 @@ class Files:
     __slots__ = ("_edits",)
 
     def __init__(self) -> None:
-        self._edits: dict[str, deque[tuple[Edit, int]]] = {}
+        self._edits: dict[str, deque[tuple[FileEdit, int]]] = {}
 
-    def edit(self, edit: Edit, step: int) -> EditedAgain | None:
+    def edit(self, edit: FileEdit, step: int) -> EditedAgain | None:
         """Remember an edit; what it repeats or takes back, None for one that does neither."""
         seen = self._edits.pop(edit.path, None) or deque(maxlen=REMEMBERED_EDITS)
         earlier = [each for each, _ in seen]
         newest = seen[-1][0] if seen else None
         since = seen[-1][1] if seen else 0
         found = None
-        if goes_back(edit, earlier):
+        if _goes_back(edit, earlier):
             texts = frozenset((edit.new, edit.old or (newest.new if newest else 0)))
             key = f"reverted {edit.path} {hash(texts)}"
             found = EditedAgain(key=key, reverts=True, since=since)
@@ -43,3 +44,12 @@ class Files:
         if len(self._edits) > REMEMBERED_FILES:
             del self._edits[next(iter(self._edits))]
         return found
+
+
+def _goes_back(edit: FileEdit, earlier: Sequence[FileEdit]) -> bool:
+    """True if an edit restores what an earlier one of the same file replaced; newest last."""
+    if edit.old and edit.new:
+        return any(past.old == edit.new and past.new == edit.old for past in earlier)
+    if not edit.new or not earlier or earlier[-1].new == edit.new:
+        return False
+    return any(past.new == edit.new for past in earlier)

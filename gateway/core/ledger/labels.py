@@ -1,18 +1,7 @@
 """Names of objects, for people: the command, file, address or query that a call was about."""
 
-from gateway.steering.evidence.commands import named_object, shell_command
-
 LABEL_CHARS = 70
 """Longest name of an object."""
-
-
-def label(tool: str, arguments: str) -> str:
-    """The object of a call: its command line, else its tool with the file, address or query."""
-    command = shell_command(tool, arguments)
-    if command:
-        return quoted(command)
-    named = named_object(arguments)
-    return quoted(f"{tool} {named}" if named else tool)
 
 
 def quoted(text: str) -> str:

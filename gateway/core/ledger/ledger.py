@@ -8,7 +8,7 @@ from collections import deque
 from copy import copy
 
 from gateway.core.ledger.entries import Clock, Ending, Entries, Entry
-from gateway.core.ledger.failures import denies, failure_key, is_about, settles
+from gateway.core.ledger.failures import failure_key, is_about, settles
 from gateway.core.ledger.files import Files
 from gateway.core.ledger.labels import quoted
 from gateway.core.ledger.messages import Messages
@@ -19,9 +19,7 @@ from gateway.core.ledger.sameness import (
     brings_the_same,
 )
 from gateway.core.ledger.tries import Kind, Tries, Try
-from gateway.steering.evidence.features import ActionFacts, StepFacts, describe
-from gateway.steering.evidence.outcomes import is_of_object
-from gateway.steering.transcript.steps import Action, Step
+from gateway.core.step import Action, ActionFacts, Describe, Step, StepFacts
 from gateway.values import Value
 
 COMPARED = 8  # newest calls that a call is compared with
@@ -85,9 +83,11 @@ class _Past(Value):
 
 
 class Ledger:
-    """The ledger of one run. `steps`: those of the run before the first one that is observed."""
+    """The ledger of one run. `describe` reads the facts of its steps; `steps`: those of the run
+    before the first one that is observed."""
 
-    def __init__(self, steps: int = 0) -> None:
+    def __init__(self, describe: Describe, steps: int = 0) -> None:
+        self._describe = describe
         self._clock = Clock(step=steps)
         self._entries = Entries(self._clock)
         self._calls: dict[int, _Past] = {}
@@ -105,7 +105,7 @@ class Ledger:
 
     def observe(self, step: Step) -> LedgerStep:
         """The next step of the run. Never raises."""
-        facts = describe(step)
+        facts = self._describe(step)
         clock = self._clock
         clock.step += 1
         self._closed = None
@@ -152,7 +152,7 @@ class Ledger:
         gave = past is not None and past.gave(facts)
         looks_again = past is not None and past.number < clock.waited
         same = past is not None and gave and (past.changes == clock.changes or looks_again)
-        if past is not None and same and self._acted_since(past, action.name):
+        if past is not None and same and self._acted_since(past, facts.tool):
             same = False
         count = past.count + 1 if past is not None and same else 1
         kind: Kind = "pending"
@@ -162,12 +162,12 @@ class Ledger:
             seen = past if same else None
             kind, entry = self._read(action, facts, seen, asked=asked)
             if entry is None and kind == "new" and past is not None and not asked:
-                entry = self._in_turn(action, facts)
+                entry = self._in_turn(facts)
         self._remember(action, facts, count)
         if kind == "new":
             clock.news += 1
             if facts.effect.acts:
-                self._acts[action.name] = clock.calls
+                self._acts[facts.tool] = clock.calls
                 if len(self._acts) > MAX_CALLS:
                     del self._acts[next(iter(self._acts))]
         return Try(
@@ -208,24 +208,22 @@ class Ledger:
         result, and nothing changed since."""
         answer = facts.answer
         effect = facts.effect
-        made = (action, facts)
         if answer.by_user:
             return "new", None
-        denied = denies(action, facts)
         if facts.failure is None:
-            self._settle(action, facts, denied=denied)
+            self._settle(action, facts)
         if effect.waits:
-            self._entries.close(f"later {action.name}")
+            self._entries.close(f"later {facts.tool}")
         failed_wait = answer.pending and facts.failure is not None
         if failed_wait or (answer.transient and not effect.changes):
-            return "pending", self._entries.add(f"later {action.name}", Ending.LATER, made)
+            return "pending", self._entries.add(f"later {facts.tool}", Ending.LATER, facts)
         count = past.count + 1 if past is not None else 1
         if answer.pending and not effect.changes and count <= WAITS:
             return "pending", None
         if facts.failure is not None:
             return "failed", self._fail(action, facts)
-        if denied and past is None:
-            return "failed", self._fail_in_a_row(action, facts)
+        if facts.denied and past is None:
+            return "failed", self._fail_in_a_row(facts)
         again = self._change(action, facts, changed=past is None, asked=asked)
         if again is not None:
             return "new", again
@@ -240,7 +238,7 @@ class Ledger:
         span = facts.span
         known = span is not None and self._shown.show(span, self._clock.changes)
         if past is not None:
-            return "same", self._repeat(action, facts, past.step)
+            return "same", self._repeat(facts, past.step)
         call = self._seen(action, facts)
         answer = facts.answer
         equal = [
@@ -252,26 +250,25 @@ class Ledger:
         newest = equal[-EQUAL_RESULTS:]
         since = max([each.step for each in newest if brings_the_same(call, each)], default=0)
         if since:
-            return "reworded", self._repeat(action, facts, since)
+            return "reworded", self._repeat(facts, since)
         if known and span is not None:
             key = f"lines {span[0]}"
-            return "reworded", self._entries.add(key, Ending.SAME, (action, facts))
+            return "reworded", self._entries.add(key, Ending.SAME, facts)
         return "new", None
 
-    def _repeat(self, action: Action, facts: ActionFacts, since: int) -> Entry:
+    def _repeat(self, facts: ActionFacts, since: int) -> Entry:
         """The entry of a result that the run has, or that of several of them in a row."""
-        made = (action, facts)
         answer = facts.answer
         key = f"same {answer.result}"
         if answer.empty:
             key = f"empty {facts.operation}"
         elif len(answer.words) < TELLING_RESULT:
             key = f"same {facts.operation} {answer.result}"
-        entry = self._entries.add(key, Ending.SAME, made, since=since)
-        in_a_row = self._entries.add("nothing new", Ending.NOTHING_NEW, made, patience=0)
+        entry = self._entries.add(key, Ending.SAME, facts, since=since)
+        in_a_row = self._entries.add("nothing new", Ending.NOTHING_NEW, facts, patience=0)
         return in_a_row if in_a_row.count > entry.count else entry
 
-    def _in_turn(self, action: Action, facts: ActionFacts) -> Entry | None:
+    def _in_turn(self, facts: ActionFacts) -> Entry | None:
         """The entry of several calls that came in turn, with the same results each time."""
         turns = [turn for turn, _ in self._turns]
         result = 0 if facts.failure is not None else facts.answer.result
@@ -282,7 +279,7 @@ class Ledger:
                 continue
             first = self._turns[-CYCLES * size + 1][1]
             key = f"in turn {hash(frozenset(rounds))}"
-            entry = self._entries.add(key, Ending.IN_TURN, (action, facts), since=first)
+            entry = self._entries.add(key, Ending.IN_TURN, facts, since=first)
             entry.count = max(entry.count, CYCLES)
             return entry
         return None
@@ -290,24 +287,23 @@ class Ledger:
     def _fail(self, action: Action, facts: ActionFacts) -> Entry:
         """The entry of a failure; that of its tool, if that has failed more often in a row."""
         failure = facts.failure or ""
-        made = (action, facts)
         if facts.edits:
-            entry = self._entries.add(f"refused {facts.edits[0].path}", Ending.REFUSED, made)
+            entry = self._entries.add(f"refused {facts.edits[0].path}", Ending.REFUSED, facts)
         else:
             key = failure_key(action, facts)
             known = self._entries.get(key)
             if known is not None and not is_about(known, facts):
-                entry = self._entries.add(key, Ending.FAILED, made, patience=0)
+                entry = self._entries.add(key, Ending.FAILED, facts, patience=0)
             else:
-                entry = self._entries.add(key, Ending.FAILED, made)
+                entry = self._entries.add(key, Ending.FAILED, facts)
         entry.said = failure[:SAID_CHARS]
-        if is_of_object(failure) and entry.count < 2:
+        if facts.of_object and entry.count < 2:
             return entry  # another host or table is another question
         self._same_failures = entry.count
-        known = self._entries.get(f"denied {action.name}")
+        known = self._entries.get(f"denied {facts.tool}")
         if entry.count == 1 and known is not None and known.call == facts.call:
             return entry  # the same call, which fails in another way: something moves
-        in_a_row = self._fail_in_a_row(action, facts)
+        in_a_row = self._fail_in_a_row(facts)
         if entry.count == 1:
             self._clock.news += 1  # a failure that the run did not have tells something
             entry.news = self._clock.news
@@ -318,18 +314,17 @@ class Ledger:
             self._failing = entry
         return entry
 
-    def _fail_in_a_row(self, action: Action, facts: ActionFacts) -> Entry:
+    def _fail_in_a_row(self, facts: ActionFacts) -> Entry:
         """The entry of a tool whose calls have failed since the last one of it that did not, with
         no news from another tool in between."""
-        made = (action, facts)
-        return self._entries.add(f"denied {action.name}", Ending.DENIED, made, patience=0)
+        return self._entries.add(f"denied {facts.tool}", Ending.DENIED, facts, patience=0)
 
-    def _settle(self, action: Action, facts: ActionFacts, *, denied: bool) -> None:
+    def _settle(self, action: Action, facts: ActionFacts) -> None:
         """Close the entries that a call which did not fail ends."""
         for entry in self._entries:
             if entry.ending is Ending.REVERTED and facts.program is not None:
                 self._entries.close(entry.key)  # it works: what comes next is another attempt
-            if not entry.is_failure or not settles(entry, action, facts, denied=denied):
+            if not entry.is_failure or not settles(entry, action, facts):
                 continue
             self._entries.close(entry.key)
             if entry is self._failing:
@@ -349,7 +344,7 @@ class Ledger:
                 continue
             ending = Ending.REVERTED if again.reverts else Ending.SET_AGAIN
             since = 0 if again.reverts else again.since
-            found = self._entries.add(again.key, ending, (action, facts), since=since)
+            found = self._entries.add(again.key, ending, facts, since=since)
             if not edit.path.startswith(":"):  # some editors name lines only
                 found.named = quoted(edit.path)
             found.varied = False

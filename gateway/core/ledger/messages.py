@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from gateway.steering.evidence.features import StepFacts, alike
+from gateway.core.step import StepFacts, alike
 from gateway.values import Value
 
 REMEMBERED_TEXTS = 6  # newest messages that the next one is compared with

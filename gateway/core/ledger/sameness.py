@@ -2,9 +2,7 @@
 
 import re
 
-from gateway.steering.evidence.commands import sought
-from gateway.steering.evidence.features import ActionFacts, alike
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action, ActionFacts, alike
 from gateway.values import Value
 
 NAMES_CHARS = 400  # of a call's arguments that are compared word by word
@@ -40,7 +38,7 @@ def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
         return False
     if call.changes != other.changes:
         return False
-    if facts.answer.empty and asked.answer.empty and _seeks_the_same(call.action, other.action):
+    if facts.answer.empty and asked.answer.empty and _seeks_the_same(facts, asked):
         return True
     if asked.answer.result != facts.answer.result or _names_its_own(call.action, other.action):
         return False
@@ -64,12 +62,9 @@ def _same_names(action: Action, earlier: Action) -> bool:
     return len(own & others) >= LEAST_NAMES and (own <= others or others <= own)
 
 
-def _seeks_the_same(action: Action, earlier: Action) -> bool:
+def _seeks_the_same(facts: ActionFacts, asked: ActionFacts) -> bool:
     """True if two searches of one tool are for the same term, however it is written."""
-    if action.name != earlier.name:
-        return False
-    term = sought(action.arguments)
-    return bool(term) and term == sought(earlier.arguments)
+    return facts.tool == asked.tool and bool(facts.sought) and facts.sought == asked.sought
 
 
 def _names(action: Action) -> frozenset[str]:

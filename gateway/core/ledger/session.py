@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from gateway.core.ledger.labels import ordinal, quoted
 from gateway.core.ledger.ledger import LedgerStep
-from gateway.steering.evidence.commands import shell_command
 
 SET_AGAIN = 3
 CLAIMED_AGAIN = 3
@@ -63,7 +62,7 @@ class SessionLedger:
         if read.facts.cue == "stopped":
             what = "the person stopped the agent three times within twelve steps"
             found.append(self._count("stopped", what, run, read.number))
-        for action, (facts, each) in zip(read.step.actions, read.actions, strict=True):
+        for facts, each in read.actions:
             if facts.failure is not None or each.kind == "cancelled" or facts.answer.by_user:
                 continue
             if read.facts.prompted or read.number == 1:
@@ -76,7 +75,7 @@ class SessionLedger:
                     run,
                     read,
                 )
-            command = shell_command(action.name, action.arguments)
+            command = facts.command
             if command and _SETS.search(command[:400]):
                 name = command.rsplit(None, 1)[0]
                 found += self._set(name, command, f"{quoted(command)} is run", run, read)

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gateway.core.ledger.entries import Entry
-from gateway.steering.evidence.features import ActionFacts
+from gateway.core.step import ActionFacts
 from gateway.values import Value
 
 Kind = Literal["new", "failed", "same", "reworded", "pending", "cancelled"]

@@ -3,7 +3,6 @@
 `table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
 readings; `reference` and `robust` hold the monitors of the two suites, each imported when used."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from gateway.core.monitors.settings import MonitorSettings, RobustSettings
@@ -19,14 +18,12 @@ from gateway.core.monitors.table import (
     SuiteName,
 )
 from gateway.core.plugins import load_class
-from gateway.steering.transcript.steps import Step, steps_from_records
-from gateway.values import Fields
 
 # fmt: off
 __all__ = [
     "ALARMING", "FAILURE_LABELS", "FAILURE_TYPES", "MONITORS", "PROFILES", "SUITE_NAMES", "Alarm",
-    "MonitorSettings", "Readings", "RobustSettings", "Suite", "SuiteName", "combine", "evaluate",
-    "make_suite", "steps_from_records",
+    "MonitorSettings", "Readings", "RobustSettings", "Suite", "SuiteName", "combine",
+    "make_suite",
 ]
 # fmt: on
 
@@ -35,12 +32,3 @@ def make_suite(settings: MonitorSettings) -> Suite[Any]:
     """A new suite for one run; imports the modules of the suite that `settings` names."""
     suite: Suite[Any] = load_class(__name__, SUITES[settings.suite])(settings)
     return suite
-
-
-def evaluate(steps: Iterable[Step | Fields], settings: MonitorSettings | None = None) -> Readings:
-    """The readings over `steps`, which may be records for `steps_from_records`; never raises."""
-    suite = make_suite(settings or MonitorSettings())
-    for step in steps:
-        for each in (step,) if isinstance(step, Step) else steps_from_records([step]):
-            suite.push(each)
-    return suite.readings()

@@ -6,10 +6,11 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import pairwise
 
+from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.monitors.settings import MonitorSettings
 from gateway.core.monitors.suite import Suite
 from gateway.core.scoring.heuristic import HEDGES, HEDGES_PER_WORD
-from gateway.steering.transcript.steps import Action, Step
+from gateway.core.step import Action, Step
 from gateway.values import Value
 from gateway.wire.coerce import lowered, word_count
 
@@ -50,9 +51,9 @@ class ReferenceSuite(Suite[CallText]):
     def __init__(self, settings: MonitorSettings) -> None:
         super().__init__(settings, settings)
 
-    def push(self, step: Step) -> None:
-        """Observe the next step of the run."""
-        for call in calls_of(step):
+    def push(self, read: LedgerStep) -> None:
+        """Take the next step of the run."""
+        for call in calls_of(read.step):
             for monitor in self.monitors.values():
                 monitor.push(call)
 

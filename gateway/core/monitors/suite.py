@@ -8,12 +8,10 @@ from msgspec import field
 from msgspec.structs import replace
 
 from gateway.core.ledger.entries import Entry
-from gateway.core.ledger.ledger import Ledger, LedgerStep
-from gateway.core.ledger.readers import ReadsLedger
+from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.ledger.session import Returned
 from gateway.core.monitors.settings import MonitorSettings
 from gateway.core.monitors.table import FAILURE_TYPES, MONITORS, monitor_classes
-from gateway.steering.transcript.steps import Step
 from gateway.values import Value
 
 COMPOSITE_DIGITS = 4
@@ -71,8 +69,8 @@ class Suite(ABC, Generic[Observed]):
         self._alarming = settings.alarming
 
     @abstractmethod
-    def push(self, step: Step) -> None:
-        """Observe the next step of the run."""
+    def push(self, read: LedgerStep) -> None:
+        """Take the next step of the run, as its ledger has read it."""
 
     def readings(self) -> Readings:
         """The readings over all steps pushed so far."""
@@ -123,25 +121,17 @@ def severity_of(alarmed_steps: int) -> int:
     return sum([1 for least in SEVERITIES if alarmed_steps >= least]) if alarmed_steps else 0
 
 
-class RobustSuite(ReadsLedger[None], Suite[LedgerStep]):
+class RobustSuite(Suite[LedgerStep]):
     """The active monitors over the ledger of one run."""
 
-    __slots__ = ("_ledger", "_quiet", "_step", "_uncalled")
+    __slots__ = ("_quiet", "_step", "_uncalled")
 
     def __init__(self, settings: MonitorSettings) -> None:
         super().__init__(settings, settings.robust)
-        self._ledger: Ledger | None = None
         self._quiet = self._uncalled = self._step = 0
 
-    @property
-    def ledger(self) -> Ledger:
-        """Its own ledger, for steps that no run's ledger has read."""
-        if self._ledger is None:
-            self._ledger = Ledger()
-        return self._ledger
-
-    def push_read(self, read: LedgerStep) -> None:
-        """Take a step that the run's ledger has read."""
+    def push(self, read: LedgerStep) -> None:
+        """Take the next step of the run."""
         self._step = read.number
         self._quiet = max(self._quiet - 1, 0)
         self._uncalled += read.facts.cue == "uncalled"

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 from gateway.core.ledger.entries import Ending, Entry
 from gateway.core.ledger.labels import ordinal
-from gateway.core.ledger.ledger import Ledger, LedgerStep
-from gateway.core.ledger.readers import ReadsLedger
-from gateway.core.scoring.scorer import DifficultySettings
+from gateway.core.ledger.ledger import LedgerStep
+from gateway.core.scoring.scorer import DifficultySettings, ReadsLedger
 from gateway.values import Value
 
 
@@ -172,22 +171,14 @@ def _worst(entries: Sequence[Entry]) -> Entry | None:
     return max(entries, key=lambda entry: entry.count, default=None)
 
 
-class LedgerScorer(ReadsLedger[float]):
+class LedgerScorer(ReadsLedger):
     """Scores the steps of one run by the table; `reason` is that of the newest step."""
 
-    __slots__ = ("_ledger", "_recovered", "reason")
+    __slots__ = ("_recovered", "reason")
 
     def __init__(self, _settings: DifficultySettings) -> None:
-        self._ledger: Ledger | None = None
         self.reason = ""
         self._recovered: Entry | None = None
-
-    @property
-    def ledger(self) -> Ledger:
-        """Its own ledger, for steps that no run's ledger has read."""
-        if self._ledger is None:
-            self._ledger = Ledger()
-        return self._ledger
 
     def push_read(self, read: LedgerStep) -> float:
         """Difficulty of a step that the run's ledger has read."""

@@ -4,7 +4,7 @@ import math
 import re
 
 from gateway.core.scoring.scorer import UNKNOWN, DifficultySettings
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
 from gateway.wire.coerce import lowered, word_count
 
 # Phrase lists, weights and scales: reference section 2.

@@ -9,11 +9,16 @@ import math
 import re
 from collections.abc import Sequence
 
-from gateway.core.ledger.ledger import Ledger, LedgerStep
-from gateway.core.ledger.readers import ReadsLedger
+from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.scoring.difficulty import LedgerScorer
-from gateway.core.scoring.scorer import JUDGED, NOT_JUDGED, DifficultySettings, Judgeable
-from gateway.steering.transcript.steps import Step, recent_text
+from gateway.core.scoring.scorer import (
+    JUDGED,
+    NOT_JUDGED,
+    DifficultySettings,
+    Judgeable,
+    ReadsLedger,
+)
+from gateway.core.step import Step, recent_text
 
 JUDGED_STEPS = 5  # newest steps that are shown to the model; as many as an e2 look-up reads
 
@@ -30,13 +35,12 @@ _ANSWER = re.compile(
 )
 
 
-class JudgedScorer(ReadsLedger[float], Judgeable):
+class JudgedScorer(ReadsLedger, Judgeable):
     """The difficulty that a model gave, and that of the ledger where it gave none."""
 
-    __slots__ = ("_chain", "_ledger", "_own", "reason")
+    __slots__ = ("_chain", "_own", "reason")
 
     def __init__(self, settings: DifficultySettings) -> None:
-        self._ledger: Ledger | None = None
         self._own = LedgerScorer(settings)
         self.judged = NOT_JUDGED
         self._chain = b""
@@ -46,13 +50,6 @@ class JudgedScorer(ReadsLedger[float], Judgeable):
     def key(self) -> str:
         """Key of the newest step's score; empty before the first."""
         return self._chain.hex()
-
-    @property
-    def ledger(self) -> Ledger:
-        """Its own ledger, for steps that no run's ledger has read."""
-        if self._ledger is None:
-            self._ledger = Ledger()
-        return self._ledger
 
     def push_read(self, read: LedgerStep) -> float:
         """Difficulty of a step in [0, 1], given the steps before it."""

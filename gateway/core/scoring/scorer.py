@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.plugins import load_class, plugins
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
 from gateway.values import frozen
 
 _SCORERS: dict[str, str] = {  # class of each scorer; its module is imported when a run needs it
@@ -53,9 +54,19 @@ class Scorer(Protocol):
         ...
 
 
+class ReadsLedger(ABC):
+    """A scorer over the ledger that its run keeps. A class, not a protocol: `isinstance` with a
+    protocol took 2 % of a request."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def push_read(self, read: LedgerStep) -> float:
+        """Difficulty of a step that the run's ledger has read, after those read before it."""
+
+
 class Judgeable(ABC):
-    """A scorer that uses scores given by a model: `judged` holds them. A class, not a protocol:
-    `isinstance` with a protocol took 2 % of a request."""
+    """A scorer that uses scores given by a model: `judged` holds them."""
 
     __slots__ = ("judged",)
 
@@ -66,12 +77,8 @@ class Judgeable(ABC):
     def key(self) -> str:
         """Key under which the score of the newest step is looked up; empty before the first."""
 
-    @abstractmethod
-    def push(self, step: Step) -> float:
-        """Difficulty of `step`, given the steps pushed before it."""
 
-
-def make_scorer(settings: DifficultySettings) -> Scorer:
+def make_scorer(settings: DifficultySettings) -> Scorer | ReadsLedger:
     """A new scorer for one run; imports the module of the scorer that `settings` names."""
-    scorer: Scorer = load_class(__package__, _SCORERS[settings.scorer])(settings)
+    scorer: Scorer | ReadsLedger = load_class(__package__, _SCORERS[settings.scorer])(settings)
     return scorer

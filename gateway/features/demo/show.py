@@ -17,11 +17,10 @@ from rich.text import Text
 
 from gateway.app import build_app
 from gateway.config import LoggingSettings, settings_from_dict
-from gateway.core.render import ADVISORY
+from gateway.core.render import ADVISORY, FRAME_CLOSE
 from gateway.features.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
-from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.text.formatting import STATE_COLOURS
 from gateway.upstream.models import capabilities
 

@@ -2,8 +2,8 @@
 
 import orjson
 
+from gateway.core.step import Action
 from gateway.steering.evidence.commands import shell_command
-from gateway.steering.transcript.steps import Action
 from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping, text_at

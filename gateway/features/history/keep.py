@@ -21,13 +21,13 @@ from gateway.conversations.steering_result import ActOfPerson
 from gateway.conversations.workloads import workload_of
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
+from gateway.core.step import Action
 from gateway.features.history.reading import cost_of, recording_of
 from gateway.features.history.session import ModelCall, Session
 from gateway.offline.playback import RecordedHistory
 from gateway.steering.identity import conversation_id
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import is_interruption, said_in
-from gateway.steering.transcript.steps import Action
 from gateway.steering.transcript.user_words import task_of, title_of
 from gateway.stores.learning import WorkloadRun
 from gateway.stores.protocols import VersionConflict

@@ -9,12 +9,13 @@ from rich.text import Text
 
 from gateway.core.fold import StepOutcome
 from gateway.core.policy import Policy
+from gateway.core.step import Action, Step
 from gateway.errors import ConfigError
 from gateway.features.history.describe import call_line
 from gateway.features.history.find import Found
 from gateway.features.history.reading import SessionReading, is_alarm, outcomes_of, read_session
 from gateway.features.history.session import Session
-from gateway.steering.transcript.steps import Action, Step, extract
+from gateway.steering.transcript.steps import extract
 from gateway.text.formatting import count, counted, iso, money
 from gateway.text.sanitize import one_line, visible
 from gateway.text.secrets import mask_repeated

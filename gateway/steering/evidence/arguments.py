@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice, repeat
 from typing import Any
 
+from gateway.core import step
 from gateway.core.short_cache import remembered
 from gateway.steering.word_lists import word_list
 from gateway.values import FieldDict
@@ -83,7 +84,7 @@ class Question:
         named += [table.lower() for table in _TABLE.findall(formal)]
         return frozenset(named[:MAX_OBJECTS])
 
-    def is_like(self, other: "Question") -> bool:
+    def is_like(self, other: step.Question) -> bool:
         """True if the names are equal and the formal words of one include those of the other."""
         if self.identity != other.identity:
             return False

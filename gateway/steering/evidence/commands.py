@@ -5,9 +5,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from gateway.core.ledger.labels import quoted
 from gateway.core.short_cache import remembered
+from gateway.core.step import Effect, FileEdit
 from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
-from gateway.steering.evidence.edits import Edit, command_edits, edits_of
+from gateway.steering.evidence.edits import command_edits, edits_of
 from gateway.steering.evidence.results import is_look_up
 from gateway.steering.word_lists import word_list
 from gateway.values import FieldDict, Value
@@ -74,18 +76,6 @@ _PLUMBING = re.compile(
 )  # white space is tried once, from its first character on: the search stays linear
 
 
-class Effect(Value):
-    """The kind of a call. One call may be of several kinds."""
-
-    reads: bool  # it shows content of files or pages
-    changes: bool  # files may differ afterwards
-    waits: bool  # it only lets time pass
-    settles: bool  # its success makes the state of the files a good one: a test, a commit
-    looks_up: bool  # it only asks, such as a search
-    plans: bool = False  # it writes a list of what is to be done
-    acts: bool = False  # it may change something that is no file, such as a record behind an API
-
-
 class ReadCall(Value):
     """A tool call, read."""
 
@@ -94,7 +84,7 @@ class ReadCall(Value):
     question: Question  # the arguments, read only when another call is compared with this one
     program: str | None  # what is executed; None when nothing is
     effect: Effect  # what the call does to files and to the run
-    edits: tuple[Edit, ...]  # changes of files that the arguments state; empty when they state none
+    edits: tuple[FileEdit, ...]  # changes of files that the arguments state
     # (file, first line, last line) that it shows; None when not stated
     span: tuple[str, int, int] | None = None
 
@@ -218,7 +208,18 @@ _NAMING = (
     "title",
 )
 _NAMED_CHARS = 200
+_LABELLED_CHARS = 2000  # characters of the arguments that are read for a label
 _TERMS = ("pattern", "query", "q", "regex", "search_term", "symbol")
+
+
+def label(tool: str, arguments: str) -> str:
+    """The object of a call: its command line, else its tool with the file, address or query."""
+    shown = arguments[:_LABELLED_CHARS]
+    command = shell_command(tool, shown)
+    if command:
+        return quoted(command)
+    named = named_object(shown)
+    return quoted(f"{tool} {named}" if named else tool)
 
 
 def named_object(arguments: str) -> str:

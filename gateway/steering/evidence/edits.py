@@ -2,11 +2,12 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from gateway.core.short_cache import remembered
-from gateway.values import FieldDict, Fields, Value
+from gateway.core.step import FileEdit
+from gateway.values import FieldDict, Fields
 
 # `sed -n -i -e 's/`: the limits keep the search linear, real commands have one or two flags.
 _SED = re.compile(
@@ -147,21 +148,13 @@ COMMAND_CHARS = 65_536
 PATCH_CHARS = 262_144
 
 
-class Edit(Value):
-    """One change of one file."""
-
-    path: str  # as the call wrote it
-    old: int  # digest of the text taken out; 0 when the call did not state it
-    new: int  # digest of the text put in; 0 when the call did not state it
-
-
-def _edit(path: str, old: str, new: str) -> Edit:
+def _edit(path: str, old: str, new: str) -> FileEdit:
     """The edit, with the digests of the texts without the blanks around them, in one process."""
     before, after = (hash(text) if (text := side.strip()) else 0 for side in (old, new))
-    return Edit(path=path, old=before, new=after)
+    return FileEdit(path=path, old=before, new=after)
 
 
-def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
+def edits_of(operation: str, values: Any, arguments: str) -> tuple[FileEdit, ...]:
     """The edits that a call of an editing tool asks for; `values` are its parsed arguments."""
     if not _may_edit(operation):
         return ()
@@ -198,7 +191,7 @@ def _old_and_new(given: Fields) -> tuple[str, str]:
     return "\n".join([old for old, _ in parts]), "\n".join([new for _, new in parts])
 
 
-def command_edits(command: str) -> tuple[Edit, ...]:
+def command_edits(command: str) -> tuple[FileEdit, ...]:
     """The edits of a command that contains its file and content: patch, `sed s`, here-document."""
     command = command[:COMMAND_CHARS]
     if "*** Begin Patch" in command:
@@ -208,7 +201,7 @@ def command_edits(command: str) -> tuple[Edit, ...]:
     return tuple(_edit(*edit) for edit in sed_substitutions(command)) if "sed" in command else ()
 
 
-def _patch_edits(patch: str) -> tuple[Edit, ...]:
+def _patch_edits(patch: str) -> tuple[FileEdit, ...]:
     parts = _PATCH_FILE.split(patch[:PATCH_CHARS])
     edits = []
     for path, body in zip(parts[1::2], parts[2::2], strict=False):
@@ -233,12 +226,3 @@ def _first_text(values: Fields, keys: tuple[str, ...]) -> str:
         if isinstance(value := values.get(key), str) and value:
             return value
     return ""
-
-
-def goes_back(edit: Edit, earlier: Sequence[Edit]) -> bool:
-    """True if an edit restores what an earlier one of the same file replaced; newest last."""
-    if edit.old and edit.new:
-        return any(past.old == edit.new and past.new == edit.old for past in earlier)
-    if not edit.new or not earlier or earlier[-1].new == edit.new:
-        return False
-    return any(past.new == edit.new for past in earlier)

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from importlib import resources
 from itertools import pairwise
 
+from gateway.core.step import Action
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.results import EMPTY, is_transient, says_no
-from gateway.steering.transcript.steps import Action
 from gateway.values import Value
 
 _KINDS: dict[str, dict[str, str]] = tomllib.loads(

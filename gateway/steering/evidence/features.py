@@ -1,28 +1,34 @@
 """Facts about one step: digests, counts and word sets, small enough to keep for a whole run.
 
-A run describes each of its steps once (`observation`); nothing later reads the step's text again.
+The ledger of a run has each of its steps described once; nothing later reads the step's text again.
 """
 
 import re
 
-from gateway.steering.evidence.arguments import Question, unspaced_words
-from gateway.steering.evidence.commands import Effect, read_call
-from gateway.steering.evidence.edits import Edit
+from gateway.core.step import Action, ActionFacts, Answer, Step, StepFacts
+from gateway.steering.evidence.arguments import unspaced_words
+from gateway.steering.evidence.commands import ReadCall, label, read_call, shell_command, sought
 from gateway.steering.evidence.outcomes import (
     ended_well,
     failure_line,
+    is_bare,
     is_empty,
+    is_of_object,
     readable,
     signature,
     still_runs,
 )
-from gateway.steering.evidence.results import STATUS_CHARS, is_pending, is_transient, sameness
+from gateway.steering.evidence.results import (
+    STATUS_CHARS,
+    is_pending,
+    is_transient,
+    sameness,
+    says_no,
+)
 from gateway.steering.transcript.content import asks_user
-from gateway.steering.transcript.steps import Action, Step
-from gateway.steering.transcript.text_protocols import Cue, is_loop_note, is_turned_down
+from gateway.steering.transcript.text_protocols import is_loop_note, is_turned_down
 from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions
-from gateway.values import Value
 
 RESULT_WORDS = 60  # words of a result's opening by which two results are compared
 THOUGHT_CHARS = 1200  # read at both ends: the cost of a step must not grow with its text
@@ -58,56 +64,6 @@ _RETRACTION = re.compile(
     r"(?:wrong|incorrect)\b"
     r"|\b(?:this|that) (?:approach )?(?:did not|didn't|doesn't|does not|won't) work\b"
 )
-
-
-class Answer(Value):
-    """The result of a call."""
-
-    result: int  # digest of the result, equal for the same result: see `sameness`
-    words: frozenset[str]  # of its opening, at most RESULT_WORDS, to compare two results
-    asked: frozenset[str]  # words of the call that a short answer may echo
-    empty: bool  # it holds nothing but blanks or a phrase for "nothing"
-    pending: bool  # the result is to come later
-    transient: bool  # it asks to try again
-    negative: bool  # it says no: not found, not possible
-    by_user: bool = False  # it is from the user, who turned the call down
-    cancelled: bool = False  # the call was not made, because another one of its batch failed
-
-
-class ActionFacts(Value):
-    """One tool call and its result."""
-
-    operation: str  # the tool with its sub-command; for a shell the program that it starts
-    call: int  # digest of operation and arguments
-    question: Question  # the arguments, read only when another call is compared with this one
-    program: int | None  # digest of what is executed; None when nothing is
-    effect: Effect  # what the call does to files and to the run
-    edits: tuple[Edit, ...]  # changes of files that the arguments state
-    answer: Answer  # facts of the result; an empty one when there is none yet
-    # signature of a reported failure, equal for the same failure; None without one
-    failure: str | None
-    # (file, first line, last line) that it shows; None when not stated
-    span: tuple[str, int, int] | None = None
-
-    @property
-    def works(self) -> bool:
-        """True if it shows or changes files, or runs a program."""
-        return self.effect.changes or self.effect.reads or self.program is not None
-
-
-class StepFacts(Value):
-    """One step, as far as later steps are compared with it."""
-
-    actions: tuple[ActionFacts, ...]  # the tool calls in the order of the reply
-    thought: int  # digest of the text next to the calls, lower case; holds within one process
-    vocabulary: frozenset[str]  # words of both ends of the thought, see THOUGHT_CHARS
-    words: int  # number of words read of the thought
-    hedges: int  # number of hedging words and phrases in it
-    retracts: bool  # the thought takes back something said earlier
-    asks: bool  # the step calls nothing and hands the turn to the user
-    prompted: bool  # a user message came before the step
-    cue: Cue = ""  # direction that the message before the step gave; "" for none
-    reminded: bool = False  # the agent's harness has just reminded it that it repeats itself
 
 
 def describe(step: Step) -> StepFacts:
@@ -185,11 +141,10 @@ def describe_action(action: Action) -> ActionFacts:
         asked = frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
     denials = _NEGATIVE & words - asked if short else _NO_WORDS
     # `No 2117` is a number.
-    denies = bool(denials) and (denials != {"no"} or _NO.search(opening) is not None)
+    refuses = bool(denials) and (denials != {"no"} or _NO.search(opening) is not None)
     answer = Answer(
         result=sameness(result, exact=exact, image=action.image),
         words=words,
-        asked=asked,
         empty=is_empty(result),
         pending=call.effect.waits
         or still_runs(action.observation)
@@ -199,11 +154,13 @@ def describe_action(action: Action) -> ActionFacts:
             and is_pending(result, words, call.operation)
         ),
         transient=short and is_transient(result, words),
-        negative=(line is not None or denies) and not by_user,
+        negative=(line is not None or refuses) and not by_user,
         by_user=by_user,
         cancelled=_CANCELLED.match(result) is not None,
     )
+    failure = None if line is None else signature(line)
     return ActionFacts(
+        tool=action.name,
         operation=call.operation,
         call=hash((call.operation, call.canonical)),
         question=call.question,
@@ -211,16 +168,26 @@ def describe_action(action: Action) -> ActionFacts:
         effect=call.effect,
         edits=call.edits,
         answer=answer,
-        failure=None if line is None else signature(line),
+        failure=failure,
         span=call.span,
+        label=label(action.name, action.arguments),
+        command=shell_command(action.name, action.arguments),
+        sought=sought(action.arguments) if answer.empty else "",
+        denied=line is None and answer.negative and _denies(action, call, words),
+        bare=failure is not None and is_bare(failure),
+        of_object=failure is not None and is_of_object(failure),
     )
 
 
-def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:
-    """True when the Jaccard similarity of two vocabularies is at least `threshold`, in (0, 1]."""
-    size_a = len(a)
-    size_b = len(b)
-    if not size_a or not size_b or size_a < threshold * size_b or size_b < threshold * size_a:
+def _denies(action: Action, call: ReadCall, words: frozenset[str]) -> bool:
+    """True for an answer that says no without an error. Of a look-up, no is an answer; a false
+    value in a record is no denial."""
+    effect = call.effect
+    if effect.changes or effect.looks_up or effect.reads or call.program is not None:
         return False
-    shared = len(a & b)
-    return shared >= threshold * (size_a + size_b - shared)
+    if call.operation.startswith("$"):
+        return False
+    result = action.observation.strip()
+    if result[:1] in ("{", "[") and ('"no"' in result or "false" in words):
+        return says_no(call.operation, result) is not None
+    return True

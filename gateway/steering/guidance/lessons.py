@@ -6,21 +6,20 @@ and the step alone (a rule is for a whole run): equal on each gateway, and after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gateway.core.decide import STANDING, Decided, Item, LessonDecision
+from gateway.core.decide import STANDING, Decided, Item, LessonDecision, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, latest
 from gateway.core.pattern import Pattern, PatternMatch, Tier, Trust, content
 from gateway.core.plan import CHARS_PER_TOKEN
 from gateway.core.render import FRAME_CHARS, sanitise
+from gateway.core.step import Step
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.identity.ids import draw
-from gateway.steering.transcript.steps import Action, Step
-from gateway.values import Value, frozen
+from gateway.values import frozen
 
 WINDOW_STEPS = 6  # steps before the next decision: until then this one shows its effect
 MOST_REMEMBERED = 64  # newest lessons of a run about which a decision is remembered
@@ -41,86 +40,62 @@ class LessonSettings:
     per_run: int = 4  # most lessons in one run
     max_chars: int = 600  # most characters of one lesson's text
 
+    def query(self, guidance: GuidanceState, newest: Step | None, step: int) -> LessonQuery | None:
+        """The look-up at the first decision of a run, and after a step with calls, else None."""
+        decided = guidance.decided_step
+        steps = guidance.lesson_steps
+        if not self.trials or (decided is not None and step <= max(decided, 0)):
+            return None
+        if decided is None and newest is None:
+            return LessonQuery(keys=(), exclude=frozenset(steps))
+        if newest is None or not newest.actions or guidance.lessons >= self.per_run:
+            return None
+        readings = [read_action(action) for action in newest.actions]
+        recent = (name for name, at in steps.items() if at >= max(0, step - WINDOW_STEPS + 1))
+        return LessonQuery(
+            keys=tuple(r.failure.key for r in reversed(readings) if r.failure is not None),
+            exclude=frozenset((*guidance.pattern_ids, *recent)),
+            actions=newest.actions,
+        )
 
-class LessonQuery(Value):
-    """The look-up among the lessons for one call."""
-
-    keys: tuple[str, ...]  # of the run's failures, newest first
-    exclude: frozenset[str]  # ids of lessons that are not wanted, because the run has them
-    unit: str = ""  # seed of the draws: the same one through the run
-    actions: tuple[Action, ...] = ()  # the newest calls; empty at the run's start
-    # gives the messages before the agent's first answer
-    opening: Callable[[], Sequence[Any]] = tuple
-    own: Callable[[], str] = str  # gives the text of the newest request
-
-
-class LessonMatch(Value):
-    """A lesson that fits a call."""
-
-    pattern: Pattern  # the lesson
-    similarity: float  # of its key to the failure's, 1 for the same key
-    key: str  # of the failure that it fits
-
-
-def lesson_query(
-    settings: LessonSettings, guidance: GuidanceState, newest: Step | None, step: int
-) -> LessonQuery | None:
-    """The look-up at the first decision of a run, and after a step with calls; None for none."""
-    decided = guidance.decided_step
-    steps = guidance.lesson_steps
-    if not settings.trials or (decided is not None and step <= max(decided, 0)):
-        return None
-    if decided is None and newest is None:
-        return LessonQuery(keys=(), exclude=frozenset(steps))
-    if newest is None or not newest.actions or guidance.lessons >= settings.per_run:
-        return None
-    readings = [read_action(action) for action in newest.actions]
-    recent = (name for name, at in steps.items() if at >= max(0, step - WINDOW_STEPS + 1))
-    return LessonQuery(
-        keys=tuple(r.failure.key for r in reversed(readings) if r.failure is not None),
-        exclude=frozenset((*guidance.pattern_ids, *recent)),
-        actions=newest.actions,
-    )
-
-
-def with_lessons(
-    decided: Decided,
-    matches: Sequence[LessonMatch],
-    *,
-    unit: str,
-    settings: LessonSettings,
-    injection: InjectionSettings,
-) -> Decided:
-    """The decision about a call with those of the lessons that are drawn; the first call of a run
-    has rules, in their order. `unit`: of the draw."""
-    room = injection.max_block_chars - FRAME_CHARS
-    room -= sum(len(item.text) + 2 for item in decided.items)
-    most = min(settings.per_call, settings.per_run - decided.state.lessons)
-    texts = _different(matches, settings.max_chars)
-    source = "monitor"
-    if decided.step == FIRST_CALL:
-        room = min(room, RULES_CHARS)
-        most = MOST_RULES
-        source = STANDING
-        texts = [(match, lesson_text(match.pattern, settings.max_chars)) for match in matches]
-    items: list[Item] = []
-    decisions: list[LessonDecision] = []
-    for match, text in texts:
-        if len(decisions) >= most or not text or len(text) + 2 > room:
-            continue
-        decision = _drawn(match, unit, decided.step)
-        decisions.append(decision)
-        if decision.given:
-            room -= len(text) + 2
-            found = PatternMatch(pattern=match.pattern, similarity=match.similarity)
-            items.append(Item(text=text, tier=match.pattern.tier, match=found, source=source))
-    if not decisions:
-        return decided
-    begun = decided.state.lesson_steps  # a rule's reminder belongs to the decision at the start
-    own = [e for e in decisions if not is_rule(e.pattern) or e.pattern.pattern_id not in begun]
-    state = _remembered(decided.state, decisions, decided.step)
-    lessons = (*decided.lessons, *own)
-    return replace(decided, items=(*decided.items, *items), state=state, lessons=lessons)
+    def added(
+        self,
+        decided: Decided,
+        matches: Sequence[LessonMatch],
+        *,
+        unit: str,
+        injection: InjectionSettings,
+    ) -> Decided:
+        """The decision about a call with those of the lessons that are drawn; the first call of a
+        run has rules, in their order. `unit`: of the draw."""
+        room = injection.max_block_chars - FRAME_CHARS
+        room -= sum(len(item.text) + 2 for item in decided.items)
+        most = min(self.per_call, self.per_run - decided.state.lessons)
+        texts = _different(matches, self.max_chars)
+        source = "monitor"
+        if decided.step == FIRST_CALL:
+            room = min(room, RULES_CHARS)
+            most = MOST_RULES
+            source = STANDING
+            texts = [(match, lesson_text(match.pattern, self.max_chars)) for match in matches]
+        items: list[Item] = []
+        decisions: list[LessonDecision] = []
+        for match, text in texts:
+            if len(decisions) >= most or not text or len(text) + 2 > room:
+                continue
+            decision = _drawn(match, unit, decided.step)
+            decisions.append(decision)
+            if decision.given:
+                room -= len(text) + 2
+                found = PatternMatch(pattern=match.pattern, similarity=match.similarity)
+                items.append(Item(text=text, tier=match.pattern.tier, match=found, source=source))
+        if not decisions:
+            return decided
+        begun = decided.state.lesson_steps  # a rule's reminder belongs to the decision at the start
+        own = [e for e in decisions if not is_rule(e.pattern) or e.pattern.pattern_id not in begun]
+        state = _remembered(decided.state, decisions, decided.step)
+        lessons = (*decided.lessons, *own)
+        return replace(decided, items=(*decided.items, *items), state=state, lessons=lessons)
 
 
 def lesson_text(pattern: Pattern, limit: int) -> str:

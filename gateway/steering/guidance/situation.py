@@ -12,18 +12,19 @@ from importlib import resources
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.ledger.tries import Tries, Try
+from gateway.core.reader import COUNTED, SHOWN_AGAIN, Cause, Situation
 from gateway.core.render import sanitise
+from gateway.core.step import Action, ActionFacts, Step, alike
 from gateway.steering.evidence.commands import shell_command
-from gateway.steering.evidence.features import ActionFacts, alike, describe_action
+from gateway.steering.evidence.features import describe, describe_action
 from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_bare
 from gateway.steering.transcript.content import asks_user
-from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists
-from gateway.values import Value
 
 TEXT_CHARS = 4_000
 QUOTED_COMMAND_CHARS = 8_000  # read for names, and for open quotation marks
@@ -95,21 +96,6 @@ def _one_letter_apart(a: str, b: str) -> bool:
     return rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:]
 
 
-COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
-
-
-class Cause(Value):
-    """One kind of trouble, as a table of `causes.json` states it."""
-
-    name: str = field(name="cause")  # the id by which patterns and records name it
-    when: str  # failed, repeated, waiting, reworded, undone, talk or doubt
-    # a property that the call must have, or, with `!` in front, must not have; "" = any call
-    needs: str = ""
-    # by language, in lower case: one of them is in the message; empty = any message
-    words: Mapping[str, tuple[str, ...]] = {}
-    texts: tuple[str, ...]  # the move to suggest at severity 1, 2, ...
-
-
 class _Causes(Struct, frozen=True):
     causes: tuple[Cause, ...]  # tried in this order; the first that fits is taken
     # by cause or event: the sentence for few occurrences, and that for COUNTED or more
@@ -117,9 +103,13 @@ class _Causes(Struct, frozen=True):
 
 
 @cache
-def _causes() -> _Causes:
+def _causes() -> list[Cause]:
     source = resources.files("gateway.steering.guidance").joinpath("causes.json")
-    return msgspec.json.decode(source.read_bytes(), type=_Causes)
+    table = msgspec.json.decode(source.read_bytes(), type=_Causes)
+    return [
+        replace(each, openings=table.openings.get(each.name) or table.openings[each.when])
+        for each in table.causes
+    ]
 
 
 def _mentions(text: str, word: str) -> bool:
@@ -131,7 +121,7 @@ def _mentions(text: str, word: str) -> bool:
 def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
     """The first cause that fits a call with these properties, and its message in any case."""
     lowered = f" {message.lower()}"
-    for cause in _causes().causes:
+    for cause in _causes():
         needed = cause.needs.removeprefix("!")
         if cause.when != when or (needed and (needed in properties) is cause.needs.startswith("!")):
             continue
@@ -143,8 +133,6 @@ def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None
 
 QUOTE_CHARS = 160  # longest quote of a result or a thought
 COMPARED_STEPS = 8  # newest steps that are read, as many as the gateway keeps of a run
-FAILED_AGAIN = 2  # equal failures that are trouble; a first failure is ordinary work
-SHOWN_AGAIN = 3  # equal results that are trouble; looking a second time is ordinary work
 SAME_CALL = 0.5  # share of words, in [0, 1], from which two calls of one tool ask for the same
 SAME_MESSAGE = 0.7  # share of words, in [0, 1], from which two messages say the same
 _ANSWER_CHARS = 120  # A result of at most so many characters is quoted as a whole
@@ -200,37 +188,6 @@ _DOUBTS = frozenset(word_list("situation", "doubt_words"))
 _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
-class Situation(Value):
-    """Trouble of the newest step."""
-
-    cause: Cause  # the kind of trouble
-    count: int = 1  # how often it has come in the run, from 1
-    quote: str = ""  # the decisive line of the newest result, or the agent's words; "" for none
-    near: str = ""  # a sentence about a near miss; "" for none
-    instead: str = ""  # the move that the near miss suggests; "" for none
-
-    @property
-    def persists(self) -> bool:
-        """True if it is trouble by itself, without a monitor that says so."""
-        return self.count >= (FAILED_AGAIN if self.cause.when == "failed" else SHOWN_AGAIN)
-
-    def text(self, severity: int) -> str:
-        """Text for a severity from 1 on: the event, the near miss, and one move."""
-        texts = self.cause.texts
-        move = texts[min(severity, len(texts)) - 1]
-        return " ".join(part for part in (self.event, self.near, self.instead or move) if part)
-
-    @property
-    def event(self) -> str:
-        """One sentence on the event; "" where there are no words for it."""
-        openings = _causes().openings
-        pair = openings.get(self.cause.name) or openings[self.cause.when]
-        event = pair[self.count >= COUNTED].replace("{count}", str(self.count))
-        shown = self.quote.replace('"', "'")
-        # Without a quote the part that needs one is left out.
-        return event.replace(": {quote}", f': "{shown}"' if shown else "")
-
-
 def read_situation(recent: Sequence[Step], calls: Tries = ()) -> Situation | None:
     """Trouble of the newest of the steps; None when it brings something new. `calls`: the
     newest step's calls in the run's ledger; without them only the steps count."""
@@ -249,7 +206,7 @@ def _stuck_call(steps: Sequence[Step], calls: Tries = ()) -> Situation | None:
 
     newest = steps[-1]
     if len(calls) != len(newest.actions):
-        ledger = Ledger()
+        ledger = Ledger(describe)
         calls = [ledger.observe(step).actions for step in steps][-1]
     at = max(range(len(calls)), key=rank)
     action = newest.actions[at]

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
+from gateway.core.policy import RUN_BOUNDARIES
 from gateway.values import Value, frozen
 from gateway.wire.coerce import as_mapping, mapping_at
 
@@ -32,7 +33,6 @@ REFUSED_HEADERS = frozenset({
     "x-real-ip",
 })
 # fmt: on
-RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 
 
 @frozen

@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from gateway.core.render import FRAME_CLOSE, FRAME_OPEN
 from gateway.values import FieldDict, Fields, Value
 from gateway.wire.coerce import as_text, text_at
-
-FRAME_OPEN = "[STEERING GUIDANCE]"
-FRAME_CLOSE = "[/STEERING GUIDANCE]"
 
 _OPENING = re.compile(rf"^{re.escape(FRAME_OPEN)}$", re.MULTILINE)
 _CLOSING = re.compile(rf"^{re.escape(FRAME_CLOSE)}$\s*", re.MULTILINE)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
 from gateway.steering.transcript.text_protocols import is_nudge
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import Value

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Final, Literal
 
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
 from gateway.values import Value
 
 MessageKind = Literal["new", "go", "ask", "fix", "steer", "design", "info"]

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.core.step import Action, Cue, Step
 from gateway.steering.transcript import text_protocols
 from gateway.steering.transcript.content import (
     Content,
@@ -24,7 +25,7 @@ from gateway.steering.transcript.content import (
     read_result,
     without_guidance,
 )
-from gateway.values import Fields, Value
+from gateway.values import Fields
 from gateway.wire.coerce import text_at
 
 _STOPS = 3
@@ -70,7 +71,7 @@ class Draft(Struct, kw_only=True, eq=False):
     reply: Reply  # the assistant message
     index: int  # number of the step in the conversation, from 0
     prompted: bool  # a user message came before it
-    cue: text_protocols.Cue = ""  # direction that the message before it gave; "" for none
+    cue: Cue = ""  # direction that the message before it gave; "" for none
     results: list[Result] = []  # the answers so far
     followed: bool = False  # another message came after the reply
     user_followed: bool = False  # a user message came after the reply
@@ -82,7 +83,7 @@ class Draft(Struct, kw_only=True, eq=False):
         """Whether it has an action so far."""
         return bool(self.reply.calls or self.results)
 
-    def step(self) -> "Step":
+    def step(self) -> Step:
         """The step with the answers known so far."""
         actions = _actions(self.reply.calls, self.results)
         if self.image and actions:
@@ -104,7 +105,7 @@ class StepReader:
         self.draft: Draft | None = None
         self._steps = 0
         self._native = self._textual = self._blocks = self._prompted = False
-        self._cue: text_protocols.Cue = ""
+        self._cue: Cue = ""
         # Reasoning of an item whose reply has not come yet.
         self._reasoning = ""
         # Checksums of longer user messages after steps: a harness repeats itself.
@@ -294,7 +295,7 @@ class StepReader:
         return Change.NONE if nudges else Change.FINAL
 
 
-def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> "tuple[Action, ...]":
+def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
     """Calls with their results, matched by id, what is left over in order. Without any call each
     result becomes an action; results beyond the calls are dropped."""
     if not calls:
@@ -314,7 +315,7 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> "tupl
     return tuple(_action(call, matched.get(at)) for at, call in enumerate(calls))
 
 
-def _action(call: RequestedCall, result: Result | None) -> "Action":
+def _action(call: RequestedCall, result: Result | None) -> Action:
     if result is None:
         return Action(name=call.name, arguments=call.arguments, observation=call.observation or "")
     return Action(
@@ -324,34 +325,6 @@ def _action(call: RequestedCall, result: Result | None) -> "Action":
         is_error=result.is_error,
         image=result.image,
     )
-
-
-class Action(Value):
-    """One tool call with its result."""
-
-    name: str  # of the tool; "" for a result whose call could not be read
-    arguments: str = ""  # as the model wrote them, mostly JSON
-    observation: str = ""  # text of the result; "" while there is none
-    is_error: bool = False  # the protocol flags the result as an error
-    image: int = 0  # checksum of the images in the result or right behind it; 0 without any
-
-
-class Step(Value):
-    """One assistant message and its answers."""
-
-    index: int  # counts the steps of a conversation from 0
-    # text next to the calls, stripped, because clients change its ends when they echo
-    thought: str = ""
-    actions: tuple[Action, ...] = ()  # parallel calls are all kept, in the order of the reply
-    reasoning: str = ""  # text of the model's reasoning; "" where the client does not send it
-    tokens: int | None = None  # output tokens of the call; None when unknown
-    prompted: bool = False  # a user message came before it
-    cue: text_protocols.Cue = ""  # direction that the message before it gave; "" for none
-
-
-MAX_STEP_CHARS = 600  # text of one step that is used; the time to embed it stays bounded
-_ARGUMENT_CHARS = 120
-_ERROR_CHARS = 200
 
 
 def extract(messages: Sequence[Any]) -> tuple[Step, ...]:
@@ -396,21 +369,3 @@ def _record_step(index: int, record: object) -> Step:
     # A result without a call still counts for the monitors that look at results.
     actions = (action,) if action != Action(name="") else ()
     return Step(index=index, thought=text_at(record, "thought"), actions=actions)
-
-
-def recent_text(steps: Sequence[Step], count: int) -> str:
-    """The newest `count` steps as text for a look-up or a judge, oldest first; "" without text. A
-    step is its thought (its reasoning when it has none), then its calls; the end of a failed call's
-    result is added, because that is where the error is named."""
-    recent = steps[-count:] if count > 0 else ()
-    return "\n".join(text for step in recent if (text := _step_text(step)))
-
-
-def _step_text(step: Step) -> str:
-    thought = (step.thought or step.reasoning).strip()
-    parts = [thought[-MAX_STEP_CHARS // 2 :]] if thought else []
-    for action in step.actions:
-        text = f"{action.name} {action.arguments[:_ARGUMENT_CHARS]}".strip()
-        error = f" {action.observation[-_ERROR_CHARS:].strip()}" if action.is_error else ""
-        parts.append(text + error)
-    return " ".join(parts)[:MAX_STEP_CHARS]

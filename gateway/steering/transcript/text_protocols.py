@@ -4,18 +4,15 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from msgspec.structs import replace
 
+from gateway.core.step import Cue
 from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
 from gateway.values import Value
 from gateway.wire.coerce import as_text
 
-Cue = Literal["", "go", "reminded", "uncalled", "compacted", "stopped"]
-"""What the message before a step tells the agent: to go on, that it repeats itself, that its call
-was not found, what came before a compaction, that the person has stopped it again and again."""
 _TURNED_DOWN = re.compile(  # openings of what clients send for a person who stops the agent
     r"(?i)(?:error: )?(?:permission to use .{1,60} has been denied"
     r"|the user doesn't want to (?:proceed|take)|\[request interrupted by user"

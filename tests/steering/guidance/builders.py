@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.core.acting import ActionSignal
 from gateway.core.decide import Decided, decide
 from gateway.core.edits import apply
 from gateway.core.fsm import FSMState
@@ -15,8 +16,9 @@ from gateway.core.monitors import FAILURE_TYPES, MONITORS, Readings
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
 from gateway.core.placement import Placed, place
 from gateway.core.plan import Plan, note, plan
+from gateway.core.step import Action, Step
 from gateway.core.target import GuidanceTarget
-from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.reader import READER
 
 OPENAI = GuidanceTarget(late_system=True)
 ANTHROPIC = GuidanceTarget(breakpoints=True)
@@ -114,7 +116,14 @@ class Run:
     calls: list[Call] = field(default_factory=list)
 
     def first(self) -> Call:
-        return self.call(Moment(step=None, state=FSMState.INIT, model=self.model, tools=("bash",)))
+        return self.call(
+            Moment(
+                step=None,
+                signal=ActionSignal(state=FSMState.INIT),
+                model=self.model,
+                tools=("bash",),
+            )
+        )
 
     def step(self, state: FSMState = FSMState.NORMAL, seen: Readings | None = None) -> Call:
         """One more step of the agent, and the call that follows it."""
@@ -126,8 +135,8 @@ class Run:
         return self.call(
             Moment(
                 step=index,
-                state=state,
-                readings=seen,
+                signal=ActionSignal(state=state, readings=seen),
+                reader=READER,
                 recent=self.steps[-5:],
                 model=self.model,
                 tools=("bash",),

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.monitors import FAILURE_LABELS, Readings
+from gateway.core.render import FRAME_CLOSE
 from gateway.core.texts import (
     MAX_EVIDENCE_CHARS,
     SKIP_DIRECTIVE,
@@ -16,7 +17,6 @@ from gateway.core.texts import (
     monitor_text,
     severities,
 )
-from gateway.steering.transcript.content import FRAME_CLOSE
 
 ALL = [
     (failure_type, severity + 1)

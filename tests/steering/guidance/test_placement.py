@@ -25,10 +25,10 @@ from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Injection
 from gateway.core.pattern import Pattern, Query, Tier, with_id
 from gateway.core.placement import Placed, place
-from gateway.core.render import ADVISORY, frame
+from gateway.core.render import ADVISORY, FRAME_CLOSE, FRAME_OPEN, frame
 from gateway.core.target import GuidanceTarget, target_for
 from gateway.core.texts import SKIP_DIRECTIVE, monitor_text
-from gateway.steering.transcript.content import FRAME_CLOSE, FRAME_OPEN, without_guidance
+from gateway.steering.transcript.content import without_guidance
 from tests.steering.guidance.builders import (
     ANTHROPIC,
     OPENAI,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.acting import ActionSignal
 from gateway.core.decide import decide, passing
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
@@ -11,6 +12,7 @@ from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import Readings
 from gateway.core.pattern import PatternMatch, Query, Tier
 from gateway.core.plan import note, plan
+from gateway.steering.reader import READER
 from tests.steering.guidance.builders import GATES, Call, Run, a_step, e1, e2, e3, match, readings
 
 
@@ -33,7 +35,7 @@ def test_the_first_call_asks_for_universal_rules_only() -> None:
 
 def test_a_call_without_tools_is_left_as_it_is() -> None:
     """Universal rules are for agents; a later call with tools gets them, and `always` each run."""
-    first = Moment(step=None, state=FSMState.INIT)
+    first = Moment(step=None, signal=ActionSignal(state=FSMState.INIT))
     for settings, asked in ((EtraceSettings(), 0), (EtraceSettings(e3_when="always"), 1)):
         planned = plan(GuidanceState(), first, settings, InjectionSettings(), GATES)
         assert len(planned.queries) == asked
@@ -96,7 +98,9 @@ def test_steps_that_arrive_together_are_all_looked_back_on() -> None:
     """Fires of steps that no call was decided for count as well."""
     state = note(GuidanceState(), 3, readings("hedge"))
     state = note(state, 4, readings())
-    moment = Moment(step=5, state=FSMState.NORMAL, readings=readings(composite=0.0))
+    moment = Moment(
+        step=5, signal=ActionSignal(state=FSMState.NORMAL, readings=readings(composite=0.0))
+    )
     planned = plan(state, moment, EtraceSettings(), InjectionSettings(), GATES)
     assert "e1: gate closed" not in planned.reasons
     assert note(state, 3, readings("hedge")) == state
@@ -142,7 +146,9 @@ def test_e2_can_be_kept_for_runs_at_risk() -> None:
 
 def test_a_run_that_says_nothing_is_not_looked_up() -> None:
     """Without any text there is no query, and no allowance is spent."""
-    moment = Moment(step=0, state=FSMState.NORMAL, readings=readings("streak"), recent=())
+    moment = Moment(
+        step=0, signal=ActionSignal(state=FSMState.NORMAL, readings=readings("streak")), recent=()
+    )
     planned = plan(
         GuidanceState(e3_done=True), moment, EtraceSettings(), InjectionSettings(), GATES
     )
@@ -153,7 +159,11 @@ def test_the_query_is_made_of_the_newest_steps() -> None:
     """Three steps for e1, five for e2, oldest first."""
     steps = [a_step(index, f"thought {index}") for index in range(5)]
     moment = Moment(
-        step=4, state=FSMState.NORMAL, readings=readings("streak"), recent=steps, model="gpt-4o"
+        step=4,
+        signal=ActionSignal(state=FSMState.NORMAL, readings=readings("streak")),
+        reader=READER,
+        recent=steps,
+        model="gpt-4o",
     )
     planned = plan(
         GuidanceState(e3_done=True), moment, EtraceSettings(), InjectionSettings(), GATES
@@ -282,7 +292,12 @@ def test_without_a_failure_type_the_stricter_gate_holds() -> None:
     asked = [
         plan(
             GuidanceState(),
-            Moment(step=1, state=FSMState.NORMAL, readings=seen, recent=[a_step(1)]),
+            Moment(
+                step=1,
+                signal=ActionSignal(state=FSMState.NORMAL, readings=seen),
+                reader=READER,
+                recent=[a_step(1)],
+            ),
             EtraceSettings(e2_when="always"),
             InjectionSettings(),
             gates,
@@ -330,7 +345,7 @@ def test_an_unasked_answer_is_ignored() -> None:
     """Patterns of a tier that was not queried never reach the block."""
     planned = plan(
         GuidanceState(),
-        Moment(step=None, state=FSMState.INIT),
+        Moment(step=None, signal=ActionSignal(state=FSMState.INIT)),
         EtraceSettings(),
         InjectionSettings(),
         GATES,

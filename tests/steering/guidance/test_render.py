@@ -13,6 +13,8 @@ from gateway.core.pattern import Pattern, Tier
 from gateway.core.render import (
     ADVISORY,
     FRAME_CHARS,
+    FRAME_CLOSE,
+    FRAME_OPEN,
     ModelFamily,
     family_matches,
     frame,
@@ -20,7 +22,7 @@ from gateway.core.render import (
     pattern_text,
     sanitise,
 )
-from gateway.steering.transcript.content import FRAME_CLOSE, FRAME_OPEN, without_guidance
+from gateway.steering.transcript.content import without_guidance
 from tests.examples import examples
 from tests.steering.guidance.builders import e1, e2, e3
 

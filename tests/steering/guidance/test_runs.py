@@ -14,9 +14,9 @@ from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
 from gateway.core.monitors import MONITORS, Readings
 from gateway.core.pattern import PatternMatch, Query, Tier
+from gateway.core.render import FRAME_OPEN
 from gateway.core.target import GuidanceTarget
 from gateway.core.texts import SKIP_DIRECTIVE
-from gateway.steering.transcript.content import FRAME_OPEN
 from tests.steering.guidance.builders import (
     ANTHROPIC,
     OPENAI,
@@ -112,7 +112,9 @@ def test_caps_cooldowns_and_allowances_hold(
             if item.tier is None:
                 texts.append(item.text)
                 step = call.moment.step or 0
-                assert not told or step - told[-1] >= injection.cooldown(call.moment.state.value)
+                assert not told or step - told[-1] >= injection.cooldown(
+                    call.moment.signal.state.value
+                )
                 told.append(step)
             elif item.tier is not Tier.E3 and item.match:
                 ids.append(item.match.pattern.pattern_id)
@@ -136,11 +138,11 @@ def test_look_ups_are_made_only_when_they_may(history: list[Any], etraces: Etrac
     fired: list[int] = []
     e1_given = 0
     for call in run.calls[1:]:
-        step, seen = call.moment.step or 0, call.moment.readings
+        step, seen = call.moment.step or 0, call.moment.signal.readings
         assert seen is not None
         asked = {query.tier for query in call.plan.queries}
         at_risk = bool(seen.fired or seen.composite > 0.15 or {step - 1, step - 2} & set(fired))
-        if call.moment.state is FSMState.FAST:
+        if call.moment.signal.state is FSMState.FAST:
             assert not asked
         else:
             assert (Tier.E1 in asked) == (at_risk and e1_given < etraces.e1_per_run)
@@ -161,7 +163,7 @@ def test_the_block_has_its_order(
         order = [rank[item.tier] for item in call.decided.items]
         assert order == sorted(order)
         text = "\n".join(texts_of(call.sent))
-        assert text.count(SKIP_DIRECTIVE) == (call.moment.state is FSMState.SKIP)
+        assert text.count(SKIP_DIRECTIVE) == (call.moment.signal.state is FSMState.SKIP)
         if call.decided.directive:
             # Rules pinned in front are a block of their own where the directive is at the tail.
             assert call.placed.directive is not None

@@ -6,18 +6,23 @@ import json
 
 import pytest
 
+from gateway.core.acting import ActionSignal
+from gateway.core.agent_kind import kind_of_agent
 from gateway.core.decide import decide
 from gateway.core.fold import RunFold
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
-from gateway.core.guidance_state import GuidanceState, Moment, kind_of_agent
+from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import Readings
 from gateway.core.pattern import PatternMatch, Tier, causes
 from gateway.core.plan import plan
 from gateway.core.policy import Policy
+from gateway.core.render import FRAME_CLOSE
+from gateway.core.step import Action, Step
 from gateway.core.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.library import starter_patterns
+from gateway.steering.evidence.features import describe
 from gateway.steering.guidance.situation import (
     QUOTE_CHARS,
     near_name,
@@ -25,8 +30,7 @@ from gateway.steering.guidance.situation import (
     read_doubt,
     read_situation,
 )
-from gateway.steering.transcript.content import FRAME_CLOSE
-from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.reader import READER
 from tests.steering.guidance.builders import readings
 from tests.steering.robust import planting
 
@@ -46,13 +50,13 @@ def sh(index: int, command: str, result: str) -> Step:
 
 def text_after(*steps: Step, fired: str = "streak") -> str:
     """The monitor text that is due after these steps of a run; "" when none is."""
-    run = RunFold(Policy())
+    run = RunFold(Policy(), READER)
     for step in steps:
         outcome = run.push(step)
     moment = Moment(
         step=outcome.index,
-        state=FSMState.NORMAL,
-        readings=readings(fired),
+        signal=ActionSignal(state=FSMState.NORMAL, readings=readings(fired)),
+        reader=READER,
         recent=run.recent[-8:],
         observed=outcome.observed,
     )
@@ -233,7 +237,7 @@ def test_the_directive_lets_a_repair_be_finished() -> None:
         ([edited, red, commit], False),
         ([edited, green, edited], True),
     ):
-        run = RunFold(Policy())
+        run = RunFold(Policy(), READER)
         outcomes = [run.push(step) for step in steps]
         assert outcomes[-1].observed.repairing is repairing
     assert skip_directive(repairing=False) == SKIP_DIRECTIVE
@@ -330,7 +334,7 @@ def test_files_written_for_one_test_restore_nothing() -> None:
     def tried(text: str) -> Step:
         return shell(f"cat > in.txt <<'E'\n{text}\nE\npython -m app in.txt", f"read {text}")
 
-    observer = Ledger()
+    observer = Ledger(describe)
     seen = [observer.observe(tried(text)).trouble for text in ("one", "two", "one", "two")]
     assert "was changed back" not in seen
 
@@ -361,7 +365,12 @@ def test_who_stands_in_a_wrong_directory_is_not_told_to_stop() -> None:
     """In SKIP it gets the move that helps; any other trouble gets the directive."""
 
     def directive(command: str, result: str) -> str:
-        moment = Moment(step=9, state=FSMState.SKIP, recent=(shell(command, result),))
+        moment = Moment(
+            step=9,
+            signal=ActionSignal(state=FSMState.SKIP),
+            reader=READER,
+            recent=(shell(command, result),),
+        )
         return plan(GuidanceState(), moment, EtraceSettings(), InjectionSettings(), GATES).directive
 
     assert not directive("cd app && ls", "bash: line 1: cd: app: No such file or directory")
@@ -513,13 +522,13 @@ def test_two_calls_in_other_words_are_no_trouble() -> None:
 
 def test_each_cause_begins_with_its_mildest_move() -> None:
     """Whatever was said about other causes under the same alarm."""
-    run = RunFold(Policy())
+    run = RunFold(Policy(), READER)
     for n in range(3):
         outcome = run.push(sh(n, "mvn test", "bash: mvn: command not found"))
     moment = Moment(
         step=outcome.index,
-        state=FSMState.NORMAL,
-        readings=readings("test_repeat"),
+        signal=ActionSignal(state=FSMState.NORMAL, readings=readings("test_repeat")),
+        reader=READER,
         recent=run.recent,
         observed=outcome.observed,
     )
@@ -532,7 +541,7 @@ def test_each_cause_begins_with_its_mildest_move() -> None:
 
 def moment_after(*steps: Step, composite: float) -> Moment:
     """The moment after these steps, with no monitor fired."""
-    run = RunFold(Policy())
+    run = RunFold(Policy(), READER)
     for step in steps:
         outcome = run.push(step)
     found = Readings(
@@ -540,8 +549,8 @@ def moment_after(*steps: Step, composite: float) -> Moment:
     )
     return Moment(
         step=outcome.index,
-        state=FSMState.NORMAL,
-        readings=found,
+        signal=ActionSignal(state=FSMState.NORMAL, readings=found),
+        reader=READER,
         recent=run.recent,
         observed=outcome.observed,
     )

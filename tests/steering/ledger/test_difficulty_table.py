@@ -5,14 +5,15 @@ from __future__ import annotations
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.policy import Policy
-from gateway.steering.transcript.steps import Step
+from gateway.core.step import Step
+from gateway.steering.reader import READER
 from tests.steering.ledger.test_ledger import edit, ran
 from tests.steering.robust.planting import step
 
 
 def play(steps: list[Step]) -> list[StepOutcome]:
     """The outcomes of a run."""
-    fold = RunFold(Policy())
+    fold = RunFold(Policy(), READER)
     return [fold.push(each) for each in steps]
 
 

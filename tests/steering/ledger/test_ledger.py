@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fold import ConversationFold, RunFold
+from gateway.core.fold import RunFold
 from gateway.core.ledger.entries import MAX_ENTRIES, Ending
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.policy import Policy
-from gateway.steering.transcript.steps import Action, Step
+from gateway.core.step import Action, Step
+from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.evidence.features import describe
+from gateway.steering.reader import READER
 from tests.steering.robust.planting import step
 
 ASSERTION = "E       assert 41 == 42\nFAILED tests/test_a.py::test_sum - assert 41 == 42\n1 failed"
@@ -36,13 +39,13 @@ def edit(number: int, result: str = "The file has been updated.") -> Step:
 
 def read(steps: Sequence[Step]) -> list[LedgerStep]:
     """The steps against the ledger of one run."""
-    ledger = Ledger()
+    ledger = Ledger(describe)
     return [ledger.observe(each) for each in steps]
 
 
 def alarms(steps: Sequence[Step]) -> list[str]:
     """The sentences of a run's alarms."""
-    fold = RunFold(Policy())
+    fold = RunFold(Policy(), READER)
     return [alarm.sentence for each in steps for alarm in fold.push(each).readings.alarms]
 
 
@@ -165,7 +168,7 @@ FRAMES = {
 def test_the_same_failure_is_an_alarm_at_the_same_step_in_every_client(client: str) -> None:
     """The third run of one failing test without a change between them, in each client's frame."""
     text = "E   assert 41 == 42\nFAILED tests/test_a.py::test_sum - assert 41 == 42"
-    fold = RunFold(Policy())
+    fold = RunFold(Policy(), READER)
     raised = []
     for n in range(1, 6):
         result = FRAMES[client].format(n=n, text=text, json=text.replace("\n", "\\n"))
@@ -175,7 +178,7 @@ def test_the_same_failure_is_an_alarm_at_the_same_step_in_every_client(client: s
 
 def calls_made(steps: Sequence[Step]) -> int:
     """Function calls that the newest of these steps costs."""
-    ledger = Ledger()
+    ledger = Ledger(describe)
     for each in steps[:-1]:
         ledger.observe(each)
     counted = 0
@@ -200,7 +203,7 @@ def test_a_late_step_costs_what_an_early_one_does() -> None:
         for each in (edit(n), step("bash", {"command": f"make job_{n}"}, f"KeyError: 'k{n}'"))
     ]
     assert calls_made(run) <= 2 * calls_made(run[:40])
-    ledger = Ledger()
+    ledger = Ledger(describe)
     for each in run:
         ledger.observe(each)
     assert len([*ledger._entries]) <= MAX_ENTRIES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gateway.core.fold import ConversationFold
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 
 
 def called(number: int, command: str, result: str) -> list[dict]:

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MONITORS, make_suite
 from gateway.core.monitors.reference import EDIT_TOOLS, PHRASES, edited_path, failure_signature
-from gateway.steering.transcript.steps import Action, Step, steps_from_records
+from gateway.core.step import Action, Step
+from gateway.steering.evidence.features import describe
+from gateway.steering.transcript.steps import steps_from_records
 from tests.examples import examples
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 from tests.steering.monitors import direct
@@ -394,8 +397,9 @@ _RECORDS = st.fixed_dictionaries(
 def test_the_suite_equals_the_formulas(trace: list[dict[str, Any]]) -> None:
     """After each push the incremental scores are those of the whole-trace formulas."""
     suite = make_suite(reference())
+    ledger = Ledger(describe)
     for count, step in enumerate(steps_from_records(trace), start=1):
-        suite.push(step)
+        suite.push(ledger.observe(step))
         expected = {name: direct.DIRECT[name](trace[:count]) for name in MONITORS}
         assert suite.readings().scores == expected
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import (
     FAILURE_TYPES,
     MONITORS,
@@ -21,11 +22,12 @@ from gateway.core.monitors import (
     RobustSettings,
     SuiteName,
     combine,
-    evaluate,
     make_suite,
 )
 from gateway.core.monitors.reference import ReferenceSuite
 from gateway.core.monitors.table import TABLE, monitor_classes
+from gateway.steering.evidence.features import describe
+from gateway.steering.reader import evaluate
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})
@@ -196,13 +198,14 @@ def test_a_suite_is_made_afresh_each_time() -> None:
     """Two runs share nothing."""
     first, second = make_suite(reference()), make_suite(reference())
     assert isinstance(first, ReferenceSuite)
-    first.push(thinks("never mind"))
+    first.push(Ledger(describe).observe(thinks("never mind")))
     assert second.readings().scores["hedge"] == 0
 
 
 LOADED = """
 import sys
-from gateway.core.monitors import MonitorSettings, evaluate, steps_from_records
+from gateway.core.monitors import MonitorSettings
+from gateway.steering.reader import evaluate
 
 evaluate([{"action": "bash"}], MonitorSettings(suite=sys.argv[1]))
 print(*[name for name in sys.modules if name.startswith("gateway.core.monitors.")])

@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 
-from gateway.steering.transcript.steps import Action, Step
+from gateway.core.step import Action, Step
 
 Plant = Callable[[random.Random, Sequence[Step], int], list[Step]]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MonitorSettings, make_suite
 from gateway.steering.evidence.commands import read_call
+from gateway.steering.evidence.features import describe
 from gateway.steering.evidence.outcomes import failure_line
 from tests.steering.robust.planting import step
 
@@ -13,10 +15,13 @@ from tests.steering.robust.planting import step
 def test_monitors_keep_what_they_know_of_files_and_programs_bounded() -> None:
     """Many files edited and many programs failing leave the suite working."""
     suite = make_suite(MonitorSettings(suite="robust"))
+    ledger = Ledger(describe)
     for i in range(200):
         edit = {"file_path": f"f{i}.py", "old_string": "a", "new_string": f"b{i}"}
-        suite.push(step("edit_file", edit, "edited"))
-        suite.push(step("bash", {"command": f"python job_{i}.py"}, f"KeyError: 'k{i}'"))
+        suite.push(ledger.observe(step("edit_file", edit, "edited")))
+        suite.push(
+            ledger.observe(step("bash", {"command": f"python job_{i}.py"}, f"KeyError: 'k{i}'"))
+        )
     assert suite.readings().scores["edit_revert"] == 0.0
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.core.fold import ConversationFold
 from gateway.core.fsm import FSMState
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 
 Call = tuple[str, object, object]
 NAMES = "anna bert clara dora emil frida gustav hanna ida jonas karla ludwig".split()  # noqa: SIM905 - a list of words reads best as words

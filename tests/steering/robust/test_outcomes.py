@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.step import Step
 from gateway.steering.evidence.features import describe
 from gateway.steering.evidence.outcomes import failure_line, is_empty, signature, without_volatile
 from gateway.steering.evidence.results import is_pending, is_transient
-from gateway.steering.transcript.steps import Step
 
 FAILURES = [
     "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: bad value",

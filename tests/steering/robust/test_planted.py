@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MonitorSettings, make_suite
+from gateway.core.step import Step
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.steering.transcript.steps import Step, extract
+from gateway.steering.evidence.features import describe
+from gateway.steering.transcript.steps import extract
 from tests.steering.robust.planting import INNOCENTS, LOOPS, edit_test_edit, planted, step
 
 SAMPLE = Path(__file__).parents[2] / "replays" / "sample.jsonl.gz"
@@ -53,8 +56,9 @@ def healthy_runs() -> list[list[Step]]:
 def first_alarm(steps: Sequence[Step], start: int) -> int | None:
     """Index of the first step from `start` on with a fired monitor."""
     suite = make_suite(MonitorSettings(suite="robust"))
+    ledger = Ledger(describe)
     for index, each in enumerate(steps):
-        suite.push(each)
+        suite.push(ledger.observe(each))
         if index >= start and suite.readings().fired:
             return index
     return None
@@ -97,9 +101,10 @@ def test_recovery_silences_the_alarm() -> None:
     rng = random.Random(3)
     run = coding_run(1)
     suite = make_suite(MonitorSettings(suite="robust"))
+    ledger = Ledger(describe)
     for each in [*run, *LOOPS["identical call"](rng, run, 6)]:
-        suite.push(each)
+        suite.push(ledger.observe(each))
     assert suite.readings().fired == ("streak",)
     for each in coding_run(2):
-        suite.push(each)
+        suite.push(ledger.observe(each))
     assert suite.readings().fired == ()

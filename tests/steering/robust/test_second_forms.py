@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from gateway.core.fold import ConversationFold
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 from tests.steering.robust.second_forms import INNOCENTS, LOOPS, ROUNDS, Round, page, sh
 
 OPENINGS: tuple[Round, ...] = (

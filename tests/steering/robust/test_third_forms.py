@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gateway.core.fold import ConversationFold
 from gateway.core.policy import Policy
+from gateway.steering.conversation_fold import ConversationFold
 from tests.steering.robust import fourth_forms
 from tests.steering.robust.third_forms import CLIENTS, Draw, Form, Turn
 from tests.steering.robust.third_innocents import INNOCENTS

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action
 from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter
 from gateway.stores.records import IMPORTED, StepContent, StepRow
 from gateway.stores.totals import run_severity

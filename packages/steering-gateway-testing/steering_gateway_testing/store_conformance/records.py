@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.steering.transcript.steps import Action
+from gateway.core.step import Action
 from gateway.stores.records import (
     CallRecord,
     CallRow,

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
+from gateway.core.step import Action
 from gateway.errors import BudgetExceeded
-from gateway.steering.transcript.steps import Action
 from gateway.stores.queries import (
     SORT_KEYS,
     SPREAD,
