@@ -55,6 +55,8 @@ value = 1 if first else 2 if rest else 3
     "gateway/circle/templates/page.html": "x" * 120 + "\n" + "x" * 121 + "\n",
 }
 COUNTED = {
+    "core, nodes": 0,
+    "closure of the core, nodes": 0,
     "AST nodes": 421,
     "modules": 7,
     "packages": 3,
@@ -122,6 +124,32 @@ def test_a_package_is_counted_as_by_hand(checkout: Path) -> None:
     assert lists["classes with more than 8 fields"] == ["gateway.loose.Nine 9"]
     assert lists["tuple assignments"] == ["gateway.loose:14"]
     assert lists["functions over 50 lines"] == ["gateway.low.b.late:1 51"]
+
+
+def test_the_core_is_counted_with_all_that_it_reaches(tmp_path: Path) -> None:
+    """By imports, and by names of classes in its tables; what imports the core does not count."""
+    files = {
+        "__init__.py": "",
+        "core/__init__.py": "",
+        "core/step.py": "from gateway.below import name\nSCORERS = ['gateway.named:Scorer']\n",
+        "core/table.json": '{"class": "gateway.listed:Monitor"}',
+        "below.py": "import gateway.deeper\n",
+        "deeper.py": "x = 1\n",
+        "named.py": "y = 1\n",
+        "listed.py": "z = 1\n",
+        "above.py": "import gateway.core.step\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "gateway" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "pyproject.toml").write_text("")
+    found = measured("--no-trace", "--root", tmp_path)
+    reached = {line.split()[0] for line in found["lists"]["reached from the core"]}
+    assert reached == {f"gateway.{name}" for name in ("below", "deeper", "named", "listed")}
+    figures = found["figures"]
+    every = figures["closure of the core, nodes"] + 2  # the two nodes of `above`
+    assert (every, 0 < figures["core, nodes"] < every) == (figures["AST nodes"], True)
 
 
 def test_a_figure_over_its_limit_is_named(checkout: Path) -> None:

@@ -11,7 +11,10 @@ from tests.recipes.conftest import ROOT, ScratchCopy
 CHECK = Path("tests/config/test_documented.py")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-plugin-autoload")
 SETTINGS, DECISION = "gateway/core/acting.py", "gateway/core/steer.py"
-FIELD = "    token_budget: int | None = None\n"
+FIELD = (
+    "    token_budget: int | None = None"
+    "  # tokens a run is expected to need, at least 1; None = unknown\n"
+)
 REASONS = "        reasons=(*act.reasons, "
 LINE = "  deadline_ms: "
 
