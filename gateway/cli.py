@@ -20,7 +20,6 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.recorded": ("replay", "calibrate"),
     "commands.patterns": ("patterns",),
     "commands.learn": ("learn",),
-    "commands.policy": ("policy",),
     "commands.runs": ("runs", "steering"),
     "commands.report": ("report", "pilot"),
     "commands.control": ("budgets", "keys", "migrate"),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gateway.core.plugins import load_class
 
-ORDER = ("demo", "wrap", "history", "postgres", "prices", "alerts")
+ORDER = ("demo", "wrap", "history", "postgres", "prices", "policy", "alerts")
 """Folders in `gateway/features`, in the order in which a hook asks them."""
 
 _FOLDER = Path(__file__).with_name("features")

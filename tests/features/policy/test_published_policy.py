@@ -17,7 +17,7 @@ from gateway.config.storage import StorageSettings
 from gateway.conversations.workloads import workload_of
 from gateway.core.pattern import Lesson, Pattern, Status, Tier
 from gateway.core.step import Action
-from gateway.offline.policy_file import _entry, summed
+from gateway.features.policy.policy_file import _entry, summed
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.stores.learning import EvidenceRow, LearnedPolicy, PolicyRoute
 from gateway.stores.sql.changes import Change

@@ -22,10 +22,10 @@ from gateway.core.decide import LessonQuery
 from gateway.core.pattern import RETRIEVED, Lesson, content
 from gateway.core.step import Action
 from gateway.errors import ConfigError
+from gateway.features.policy import policy_file
 from gateway.learning.book import APPROVED, LessonBook
 from gateway.learning.gate import refusal
 from gateway.learning.verdicts import steps_of
-from gateway.offline import policy_file
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.routing_policy import begin, candidates
 from gateway.stores.learning import LearnedPolicy, LessonFilter

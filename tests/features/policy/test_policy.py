@@ -25,9 +25,9 @@ from gateway.conversations.workloads import Workloads
 from gateway.core.decide import LessonQuery
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.errors import ConfigError
+from gateway.features.policy import policy_file
 from gateway.learning.book import LessonBook
 from gateway.learning.context import project_of
-from gateway.offline import policy_file
 from gateway.stores.learning import EvidenceRow, LearnedPolicy
 from gateway.stores.records import PromptMessage
 from gateway.stores.sql.changes import Change

@@ -1,0 +1,1 @@
+"""`gateway policy`: what was learned as a file that is compared, published and rolled back."""
