@@ -146,6 +146,14 @@ def test_documents_name_only_what_there_is(document: Path) -> None:
     assert not missing, f"named in {document.name}, but not there: {missing}"
 
 
+def test_the_way_through_the_core_passes_each_of_its_modules() -> None:
+    """The page that gives the order to read names every one."""
+    text = (DOCS / "core.md").read_text()
+    files = [path for path in modules("core") if path.name != "__init__.py"]
+    assert files
+    assert [path.name for path in files if path.name not in text] == []
+
+
 SOURCES = [
     path for room in ("gateway", "scripts", "bench", "lab") for path in (ROOT / room).rglob("*.py")
 ]

@@ -1,4 +1,4 @@
-"""Names of objects, for people: the command, file, address or query that a call was about."""
+"""Words of the ledger for people: a text on one line, and ordinal numbers."""
 
 LABEL_CHARS = 70
 """Longest name of an object."""
