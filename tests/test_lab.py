@@ -140,6 +140,7 @@ def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() 
     assert found == {"helps": {1.0}, "same": {None}}
 
 
+@pytest.mark.slow
 def test_kinds_of_messages_are_known_in_sessions_that_were_not_seen() -> None:
     """The shipped sample of labelled messages, fitted on four fifths of its sessions at a time."""
     rows = read_rows([SAID])

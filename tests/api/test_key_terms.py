@@ -17,6 +17,7 @@ from gateway.cli import main
 from gateway.stores.records import KeyTerms
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Start, client_of, until
+from tests.examples import by_day
 from tests.patience import DEADLINE_MS
 from tests.receiver import Receiver
 from tests.receiver import receiver as receiver
@@ -70,18 +71,21 @@ def test_a_key_is_made_changed_and_revoked(server: AppServer, admin: httpx.Clien
 
 @pytest.mark.parametrize(
     ("body", "named"),
-    [
-        ({"usd": -1}, "usd"),
-        ({"per": "year"}, "per"),
-        ({"routes": ["/v1/chat"]}, "routes"),
-        ({"tags": {"A b": "c"}}, "A b"),
-        ({"owner": "a\x1b[31m"}, "owner"),
-        ({"tenant": ""}, "tenant"),
-        ({"tenant": "t" * 121}, "tenant"),
-        ({"name": "n" * 121}, "name"),
-        ({"replaces": "key-1"}, "replaces"),
-        ({"usdd": 1}, "usdd"),
-    ],
+    by_day(
+        [
+            ({"usd": -1}, "usd"),
+            ({"per": "year"}, "per"),
+            ({"routes": ["/v1/chat"]}, "routes"),
+            ({"tags": {"A b": "c"}}, "A b"),
+            ({"owner": "a\x1b[31m"}, "owner"),
+            ({"tenant": ""}, "tenant"),
+            ({"tenant": "t" * 121}, "tenant"),
+            ({"name": "n" * 121}, "name"),
+            ({"replaces": "key-1"}, "replaces"),
+            ({"usdd": 1}, "usdd"),
+        ],
+        4,
+    ),
 )
 def test_a_wrong_value_is_named(admin: httpx.Client, body: dict[str, Any], named: str) -> None:
     """Nothing is stored."""

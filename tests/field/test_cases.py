@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream, closed_port
+from tests.examples import by_day
 from tests.field.cases import CASES, GUIDANCE, answers_of, body_of, changes, filled
 from tests.live.client import GUIDING
 from tests.patience import ANSWER_S, runs_at
@@ -25,7 +26,7 @@ def test_all_cases_are_there() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", by_day(CASES, 8), ids=lambda case: case["id"])
 def test_a_case_from_the_field_is_right(
     gateway_server: Any, case: dict[str, Any], mode: str
 ) -> None:

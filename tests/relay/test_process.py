@@ -25,6 +25,7 @@ from gateway.config.load import read_file, removals
 from gateway.errors import ConfigError
 from gateway.runtime import Runtime
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
+from tests.examples import by_day
 from tests.relay.gateways import HELLO, STREAMED, Heard, hear
 from tests.relay.processes import ROOT, GatewayProcess, run
 
@@ -135,7 +136,7 @@ socket.getaddrinfo = look_up
 """Modules with which the import of LiteLLM, or the look-up of a name, takes more than a day."""
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", by_day([1, 2], 1))
 @pytest.mark.parametrize("held", HOLDING)
 def test_a_stop_waits_for_nothing_that_is_loaded(tmp_path: Path, held: str, workers: int) -> None:
     """The process ends with status 0 while a thread imports LiteLLM or looks up a name."""

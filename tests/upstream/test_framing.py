@@ -18,6 +18,7 @@ from yarl import URL
 from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamUnreachable
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.native import NativeLane
+from tests.examples import by_day
 from tests.upstream.framed import CODINGS, OK, Answering, answering, chunks, closed, kept_open
 from tests.upstream.test_http1 import LIMITS
 
@@ -157,7 +158,7 @@ async def test_curl_reads_them(tmp_path: Path) -> None:
     assert found == due(ALLOWED, BODY)
 
 
-@pytest.mark.parametrize("request_of", REQUESTS)
+@pytest.mark.parametrize("request_of", by_day(REQUESTS, 4))
 async def test_every_allowed_answer_is_read(request_of: str) -> None:
     """None is refused and none misread, whatever request it answers; the bodies may be empty."""
     assert await read_all(ALLOWED, request_of) == due(ALLOWED, BODY)
@@ -275,7 +276,7 @@ PIECES = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("request_of", [*REQUESTS, "HEAD"])
+@pytest.mark.parametrize("request_of", by_day([*REQUESTS, "HEAD"], 4))
 async def test_what_comes_unasked_answers_nobody(request_of: str, moment: str) -> None:
     """An upstream that speaks out of turn: the next request gets its own answer, and is executed
     once."""
