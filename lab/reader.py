@@ -22,7 +22,6 @@ from gateway.learning.verdicts import USED_FROM
 from gateway.reader.questions import (
     KIND,
     KINDS,
-    RULES,
     TROUBLE,
     WRONG,
     Question,
@@ -34,6 +33,7 @@ from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, accepted, kind_chances
 from gateway.steering.transcript.steps import extract
 from gateway.wire.coerce import as_mapping, as_text
+from lab.rules import RULES, quoted
 
 AT_ONCE = 4  # calls on their way
 _TIMEOUT_S = 120.0
@@ -59,9 +59,7 @@ class Model:
     api_base: str
     key: str
 
-    def ask(
-        self, http: httpx.Client, question: Question, data: Mapping[str, str], typed: str = ""
-    ) -> str | None:
+    def ask(self, http: httpx.Client, question: Question, data: Mapping[str, str]) -> str | None:
         """What is kept of its answer, None for none. Raises: ConfigError, no answer."""
         body = {"model": self.name, "messages": question.messages(data)}
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
@@ -71,7 +69,7 @@ class Model:
             text = as_text(answer.json()["choices"][0]["message"]["content"], "")
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"--api-base {self.api_base}: {self.name}: {error!r}") from error
-        return question.read(text, typed)
+        return question.read(text)
 
 
 def read_said(file: Path, sessions: Sequence[Path] = ()) -> list[Said]:
@@ -109,11 +107,11 @@ def _whole(row: dict[str, Any], messages: Sequence[Any]) -> str:
 
 
 def answers(
-    model: Model, question: Question, every: Sequence[tuple[Mapping[str, str], str]]
+    model: Model, question: Question, every: Sequence[Mapping[str, str]]
 ) -> list[str | None]:
-    """The model's answers, in order, to data and what was typed of it."""
+    """The model's answers, in order."""
     with httpx.Client(timeout=_TIMEOUT_S) as http, ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda each: model.ask(http, question, *each), every))
+        return list(pool.map(lambda each: model.ask(http, question, each), every))
 
 
 def report(model: Model, project: str, every: Sequence[Said]) -> Iterator[str]:
@@ -121,7 +119,7 @@ def report(model: Model, project: str, every: Sequence[Said]) -> Iterator[str]:
     asked = []
     for said in every:
         after = "answer" if said.event == "message" else said.event
-        asked.append((shown(said.typed, said.before, after), said.typed))
+        asked.append(shown(said.typed, said.before, after))
     kinds = answers(model, KIND, asked)
     known = [(said, kind) for said, kind in zip(every, kinds, strict=True) if kind is not None]
     yield f"{project}: {len(every)} messages, {len(every) - len(known)} answers in no form"
@@ -130,7 +128,8 @@ def report(model: Model, project: str, every: Sequence[Said]) -> Iterator[str]:
         yield _found(name, [(said.kind in meant, kind in meant) for said, kind in known])
     by_list = [(said.kind in ACCEPTING, _by_list(said)) for said in every]
     yield _found("accepts, by the list that ships", by_list)
-    rules = answers(model, RULES, asked)
+    answered = zip(answers(model, RULES, asked), every, strict=True)
+    rules = [quoted(answer or "", said.typed) for answer, said in answered]
     yield f"  rules: {rules.count(None)} answers in no form, or not typed so"
     labels = [bool(said.lesson) for said in every]
     yield _found("rules", list(zip(labels, map(bool, rules), strict=True)))
@@ -161,7 +160,7 @@ def planted(model: Model, file: Path) -> Iterator[str]:
     asked = []
     for row in rows:
         actions = [action for step in extract(row["messages"]) for action in step.actions]
-        asked.append((shown_calls("the same was done again", actions), ""))
+        asked.append(shown_calls("the same was done again", actions))
     found = answers(model, TROUBLE, asked)
     pairs = [
         (row["kind"] == "loop", answer == "yes")

@@ -59,9 +59,8 @@ class Thing(Value):
     """One thing to ask about a run."""
 
     question: Question  # that the model is asked
-    step: int  # that it is about
+    step: int  # that it is about; 0: its words answer the run before in the conversation
     shown: Mapping[str, str]  # data that the model is shown, by name
-    typed: str = ""  # the person's words; at step 0 they answer the run before in its conversation
 
 
 def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
@@ -70,7 +69,7 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
     `earlier`: the run before it in its conversation."""
     opening = opening_words(trace)
     if opening and is_typed(opening):
-        yield Thing(question=TITLE, step=0, shown=shown(opening), typed=opening)
+        yield Thing(question=TITLE, step=0, shown=shown(opening))
     yield from _alarms(trace)
     last = _newest_of(earlier.steps[-1]) if earlier and earlier.steps else None
     for row in trace.steps:
@@ -81,7 +80,6 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
                 question=KIND,
                 step=row.step_index,
                 shown=shown(typed, agent_words(last)),
-                typed=typed,
             )
         last = _newest_of(row) or last
 
@@ -206,7 +204,7 @@ class Reader:
             rest_s = settings.timeout_s * job.attempts
             return await self._rest(_used(job, reserved, error.used), rest_s, "error")
         job = _used(job, reserved, spent)
-        answer = thing.question.read(text, thing.typed)
+        answer = thing.question.read(text)
         if answer is None:
             return await self._end(job, "unknown", "the answer is not in the form asked for")
         payload = {"run": trace.run.id, "answer": answer}

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.reader.questions import KIND, RULES, TITLE, TROUBLE
+from gateway.reader.questions import KIND, TITLE, TROUBLE
 from gateway.reader.reader import JOBS
 from gateway.stores.learning import Job
 from gateway.stores.records import PromptMessage
@@ -25,7 +25,7 @@ from steering_gateway_testing.store_conformance.records import (
 )
 from tests.live.client import PLAIN
 
-QUESTIONS = (KIND, TITLE, TROUBLE, RULES)
+QUESTIONS = (KIND, TITLE, TROUBLE)
 MODEL = "small-reader"
 USED = Usage(prompt_tokens=700, completion_tokens=50)
 """What each answer of the model uses."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.reader.questions import KIND, RULES
+from gateway.reader.questions import KIND
 from lab.__main__ import main
+from lab.rules import RULES
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream
 
 LONG = "Never open draft pull requests. " + "Fix the cart total, it is still wrong. " * 20

@@ -14,7 +14,6 @@ from gateway.reader.questions import (
     KINDS,
     MOST_BEFORE,
     MOST_TYPED,
-    RULES,
     TITLE,
     TROUBLE,
     is_typed,
@@ -22,6 +21,7 @@ from gateway.reader.questions import (
     shown_calls,
 )
 from gateway.text.secrets import MARK
+from lab.rules import quoted
 from tests.reader.planted import POISON
 from tests.reader.reading import QUESTIONS
 
@@ -34,13 +34,13 @@ TYPED = (
 @pytest.mark.parametrize("answer", [*KINDS, " Fix.", "`steer`\n", "GO"])
 def test_one_word_is_a_kind(answer: str) -> None:
     """In any case, with the marks that models put around a word."""
-    assert KIND.read(answer, TYPED) in KINDS
+    assert KIND.read(answer) in KINDS
 
 
 @pytest.mark.parametrize("answer", ["", "correction", "fix or steer", "The kind is: fix", "fix!x"])
 def test_other_words_are_none(answer: str) -> None:
     """Whatever they say, the kind stays unknown."""
-    assert KIND.read(answer, TYPED) is None
+    assert KIND.read(answer) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_other_words_are_none(answer: str) -> None:
 )
 def test_trouble_is_yes_or_no(answer: str, kept: str | None) -> None:
     """Any other word leaves it unknown."""
-    assert TROUBLE.read(answer, "") == kept
+    assert TROUBLE.read(answer) == kept
 
 
 def test_the_calls_of_an_alarm_are_cut_and_masked() -> None:
@@ -78,12 +78,12 @@ def test_the_calls_of_an_alarm_are_cut_and_masked() -> None:
 )
 def test_a_title_is_one_short_line(answer: str, title: str | None) -> None:
     """Without the marks of a frame and without characters that change how it is shown."""
-    assert TITLE.read(answer, TYPED) == title
+    assert TITLE.read(answer) == title
 
 
 def test_a_title_holds_no_secret() -> None:
     """A credential that was in the task is masked in what is kept."""
-    title = TITLE.read("Rotate ghp_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zC5", TYPED)
+    title = TITLE.read("Rotate ghp_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zC5")
     assert title is not None
     assert "ghp_" not in title
     assert MARK in title
@@ -109,24 +109,24 @@ def test_a_title_holds_no_secret() -> None:
 def test_rules_are_quotations(answer: str, kept: str | None) -> None:
     """A sentence that the person did not type, letter by letter, makes the whole answer none: what
     is typed is never turned into anything."""
-    assert RULES.read(answer, TYPED) == kept
+    assert quoted(answer, TYPED) == kept
 
 
 @given(answer=st.text(), typed=st.text())
 def test_any_answer_is_taken_or_none(answer: str, typed: str) -> None:
     """No answer raises, and no rule is made that was not typed."""
     for question in QUESTIONS:
-        kept = question.read(answer, typed)
+        kept = question.read(answer)
         assert kept is None or kept.isprintable() or "\n" in kept
-    rules = RULES.read(json.dumps([answer]), typed)
+    rules = quoted(json.dumps([answer]), typed)
     assert rules is None or rules == "" or MARK in rules or rules in " ".join(typed.split())
 
 
 @pytest.mark.parametrize("poison", POISON)
 def test_orders_of_a_tool_are_no_answer(poison: str) -> None:
     """A model that repeats what a tool wrote into a message gives no kind and no rule."""
-    assert KIND.read(poison, poison) is None
-    assert RULES.read(json.dumps([poison]), TYPED) is None
+    assert KIND.read(poison) is None
+    assert quoted(json.dumps([poison]), TYPED) is None
 
 
 def test_what_is_shown_is_cut_and_masked() -> None:
