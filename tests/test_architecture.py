@@ -26,7 +26,7 @@ PURE = ("core", "steering", "wire")
 PACKAGES = ("msgspec", "brotli", "_brotli", "backports.zstd", "compression.zstd")
 """Packages that the pure rooms may import: values and codings, without I/O and without packages
 behind them."""
-OWN = ("gateway.errors", "gateway.text.search", "gateway.values")
+OWN = ("gateway.errors", "gateway.text.search", "gateway.values", "gateway.data_files")
 """Modules below the pure rooms that these may import; the search works without pydantic."""
 CONFIG_KEYS = set(re.findall(r"\b[a-z_]+\b", (ROOT / "config.yaml").read_text()))
 

@@ -1,12 +1,11 @@
 """The table of routes that are passed on (`routes.toml`): how budgets count a call of each."""
 
 import re
-import tomllib
-from importlib import resources
 
+from gateway.data_files import read_toml
 from gateway.upstream.base import RawHeaders
 
-_TABLE = tomllib.loads(resources.files(__package__).joinpath("routes.toml").read_text("utf-8"))
+_TABLE = read_toml(__package__, "routes.toml")
 _ROWS = {how: re.compile("|".join(routes)) for how, routes in _TABLE.items()}
 # The model in a form, a part of which may have headers of its own after its name.
 _FORM_MODEL = re.compile(rb'name="?model"?[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n)*+\r?\n([^\r\n]{1,200}+)')

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import re
-import tomllib
 import types
 import typing
 from collections import Counter
@@ -33,6 +32,7 @@ from gateway.config.settings import (
     fill,
 )
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Secret, key_path
+from gateway.data_files import read_toml
 from gateway.errors import ConfigError
 from gateway.hooks import named
 from gateway.values import FieldDict, Fields, frozen
@@ -43,7 +43,7 @@ _ROUTER_KEYS["cooldown_time"] = "cooldown_s"
 _TIMEOUT_KEYS = {"timeout": "first_byte_s", "request_timeout": "first_byte_s"}
 _MOVED_SECTIONS = ("router_settings", "litellm_settings")
 LITELLM_SECTIONS = (*_MOVED_SECTIONS, "general_settings", "environment_variables")
-_LITELLM = tomllib.loads(Path(__file__).with_name("litellm.toml").read_text("utf-8"))
+_LITELLM = read_toml(__package__, "litellm.toml")
 OTHER_SECTIONS = frozenset(_LITELLM["sections"])
 ENTRY_KEYS = frozenset(_LITELLM["entry_keys"])
 _NOT_HONOURED = [(re.compile(k, re.MULTILINE), v) for k, v in _LITELLM["not_honoured"].items()]
@@ -520,7 +520,7 @@ def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -
 
 # Settings that a reload of the config does not change, and changes that it refuses.
 
-_RELOAD = tomllib.loads(Path(__file__).with_name("reload.toml").read_text("utf-8"))
+_RELOAD = read_toml(__package__, "reload.toml")
 _AT_START: Final[list[str]] = _RELOAD["at_start"]
 _CLOSING: Final[list[str]] = _RELOAD["closing"]
 

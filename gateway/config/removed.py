@@ -1,15 +1,14 @@
 """Settings of earlier versions, named with what takes their place. They stop no start, except those
 that ended or stopped runs: a limit must not vanish quietly."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
+from gateway.data_files import read_toml
 from gateway.values import FieldDict, Fields
 
-_TABLES = tomllib.loads(Path(__file__).with_name("removed.toml").read_text("utf-8"))
+_TABLES = read_toml(__package__, "removed.toml")
 _RENAMED: Final[Mapping[str, str]] = _TABLES["renamed"]
 _LIMITS: Final[Mapping[str, str]] = _TABLES["limits"]
 _GONE: Final[Mapping[str, str]] = _TABLES["gone"] | _LIMITS

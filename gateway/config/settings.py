@@ -5,10 +5,8 @@ preset takes the place of defaults. A value of the file that is not the default,
 the environment, wins over the preset's: a file may name every key, as `config.yaml` does."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, make_dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
@@ -35,6 +33,7 @@ from gateway.core.monitors import MonitorSettings
 from gateway.core.policy import Policy, RunBoundary
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import SteeringRules
+from gateway.data_files import read_toml
 from gateway.dialects import DIALECTS
 from gateway.hooks import named
 from gateway.steering.experiments import ExperimentSettings
@@ -43,7 +42,7 @@ from gateway.values import FieldDict, Fields, frozen
 
 PresetName = Literal["default", "seeds"]
 
-SEEDS: Fields = tomllib.loads(Path(__file__).with_name("seeds.toml").read_text("utf-8"))
+SEEDS: Fields = read_toml(__package__, "seeds.toml")
 """Values of the preset `seeds`; its file names their sources."""
 
 PRESETS: Mapping[str, Fields] = {"default": {}, "seeds": SEEDS}

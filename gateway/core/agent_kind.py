@@ -1,18 +1,16 @@
 """The kind of an agent, by the names of its tools: `agent_kind.toml`."""
 
 import re
-import tomllib
 from collections.abc import Sequence
-from importlib import resources
 from typing import Literal
+
+from gateway.data_files import read_toml
 
 AgentKind = Literal["coding", "research", "dialogue", "general"]
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAME_CHARS = 128
-_ROWS = tomllib.loads(
-    resources.files("gateway.core").joinpath("agent_kind.toml").read_text("utf-8")
-)["kinds"]
+_ROWS = read_toml(__package__, "agent_kind.toml")["kinds"]
 _KINDS: list[tuple[AgentKind, frozenset[str]]] = [
     (row["kind"], frozenset(row["words"])) for row in _ROWS
 ]

@@ -2,9 +2,7 @@
 
 The texts are in the rows of the monitors' table. A problem that persists gets the next severity."""
 
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from types import MappingProxyType
 
 from gateway.core.guidance_settings import InjectionSettings
@@ -12,6 +10,7 @@ from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.core.monitors.table import TABLE
 from gateway.core.render import sanitise
+from gateway.data_files import read_toml
 from gateway.values import Value
 
 MAX_EVIDENCE_CHARS = 300
@@ -20,9 +19,7 @@ TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {row.failure_type: row.texts for row in reversed(TABLE) if row.texts}
 )  # texts by failure type, in order of severity; of monitors that share one, those of the first
 
-_DIRECTIVES = tomllib.loads(
-    resources.files("gateway.core").joinpath("directives.toml").read_text("utf-8")
-)
+_DIRECTIVES = read_toml(__package__, "directives.toml")
 SKIP_DIRECTIVE, SKIP_REPAIR, HAND_OVER_TEXT = (
     " ".join(_DIRECTIVES[name].split()) for name in ("skip", "skip_repair", "hand_over")
 )

@@ -4,9 +4,9 @@ Clients take them for a model's: they end the run, call no tool, and used no tok
 
 import json
 from collections.abc import Iterable
-from importlib import resources
 from typing import Any
 
+from gateway.data_files import read_text
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, mapping_at
 from gateway.wire.sse import encode_event
@@ -15,9 +15,7 @@ Body = Fields
 
 _MOST_CHOICES = 128  # Source: OpenAI API reference, `n`
 
-_ECHOED: Fields = json.loads(
-    resources.files("gateway.dialects").joinpath("echoed_fields.json").read_bytes()
-)
+_ECHOED: Fields = json.loads(read_text(__package__, "echoed_fields.json"))
 """Fields of a Responses request that its answer repeats, with what it shows for a missing one."""
 
 

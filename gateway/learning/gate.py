@@ -6,11 +6,10 @@ who approves this very text may give it all the same."""
 
 import itertools
 import re
-import tomllib
 from collections.abc import Collection
 from functools import cache, lru_cache
-from importlib import resources
 
+from gateway.data_files import read_toml
 from gateway.text.secrets import MARK, find_secrets
 from gateway.values import Fields
 
@@ -21,8 +20,7 @@ MOST_CHARS = 600  # of a text that an operator wrote
 @cache
 def language() -> Fields:
     """The tables of `language.toml`, read once."""
-    source = resources.files("gateway.learning").joinpath("language.toml")
-    return tomllib.loads(source.read_text("utf-8"))
+    return read_toml(__package__, "language.toml")
 
 
 @cache

@@ -8,13 +8,13 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any, Final, Literal, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.config.observability import ObservabilitySettings
+from gateway.data_files import read_text
 from gateway.hooks import given
 
 Declared = TypeVar("Declared")
@@ -48,7 +48,7 @@ _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
 _TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_TEXTS = resources.files("gateway.observability").joinpath("metrics.txt").read_text("utf-8")
+_TEXTS = read_text(__package__, "metrics.txt")
 _HELP = dict(line.split(": ", 1) for line in _TEXTS.replace("\n    ", " ").splitlines())
 """The texts that explain the metrics, by name."""
 

@@ -1,13 +1,12 @@
 """Results of an experiment as values, their caveats, and their effects for a forest plot."""
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
+from gateway.data_files import read_toml
 from gateway.reporting.amounts import Amount, AmountRatio, Ratio
 from gateway.reporting.rates import Difference, Rate, SampleRatio
 from gateway.stores.totals import ExperimentRun
@@ -114,7 +113,7 @@ Found = Iterator[tuple[str, FieldDict]]  # codes, and what their sentences say
 
 @cache
 def _sentences() -> dict[str, str]:
-    return tomllib.loads(Path(__file__).with_name("caveats.toml").read_text(encoding="utf-8"))
+    return read_toml(__package__, "caveats.toml")
 
 
 def caveats_of(

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+
+from gateway.data_files import read_text
 
 
 def word_list(module: str, name: str) -> tuple[str, ...]:
@@ -21,5 +22,4 @@ def word_lists(module: str) -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def _lists() -> dict[str, dict[str, list[str] | dict[str, list[str]]]]:
-    file = resources.files("gateway.steering").joinpath("word_lists.json")
-    return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return json.loads(read_text(__package__, "word_lists.json"))  # type: ignore[no-any-return]

@@ -7,12 +7,11 @@ import base64
 import binascii
 import functools
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from importlib import resources
 from itertools import pairwise
 from typing import NamedTuple
 
+from gateway.data_files import read_toml
 from gateway.text.search import Expressions
 
 MARK = "[masked:"  # the beginning of what replaces a secret; the kind and a bracket follow
@@ -134,9 +133,7 @@ def _looks_random(value: str, least: int = _RANDOM_LENGTH) -> bool:
     return changes * 5 >= len(pairs)
 
 
-_DATA = tomllib.loads(
-    resources.files("gateway.text").joinpath("secret_rules.toml").read_text("utf-8")
-)
+_DATA = read_toml(__package__, "secret_rules.toml")
 _FILLERS = frozenset(_DATA["fillers"].split())
 _FILLED = re.compile(
     r"[*.x•-]{3,512}+|<[^<>]{0,512}+>?|\[masked:|\$(?:[{(]|\w{1,64}+$)|%[(s{]|\{\{?"

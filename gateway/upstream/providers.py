@@ -6,12 +6,11 @@ import difflib
 import functools
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from gateway.data_files import read_toml
 from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.models import capabilities
@@ -39,9 +38,7 @@ def litellm_names() -> frozenset[str]:
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 GEMINI_API_BASE = "https://generativelanguage.googleapis.com"
-TABLE: Fields = tomllib.loads(
-    resources.files("gateway.upstream").joinpath("providers.toml").read_text("utf-8")
-)
+TABLE: Fields = read_toml(__package__, "providers.toml")
 """`providers.toml`; its comments say what each part is."""
 
 KEY_VARIABLES: Mapping[str, Sequence[str]] = TABLE["key_variables"]

@@ -1,11 +1,10 @@
 """Reads what an upstream says when it does not answer: under an error status, or under HTTP 200."""
 
 import re
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any, Final, Literal
 
+from gateway.data_files import read_toml
 from gateway.values import Fields
 from gateway.wire.coerce import as_int, as_mapping
 
@@ -15,7 +14,7 @@ wrong, or its answer does not say."""
 Refusal = Fields
 """The members of an error object in OpenAI's, Anthropic's, Google's or AWS's form."""
 
-_DATA: Final = tomllib.loads(resources.files("gateway.wire").joinpath("refusals.toml").read_text())
+_DATA: Final = read_toml(__package__, "refusals.toml")
 STATUS_OF_TYPE: Final[Mapping[Any, int]] = {
     name: int(status) for status, names in _DATA["statuses"].items() for name in names.split()
 }

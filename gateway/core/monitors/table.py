@@ -5,7 +5,6 @@ package adds a row with an entry point of the group `steering_gateway.monitors`:
 fields of `MonitorRow` (`examples/plugin`)."""
 
 from collections.abc import Callable, Mapping
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import ValidationError, convert
 
 from gateway.core.plugins import load_class, plugins
+from gateway.data_files import read_text
 from gateway.values import Value
 
 SuiteName = Literal["reference", "robust"]
@@ -48,9 +48,7 @@ class MonitorRow(Value, forbid_unknown_fields=True):
 
 
 # Names, order and failure types: reference sections 4.7 and 18; weights: reference section 4.8.
-_BUILT_IN = msgspec.json.decode(
-    resources.files(_PACKAGE).joinpath("table.json").read_bytes(), type=tuple[MonitorRow, ...]
-)
+_BUILT_IN = msgspec.json.decode(read_text(__package__, "table.json"), type=tuple[MonitorRow, ...])
 
 
 def _added_rows() -> tuple[MonitorRow, ...]:

@@ -5,20 +5,17 @@ or the name was; it never contains the tool's words."""
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Collection
-from importlib import resources
 from itertools import pairwise
 
 from gateway.core.step import Action
+from gateway.data_files import read_toml
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.results import EMPTY, is_transient, says_no
 from gateway.values import Value
 
-_KINDS: dict[str, dict[str, str]] = tomllib.loads(
-    resources.files("gateway.steering.evidence").joinpath("failure_kinds.toml").read_text("utf-8")
-)
+_KINDS: dict[str, dict[str, str]] = read_toml(__package__, "failure_kinds.toml")
 _PATTERNS = [(kind, re.compile(row["pattern"], re.IGNORECASE)) for kind, row in _KINDS.items()]
 
 _QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from gateway.core.ledger.tries import Tries, Try
 from gateway.core.reader import COUNTED, SHOWN_AGAIN, Cause, Situation
 from gateway.core.render import sanitise
 from gateway.core.step import Action, ActionFacts, Step, alike
+from gateway.data_files import read_text
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import describe, describe_action
 from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_bare
@@ -104,8 +104,7 @@ class _Causes(Struct, frozen=True):
 
 @cache
 def _causes() -> list[Cause]:
-    source = resources.files("gateway.steering.guidance").joinpath("causes.json")
-    table = msgspec.json.decode(source.read_bytes(), type=_Causes)
+    table = msgspec.json.decode(read_text(__package__, "causes.json"), type=_Causes)
     return [
         replace(each, openings=table.openings.get(each.name) or table.openings[each.when])
         for each in table.causes

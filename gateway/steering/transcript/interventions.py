@@ -5,12 +5,11 @@ Each kind is a row of `KINDS` with the function that finds it, each wording of a
 requests and the logs that agents keep on disk."""
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.core.step import Step
+from gateway.data_files import read_toml
 from gateway.steering.transcript.text_protocols import is_nudge
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import Value
@@ -36,9 +35,7 @@ class Wording(NamedTuple):
     has: str = ""  # text that must also occur; "" = nothing more
 
 
-_TABLE = tomllib.loads(
-    resources.files("gateway.steering.transcript").joinpath("wordings.toml").read_text("utf-8")
-)
+_TABLE = read_toml(__package__, "wordings.toml")
 _WORDS = {name: re.compile(words, re.DOTALL) for name, words in _TABLE["words"].items()}
 WORDINGS: Final = tuple(
     [Wording(**{**row, "words": _WORDS.get(row.get("words"))}) for row in _TABLE["rows"]]

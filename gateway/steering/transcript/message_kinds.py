@@ -9,13 +9,12 @@ more than the shape of a message."""
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from importlib import resources
 from typing import Final, Literal
 
 from gateway.core.step import Step
+from gateway.data_files import read_text, read_toml
 from gateway.values import Value
 
 MessageKind = Literal["new", "go", "ask", "fix", "steer", "design", "info"]
@@ -42,11 +41,7 @@ _WORDS = re.compile(r"[a-z]+(?:'[a-z]+)?|[?!§]")
 _ASKING = re.compile(r"[a-z]+|[?!:.✅]")
 
 
-def _file(name: str) -> str:
-    return resources.files("gateway.steering.transcript").joinpath(name).read_text("utf-8")
-
-
-_FOUND = tomllib.loads(_file("message_signs.toml"))
+_FOUND = read_toml(__package__, "message_signs.toml")
 _SIGNS = [
     *(
         (f"sign {name}", re.compile(form.replace("FILLED", _FOUND["filled"])))
@@ -152,4 +147,4 @@ def kinds_from_json(text: str | bytes) -> KindModel:
 @lru_cache(maxsize=1)
 def shipped_kinds() -> KindModel:
     """The model that comes with the package, read once."""
-    return kinds_from_json(_file("message_kinds.json"))
+    return kinds_from_json(read_text(__package__, "message_kinds.json"))

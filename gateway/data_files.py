@@ -1,0 +1,16 @@
+"""Data files of the package, each in the folder of the modules that read it."""
+
+import tomllib
+from importlib import resources
+
+from gateway.values import FieldDict
+
+
+def read_text(package: str, name: str) -> str:
+    """The text of a file in the folder of `package`."""
+    return resources.files(package).joinpath(name).read_text("utf-8")
+
+
+def read_toml(package: str, name: str) -> FieldDict:
+    """The values of a TOML file in the folder of `package`."""
+    return tomllib.loads(read_text(package, name))
