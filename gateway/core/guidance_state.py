@@ -153,7 +153,3 @@ class Moment(Value):
         return (
             self.reader.situation(self.recent, self.observed) if self.reader is not None else None
         )
-
-    def doubt(self) -> Situation | None:
-        """Doubt in the newest step, None without it."""
-        return self.reader.doubt(self.recent) if self.reader is not None else None

@@ -19,7 +19,7 @@ class Cause(Value):
     """One kind of trouble, as a row of `causes.json` states it."""
 
     name: str = field(name="cause")  # the id by which patterns and records name it
-    when: str  # failed, repeated, waiting, reworded, undone, talk or doubt
+    when: str  # failed, repeated, waiting, reworded, undone or talk
     # a property that the call must have, or, with `!` in front, must not have; "" = any call
     needs: str = ""
     # by language, in lower case: one of them is in the message; empty = any message
@@ -70,5 +70,3 @@ class Reader(Value):
     # trouble of the newest of the steps, and that step as the run's ledger has read it, if it is
     # known; None when it brings something new
     situation: Callable[[Sequence[Step], LedgerStep | None], Situation | None]
-    # the newest sentence of doubt in a step whose change was refused
-    doubt: Callable[[Sequence[Step]], Situation | None]

@@ -78,6 +78,7 @@ class FileEdit(Value):
     path: str  # as the call wrote it
     old: int  # digest of the text taken out; 0 when the call did not state it
     new: int  # digest of the text put in; 0 when the call did not state it
+    is_line: bool = False  # the text put in is one line
 
 
 class Answer(Value):

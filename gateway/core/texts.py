@@ -100,9 +100,6 @@ def due_text(
         return None, (reason,)
     shown = failure_type in _SHOWN_BY_STEP
     situation = moment.situation() if shown else None
-    repeats = situation is not None and (situation.persists or situation.cause.when == "repeated")
-    if failure_type == "hedge" and not repeats:
-        situation = moment.doubt()
     shown = shown and len(moment.recent) >= KNOWN_STEPS
     if situation is None and shown and not (moment.signal.at_risk or every_alarm):
         return None, ("monitor: the newest step brings something new",)

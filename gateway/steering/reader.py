@@ -8,7 +8,7 @@ from gateway.core.monitors import MonitorSettings, Readings, make_suite
 from gateway.core.reader import Reader, Situation
 from gateway.core.step import Step
 from gateway.steering.evidence.features import describe
-from gateway.steering.guidance.situation import read_doubt, read_situation, restored_edit
+from gateway.steering.guidance.situation import read_situation, restored_edit
 from gateway.steering.transcript.steps import steps_from_records
 
 
@@ -18,7 +18,7 @@ def _situation(recent: Sequence[Step], newest: LedgerStep | None) -> Situation |
     return read_situation(recent, newest.actions if newest is not None else ())
 
 
-READER = Reader(describe=describe, situation=_situation, doubt=read_doubt)
+READER = Reader(describe=describe, situation=_situation)
 """The reader that the core is given."""
 
 

@@ -1,7 +1,6 @@
 """The word lists, in several scripts, for reading transcripts and results: `word_lists.json`."""
 
 import json
-from collections.abc import Mapping
 from functools import cache
 
 from gateway.data_files import read_text
@@ -13,11 +12,6 @@ def word_list(module: str, name: str) -> tuple[str, ...]:
     if isinstance(words, dict):
         words = list(dict.fromkeys(word for each in words.values() for word in each))
     return tuple(words)
-
-
-def word_lists(module: str) -> Mapping[str, tuple[str, ...]]:
-    """All lists of a module by name."""
-    return {name: word_list(module, name) for name in _lists()[module]}
 
 
 @cache

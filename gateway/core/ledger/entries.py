@@ -17,7 +17,7 @@ class Ending(Enum):
     """The end of the tries of an entry; the value is the phrase for it."""
 
     FAILED = "failed in the same way"
-    DENIED = "failed or found nothing, whatever was asked"
+    DENIED = "failed or was denied, whatever was asked"
     REFUSED = "was refused"
     LATER = "was put off"
     REVERTED = "was changed back"
@@ -25,6 +25,8 @@ class Ending(Enum):
     NOTHING_NEW = "brought what the run has"
     IN_TURN = "came in turn with the same other calls"
     SET_AGAIN = "was set to the same again"
+    REWRITTEN = "was done again in nearly the same words"
+    UNMOVED = "gave the same result after each edit"
     SAID_AGAIN = "was said again"
 
 
@@ -54,6 +56,7 @@ class Entry(Struct, kw_only=True):
     said: str = ""  # the line in which the newest try failed; empty without one
     count: int = 0  # tries, at most one a step
     unchanged: int = 0  # the newest tries with no change between them that the ledger saw
+    numbers: tuple[int, ...] = ()  # how many failed in each of the newest tries of a failure
     first: int = 0  # step of the first try
     newest: int = 0  # step of the newest try
     before: int = 0  # step of the try before the newest; 0 without one
@@ -63,6 +66,13 @@ class Entry(Struct, kw_only=True):
     varied: bool = False  # true if the tries were different calls
     changes: int = 0  # changes of the run at the newest try
     news: int = 0  # calls with news of the run at the newest try
+
+    def recovers(self, number: int) -> bool:
+        """True if fewer fail now than in the newest tries, or fewer than in the two before."""
+        if number < min(self.numbers, default=0):
+            return True
+        newest = self.numbers[-2:]
+        return len(newest) == 2 and number < newest[1] < newest[0]
 
     @property
     def name(self) -> str:

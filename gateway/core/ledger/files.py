@@ -21,10 +21,17 @@ class EditedAgain(Value):
 class Files:
     """The newest edits of each file, within a bounded memory."""
 
-    __slots__ = ("_edits",)
+    __slots__ = ("_edits", "one_place")
 
     def __init__(self) -> None:
         self._edits: dict[str, deque[tuple[FileEdit, int]]] = {}
+        self.one_place = False
+        """True if the newest edit replaced what the edit before had put into one line."""
+
+    def edited(self, since: int) -> str:
+        """The file that was edited last, if that was after step `since`; else ""."""
+        path = next(reversed(self._edits), "")
+        return path if path and self._edits[path][-1][1] > since else ""
 
     def edit(self, edit: FileEdit, step: int) -> EditedAgain | None:
         """Remember an edit; what it repeats or takes back, None for one that does neither."""
@@ -32,6 +39,8 @@ class Files:
         earlier = [each for each, _ in seen]
         newest = seen[-1][0] if seen else None
         since = seen[-1][1] if seen else 0
+        one_line = edit.is_line and newest is not None
+        self.one_place = one_line and newest is not None and newest.new == edit.old != 0
         found = None
         if _goes_back(edit, earlier):
             texts = frozenset((edit.new, edit.old or (newest.new if newest else 0)))

@@ -7,8 +7,8 @@ step costs what an early one does."""
 from collections import deque
 from copy import copy
 
-from gateway.core.ledger.entries import Clock, Ending, Entries, Entry
-from gateway.core.ledger.failures import failure_key, is_about, settles
+from gateway.core.ledger.entries import PATIENCE, Clock, Ending, Entries, Entry
+from gateway.core.ledger.failures import failing, failure_key, is_about, refusal_key, settles
 from gateway.core.ledger.files import Files
 from gateway.core.ledger.labels import quoted
 from gateway.core.ledger.messages import Messages
@@ -17,6 +17,9 @@ from gateway.core.ledger.sameness import (
     SeenCall,
     ShownLines,
     brings_the_same,
+    does_the_same,
+    lists_the_same,
+    shows_all,
 )
 from gateway.core.ledger.tries import Kind, Tries, Try
 from gateway.core.step import Action, ActionFacts, Describe, Step, StepFacts
@@ -26,6 +29,8 @@ COMPARED = 8  # newest calls that a call is compared with
 EQUAL_RESULTS = 3  # newest of them with the same result whose arguments are compared
 MAX_CALLS = 256  # calls whose newest result is remembered: a bound on memory
 WAITS = 20  # equal answers after which waiting is a repetition
+REREAD = 1  # calls with news after which other known parts of a file are another matter
+LAST_NUMBERS = 8  # tries of a failure whose numbers are compared
 LEFT = 4  # calls with news after which a failure is no longer worked on
 CYCLES = 3
 LONGEST_CYCLE = 4  # rounds of a cycle that count, and its most calls
@@ -151,6 +156,9 @@ class Ledger:
         past = self._calls.pop(facts.call, None)
         gave = past is not None and past.gave(facts)
         looks_again = past is not None and past.number < clock.waited
+        unmoved = None
+        if past is not None and past.changes != clock.changes:
+            unmoved = self._unmoved(action, facts, past, gave=gave)
         same = past is not None and gave and (past.changes == clock.changes or looks_again)
         if past is not None and same and self._acted_since(past, facts.tool):
             same = False
@@ -162,7 +170,7 @@ class Ledger:
             seen = past if same else None
             kind, entry = self._read(action, facts, seen, asked=asked)
             if entry is None and kind == "new" and past is not None and not asked:
-                entry = self._in_turn(facts)
+                entry = unmoved or self._in_turn(facts)
         self._remember(action, facts, count)
         if kind == "new":
             clock.news += 1
@@ -176,6 +184,19 @@ class Ledger:
             failures=self._same_failures if facts.failure is not None else 0,
             entry=None if entry is None else copy(entry),
         )
+
+    def _unmoved(
+        self, action: Action, facts: ActionFacts, past: _Past, *, gave: bool
+    ) -> Entry | None:
+        """The entry of a call whose result does not move, although the file that it shows was
+        edited, or one line was set to another text."""
+        key = f"unmoved {facts.call}"
+        edited = self._files.edited(past.step)
+        if not gave or facts.failure is not None:
+            self._entries.close(key)
+        elif edited and (self._files.one_place or shows_all(action, facts, edited)):
+            return self._entries.add(key, Ending.UNMOVED, facts, since=past.step)
+        return None
 
     def _acted_since(self, past: _Past, tool: str) -> bool:
         """True if another tool has done something new since a call was made."""
@@ -236,10 +257,20 @@ class Ledger:
     ) -> tuple[Kind, Entry | None]:
         """A call that reached something, against the results that the run has."""
         span = facts.span
-        known = span is not None and self._shown.show(span, self._clock.changes)
+        clock = self._clock
+        shown = 0 if span is None else self._shown.show(span, clock.step, clock.changes)
+        if span is not None and shown:
+            key = f"lines {span[0]}"
+            entry = self._entries.add(key, Ending.SAME, facts, since=shown, patience=REREAD)
+            return "reworded", entry
         if past is not None:
             return "same", self._repeat(facts, past.step)
         call = self._seen(action, facts)
+        done = [each.step for each in self._recent if does_the_same(call, each)]
+        if done:
+            key = f"again {facts.operation}"
+            again = self._entries.add(key, Ending.REWRITTEN, facts, since=max(done), patience=0)
+            return "reworded", again
         answer = facts.answer
         equal = [
             each
@@ -248,12 +279,10 @@ class Ledger:
             or (answer.empty and each.facts.answer.empty)
         ]
         newest = equal[-EQUAL_RESULTS:]
-        since = max([each.step for each in newest if brings_the_same(call, each)], default=0)
-        if since:
-            return "reworded", self._repeat(facts, since)
-        if known and span is not None:
-            key = f"lines {span[0]}"
-            return "reworded", self._entries.add(key, Ending.SAME, facts)
+        known = [each.step for each in newest if brings_the_same(call, each)]
+        known += [each.step for each in self._recent if lists_the_same(call, each)]
+        if known:
+            return "reworded", self._repeat(facts, max(known))
         return "new", None
 
     def _repeat(self, facts: ActionFacts, since: int) -> Entry:
@@ -288,14 +317,17 @@ class Ledger:
         """The entry of a failure; that of its tool, if that has failed more often in a row."""
         failure = facts.failure or ""
         if facts.edits:
-            entry = self._entries.add(f"refused {facts.edits[0].path}", Ending.REFUSED, facts)
+            entry = self._entries.add(refusal_key(action, facts), Ending.REFUSED, facts)
         else:
             key = failure_key(action, facts)
             known = self._entries.get(key)
-            if known is not None and not is_about(known, facts):
-                entry = self._entries.add(key, Ending.FAILED, facts, patience=0)
-            else:
-                entry = self._entries.add(key, Ending.FAILED, facts)
+            number = failing(failure)
+            if known is not None and known.recovers(number):
+                self._entries.close(key)
+            strange = known is not None and not is_about(known, facts)
+            patience = 0 if strange else PATIENCE
+            entry = self._entries.add(key, Ending.FAILED, facts, patience=patience)
+            entry.numbers = (*entry.numbers[-LAST_NUMBERS:], number)
         entry.said = failure[:SAID_CHARS]
         if facts.of_object and entry.count < 2:
             return entry  # another host or table is another question

@@ -19,6 +19,11 @@ NOTHING_NAMED = hash(())  # the identity of arguments without a name
 _NAME = re.compile(r"\w+")
 _ID = re.compile(r"[A-Za-z_]+\d\w*|\d{3,}")
 _PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
+_DRAWN = re.compile(r"\S*\d\S*")
+_LISTS = frozenset(("$ls", "$find", "$tree", "$wc", "$du", "$stat"))
+_FILE = re.compile(r"[\w-]+\.\w{1,5}\b")
+LEAST_FILES = 3
+"""Files that two listings must have, and have in common."""
 
 
 class SeenCall(Value):
@@ -44,6 +49,47 @@ def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
         return False
     same_tool = asked.operation == facts.operation
     return (same_tool and _same_names(call.action, other.action)) or _shows_the_same(call, other)
+
+
+def does_the_same(call: SeenCall, other: SeenCall) -> bool:
+    """True if a call that does something has done it before, in nearly the same words, and ended in
+    the same way but for ids."""
+    facts = call.facts
+    asked = other.facts
+    parts = [edit for edit in facts.edits if edit.old]
+    if asked.operation != facts.operation or parts or not (facts.edits or facts.effect.acts):
+        return False
+    if asked.call == facts.call or asked.failure is not None:
+        return False
+    if _ending(call.action) != _ending(other.action):
+        return False
+    if _same_names(call.action, other.action):
+        return True
+    named = facts.edits or _ID.search(call.action.arguments[:NAMES_CHARS]) is not None
+    if not named or asked.question.identity != facts.question.identity:
+        return False
+    return alike(facts.question.words, asked.question.words, REWORDED)
+
+
+def _ending(action: Action) -> str:
+    return _DRAWN.sub("#", action.observation[:PLACE_CHARS])
+
+
+def lists_the_same(call: SeenCall, other: SeenCall) -> bool:
+    """True if two calls list the same files, in whatever order and with whatever beside them."""
+    operations = (call.facts.operation, other.facts.operation)
+    if call.changes != other.changes or not _LISTS.issuperset(operations):
+        return False
+    files = frozenset(_FILE.findall(call.action.observation))
+    return len(files) >= LEAST_FILES and files == frozenset(_FILE.findall(other.action.observation))
+
+
+def shows_all(action: Action, facts: ActionFacts, path: str) -> bool:
+    """True if a call shows the whole of this file."""
+    whole = facts.effect.reads and facts.span is None and "|" not in action.arguments
+    if not whole or (facts.operation.startswith("$") and facts.operation != "$cat"):
+        return False
+    return path in facts.question.objects
 
 
 def _names_its_own(action: Action, earlier: Action) -> bool:
@@ -114,20 +160,25 @@ class ShownLines:
     __slots__ = ("_files",)
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[int, list[tuple[int, int]]]] = {}
+        self._files: dict[str, tuple[int, list[tuple[int, int, int]]]] = {}
 
-    def show(self, span: tuple[str, int, int], changes: int) -> bool:
-        """Remember a part of a file; True if most of its lines were shown before."""
+    def show(self, span: tuple[str, int, int], step: int, changes: int) -> int:
+        """Remember a part of a file; the newest step that showed a line of it, if most of its lines
+        were shown before, else 0."""
         path, first, last = span
         known_at, spans = self._files.pop(path, (changes, []))
         if known_at != changes:
             spans = []
         known = 0
+        newest = 0
         line = first
-        for start, end in sorted(spans):
-            known += max(min(end, last) - max(start, line) + 1, 0)
+        for start, end, shown in sorted(spans):
+            lines = min(end, last) - max(start, line) + 1
+            if lines > 0:
+                known += lines
+                newest = max(newest, shown)
             line = max(line, end + 1)
-        self._files[path] = (changes, [*spans[1 - MAX_SPANS :], (first, last)])
+        self._files[path] = (changes, [*spans[1 - MAX_SPANS :], (first, last, step)])
         if len(self._files) > MAX_FILES:
             del self._files[next(iter(self._files))]
-        return known >= KNOWN_LINES * (last - first + 1)
+        return newest if known >= KNOWN_LINES * (last - first + 1) else 0

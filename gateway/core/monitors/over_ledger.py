@@ -17,6 +17,8 @@ DUE: Mapping[Ending, int] = {
     Ending.IN_TURN: 3,
     Ending.LATER: 7,
     Ending.SET_AGAIN: 3,
+    Ending.REWRITTEN: 5,
+    Ending.UNMOVED: 5,
     Ending.SAID_AGAIN: 4,
 }
 """Tries of an entry from which it is an alarm."""
@@ -96,6 +98,8 @@ class Streak(_OfEntries):
             Ending.IN_TURN,
             Ending.LATER,
             Ending.SET_AGAIN,
+            Ending.REWRITTEN,
+            Ending.UNMOVED,
             Ending.SAID_AGAIN,
         )
     )

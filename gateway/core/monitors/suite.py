@@ -57,8 +57,6 @@ class Monitor(Protocol[Observed]):
 class Suite(ABC, Generic[Observed]):
     """The active monitors of one suite, each made with `argument`; cost flat in a run's length."""
 
-    __slots__ = ("_alarming", "_fire_threshold", "_weights", "monitors")
-
     def __init__(self, settings: MonitorSettings, argument: object) -> None:
         classes = monitor_classes(settings.suite)
         self.monitors: dict[str, Monitor[Observed]] = {

@@ -89,25 +89,11 @@ def _repeats(step: LedgerStep) -> Difficulty | None:
     entry = _worst(step.entries)
     if entry is None:
         return None
-    times = f"{ordinal(entry.count)} time since step {entry.first}"
-    if entry.ending is Ending.NOTHING_NEW:
-        return Difficulty(
-            value=_at(REPETITIONS, entry.count),
-            reason=f"{ordinal(entry.count)} step since step {entry.first} that brings what the run "
-            "has, with nothing new in between",
-        )
+    times = f"for the {ordinal(entry.count)} time since step {entry.first}"
+    reason = f"{entry.name} {entry.ending.value} {times}"
     if entry.varied:
-        return Difficulty(
-            value=_at(REPETITIONS, entry.count),
-            reason=f"a result that is known comes for the {times}, now from {entry.name}",
-        )
-    reasons = {
-        Ending.SAME: f"{entry.name} gives the same result for the {times}",
-        Ending.IN_TURN: f"{entry.name} comes in turn with the same others for the {times}",
-        Ending.SET_AGAIN: f"{entry.name} is set to the same for the {times}",
-        Ending.SAID_AGAIN: f"the same message for the {times}: {entry.name}",
-    }
-    return Difficulty(value=_at(REPETITIONS, entry.count), reason=reasons[entry.ending])
+        reason = f"{times} a call {entry.ending.value}, now {entry.name}"
+    return Difficulty(value=_at(REPETITIONS, entry.count), reason=reason)
 
 
 def _recovers(step: LedgerStep) -> Difficulty | None:

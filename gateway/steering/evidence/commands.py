@@ -29,6 +29,7 @@ _TYPES_NAME = re.compile(r"stdin|send_?(?:keys|input)|terminal_?input", re.IGNOR
 _TYPED_KEYS = ("chars", "input", "keys", "text")
 _KEY_CHARS = 6  # longer input is a statement
 _SED_RANGE = re.compile(r"\bsed\s+-n\s+['\"]?(\d{1,8}),(\d{1,8})p['\"]?\s+([^\s|;&<>]{1,400})")
+_DIGITS = re.compile(r"-?\d{1,8}")
 _COMMAND_KEYS = ("command", "cmd", "script", "code", "input")
 _COMMAND_LINE_KEYS = ("command", "cmd", "commandline")
 _RUNS_IN = "workdir"  # an argument that only shells have, whatever their name
@@ -168,17 +169,18 @@ def _plan_or_session(values: FieldDict, *, plans: bool) -> tuple[FieldDict, bool
 
 
 def _span(values: FieldDict) -> tuple[str, int, int] | None:
-    """File, first and last line that a reading tool is asked for."""
+    """File, first and last line that a reading tool is asked for; agents that write their calls as
+    text give numbers as text."""
     path = next((values[key] for key in _PATH_KEYS if isinstance(values.get(key), str)), None)
-    view = values.get("view_range")
-    first = last = None
-    if isinstance(view, list) and len(view) == 2:
-        first, last = view
-    first = next((values[key] for key in _FIRST_KEYS if key in values), first)
-    last = next((values[key] for key in _LAST_KEYS if key in values), last)
-    if last is None and isinstance(first, int) and isinstance(values.get("limit"), int):
-        last = first + values["limit"] - 1
-    if path is None or not isinstance(first, int) or not isinstance(last, int) or last < first:
+    asked = (_FIRST_KEYS, _LAST_KEYS, ("limit",))
+    given = [next((values[key] for key in keys if key in values), None) for keys in asked]
+    first, last, lines = [int(str(each)) if str(each).isdigit() else None for each in given]
+    view = _DIGITS.findall(str(values.get("view_range", ""))[:_SUBCOMMAND_CHARS])
+    if len(view) == 2:
+        first, last = map(int, view)
+    if last is None and first is not None and lines is not None:
+        last = first + lines - 1
+    if path is None or first is None or last is None or last < first:
         return None
     return path, first, last
 
@@ -208,6 +210,9 @@ _NAMING = (
     "title",
 )
 _NAMED_CHARS = 200
+_SEARCHES = re.compile(  # the name or the pattern that a command looks for
+    r"-i?name\s+(\S+)|\b(?:[ef]?grep|rg|ag)\s+(?:-\S+\s+(?:\d+\s+)?)*(\\?[\"'][^\"']+|\S+)"
+)
 _LABELLED_CHARS = 2000  # characters of the arguments that are read for a label
 _TERMS = ("pattern", "query", "q", "regex", "search_term", "symbol")
 
@@ -245,9 +250,11 @@ _TOUCHES = re.compile(
 def sought(arguments: str) -> str:
     """The term that a search is for, its letters and digits in lower case; "" for another call."""
     values = _parse(arguments)
-    if not isinstance(values, dict):
-        return ""
-    term = next((values[key] for key in _TERMS if isinstance(values.get(key), str)), "")
+    term = ""
+    if isinstance(values, dict):
+        term = next((values[key] for key in _TERMS if isinstance(values.get(key), str)), "")
+    if found := _SEARCHES.search(arguments[:_COMMAND_CHARS]):
+        term = found[1] or found[2]
     return "".join([sign for sign in term[:_NAMED_CHARS].lower() if sign.isalnum()])
 
 

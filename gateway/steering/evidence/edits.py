@@ -135,6 +135,7 @@ _NEW_KEYS = (
     "codeedit",
     "body",
     "source",
+    "code",
 )
 _PATCH_KEYS = ("patch", "diff", "input", "changes")
 
@@ -151,7 +152,7 @@ PATCH_CHARS = 262_144
 def _edit(path: str, old: str, new: str) -> FileEdit:
     """The edit, with the digests of the texts without the blanks around them, in one process."""
     before, after = (hash(text) if (text := side.strip()) else 0 for side in (old, new))
-    return FileEdit(path=path, old=before, new=after)
+    return FileEdit(path=path, old=before, new=after, is_line="\n" not in new.strip())
 
 
 def edits_of(operation: str, values: Any, arguments: str) -> tuple[FileEdit, ...]:

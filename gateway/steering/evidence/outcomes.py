@@ -76,11 +76,12 @@ _FAILURE_PART = re.compile(
     + r"""
     | \b[Ss]yntax\ error(?:\ (?:at|near|in)\b|$) | has\ introduced\ new\ syntax\ error
     | did\ not\ appear\ verbatim | [Cc]annot\ overwrite
-    | \bhas\ not\ been\ read\ yet\b
+    | \bhas\ not\ been\ read\ yet\b | \btests\ FAILED\b
     | \((?:[A-Z]\w*)(?:Error|Exception)\)$
     | \b(?:[Ee]xecution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied
       |[Aa]ccess\ to\ .{1,200}\ is\ denied|[Nn]ot\ authorized)
     | \b[Cc]onnection\b.{0,40}\b(?:refused|terminated|reset|closed)
+    | \b(?:exceeded|reached)\b.{0,60}\btime-?out\b | \btime-?out\b.{0,60}\b(?:exceeded|reached)
     | \b(?:Service\ Unavailable|Too\ Many\ Requests|[Rr]ate\ limit)
     | \b(?:[Ss]tring|[Ff]ile|[Pp]ath|[Mm]odule|[Tt]ool|[Ff]unction|old_str\w*|[Ee]lement|[Rr]ef)\b
       .{0,60}\b(?:not\ found|does\ not\ exist|doesn't\ exist)
@@ -132,7 +133,8 @@ _GREP_HIT = re.compile(r"[^\s:]+:\d+[:-]")
 _JSON_ERROR = re.compile(
     r'"(?:error|errors|error_message)":\s*(?!null|""|\[\]|\{\}|false)\S|"is_?error":\s*true'
     r'|"(?:success|ok)":\s*false|"status":\s*"(?:error|failed|failure)"'
-    r'|"(?:status_?code|http_?status|code)":\s*"?[45]\d\d\b',
+    r'|"(?:status_?code|http_?status|code)":\s*"?[45]\d\d\b'
+    r'|"code":\s*"(?:err|invalid|missing|unauthori|forbidden|not_found)',
     re.IGNORECASE,
 )
 _FLAGGED = re.compile(r'"is_?error":\s*true\b', re.IGNORECASE)
@@ -152,6 +154,11 @@ _ID_NUMBER = re.compile(  # A number of two digits is an id, unless it counts so
 )
 # Names whose value says what failed: another value is another failure.
 _VALUES = re.compile(r"\b(?:assert\w*|expected|actual|got|Failures|Errors)\b|=", re.IGNORECASE)
+_DETAIL = re.compile(  # lines of a test's report that say what was asserted
+    r"(?im)^[^\w\n]{0,8}((?:expected|actual|received|got|want|left|right|failure/error"
+    r"|failed asserting|assertion)\b[^\n]{1,120})"
+)
+_DETAILS = 2  # such lines that make a failure
 _PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")  # place of a compiler's error, with `#` for lines
 # Failures that say something of the host or table they name: another one is another question.
 _OF_OBJECT = re.compile(
@@ -377,6 +384,7 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         position = max([lowered.rfind(word, 0, end) for word in suspects])
         if position < 0:
             break
+        position += lowered[position] == "\n"
         start = text.rfind("\n", 0, position) + 1
         line = text[start : start + _LINE_CHARS].split("\n", 1)[0].strip()
         end = start
@@ -405,6 +413,9 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
     summary = last or summary
     if _EXIT_ONLY.search(summary):
         summary = _with_reason(text, summary)
+    if _VALUES.search(summary) is None:
+        details = [found.strip() for found in _DETAIL.findall(text)[:_DETAILS]]
+        summary = " / ".join([summary, *details]) if summary else " / ".join(details)
     several = f"{len(different)} x" if len(different) > 1 else ""
     parts = filter(None, (several, count, summary or headline))
     return " / ".join(parts)[:_LINE_CHARS] or None

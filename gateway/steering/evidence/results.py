@@ -19,7 +19,8 @@ _MOST_IDS = 20  # ids and times above which no more words are asked for
 # times, durations, temporary paths.
 _IDS = re.compile(
     r"/(?:tmp|var/folders)/\S+|(?<![\w.])(?:[A-Za-z_]+\d\w*+|\d+(?:\.\d+)?\s?(?:ms|s|secs?|seconds)\b"
-    r"|\d+[A-Za-z_]\w*+|\d{1,4}[:-]\d\d[:-]\d\d\S*|\d{1,2}:\d\d\b|\d{6,}+)"
+    r"|^\d+:|\d+[A-Za-z_]\w*+|\d{1,4}[:-]\d\d[:-]\d\d\S*|\d{1,2}:\d\d\b|\d{6,}+)",
+    re.MULTILINE,
 )
 
 

@@ -1,4 +1,4 @@
-"""Trouble of a run's newest step: the cause, the true count, the decisive line, a near miss.
+"""Trouble of a run's newest step: the cause, the true count, the decisive line, its place.
 
 Read only when guidance is due. Texts of tools and agents are read within limits, and quoted
 sanitised and cut."""
@@ -6,7 +6,7 @@ sanitised and cut."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from typing import Any
 
@@ -22,46 +22,12 @@ from gateway.core.step import Action, ActionFacts, Step, alike
 from gateway.data_files import read_text
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import describe, describe_action
-from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_bare
+from gateway.steering.evidence.outcomes import decisive_line, is_bare
 from gateway.steering.transcript.content import asks_user
-from gateway.steering.word_lists import word_list, word_lists
 
 TEXT_CHARS = 4_000
 QUOTED_COMMAND_CHARS = 8_000  # read for names, and for open quotation marks
-MAX_NAMES = 600  # names seen that a wrong one is compared with
-LEAST_CHARS = 5  # shorter names are near too many others
-LEAST_LETTERS = 4  # names with fewer letters are versions and numbers, all near each other
-
-_NAME = re.compile(r"(?<![\w./@#~-])[\w./@#~-]{4,160}+")
 _MARKS = "'\"`"
-_LANGUAGES = word_lists("languages")
-
-
-def names_in(text: str) -> list[str]:
-    """Paths, file names and ids in a text: words with a sign or a digit in them, in order."""
-    found = dict.fromkeys(
-        name.strip(".-") for name in _NAME.findall(text[:TEXT_CHARS]) if not name.isalpha()
-    )
-    return [name for name in found if len(name) >= LEAST_CHARS]
-
-
-def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | None:
-    """A wanted name that was never seen, and a seen one that differs in one letter or ends in the
-    same directory and file name."""
-    known = dict.fromkeys(list(seen)[:MAX_NAMES])
-    lowered = {name.rstrip("/") for name in known}
-    missing = [name for name in wanted if name.rstrip("/") not in lowered]
-    misspelled = ((name, o) for name in missing for o in known if _one_letter_apart(name, o))
-    if found := next(misspelled, None):
-        return found
-    for name in missing:
-        end = name.strip("./").split("/")[-2:]
-        if "." in end[-1] and len(end[-1]) >= LEAST_CHARS:
-            for other in known:
-                same = name.endswith(other.lstrip("./"))  # one file, spelled from another place
-                if "/" in other and other.split("/")[-len(end) :] == end and not same:
-                    return name, other
-    return None
 
 
 def open_quote(command: str) -> str:
@@ -78,22 +44,6 @@ def open_quote(command: str) -> str:
         elif char in _MARKS:
             inside = char
     return inside
-
-
-def _one_letter_apart(a: str, b: str) -> bool:
-    """True if one letter is changed, added, left out, or swapped with the next one."""
-    if abs(len(a) - len(b)) > 1 or a == b or sum(map(str.isalpha, a)) < LEAST_LETTERS:
-        return False
-    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-    if at is None:  # one is the other with a letter more
-        return not max(a, b, key=len)[-1].isdigit()
-    rest_a = a[at:]
-    rest_b = b[at:]
-    if (rest_a[0] + rest_b[0]).isdigit():
-        return False  # page2 and page3 are two names
-    if rest_a[1:] == rest_b[1:] or rest_a[1:] == rest_b or rest_a == rest_b[1:]:
-        return True
-    return rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:]
 
 
 class _Causes(Struct, frozen=True):
@@ -174,17 +124,12 @@ _RAISED = re.compile(
 )
 # A warning below a heading is no failure.
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
-_SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
 _COMMAND_WORDS = 5  # a capitalised first line of so many words is prose, not a command
-# Causes in which a name may be misspelled.
-_NAMED = frozenset({"path_missing", "record_missing", "value_refused", "failed"})
 _FRAME = re.compile(r'File "([^"\n]{1,200})", line (\d{1,6})')
 _LIBRARY = re.compile(r"(?:site|dist)-packages|lib/python\d|^<")
 _KEYS = re.compile(r'[{,]\s{0,8}"\w{1,80}":|["{}]')  # what a call's arguments in JSON add to values
 _NO = ("", "")
 _ERROR_TAG = re.compile(r"</?tool_use_error>")
-_DOUBTS = frozenset(word_list("situation", "doubt_words"))
-_DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
 def read_situation(recent: Sequence[Step], calls: Tries = ()) -> Situation | None:
@@ -227,22 +172,6 @@ def restored_edit() -> Situation | None:
     return _because("undone")
 
 
-def read_doubt(recent: Sequence[Step]) -> Situation | None:
-    """The newest sentence of doubt in a step whose change was refused, None without one; a step
-    that looks something up settles the doubt already, and so does an edit that was accepted."""
-    calls = [describe_action(action) for action in recent[-1].actions] if recent else []
-    changes = [facts for facts in calls if facts.effect.changes or facts.edits]
-    if not any(facts.failure for facts in changes):
-        return None
-    text = (recent[-1].thought or recent[-1].reasoning)[-_MESSAGE_CHARS:]
-    for sentence in reversed(_SENTENCE_END.split(text)):
-        lowered = sentence.lower()
-        words = {word.strip(",;:()'\"*`") for word in lowered.split()}
-        if words & _DOUBTS or any(phrase in lowered for phrase in _DOUBT_PHRASES):
-            return _because("doubt", quote=_quote(sentence))
-    return None
-
-
 def _failed(
     steps: Sequence[Step], action: Action, facts: ActionFacts, found: Try
 ) -> Situation | None:
@@ -269,7 +198,7 @@ def _failed(
     cause = cause_of("failed", properties, message)
     if cause is None:
         return None
-    near, instead = _near(cause.name, steps, action, command, line)
+    near, instead = _near(cause.name, action, command, line)
     if (path := _edited(facts)) and not near and path.rpartition("/")[2] not in line:
         near = f'The edit was for "{_quote(path)}".'
     return Situation(cause=cause, count=count, quote=_quote(line), near=near, instead=instead)
@@ -431,32 +360,18 @@ def _is_prose(command: str) -> bool:
     return all(word[:1].isalpha() or not word.isascii() for word in words[:3])
 
 
-def _near(
-    cause: str, steps: Sequence[Step], action: Action, command: str, line: str
-) -> tuple[str, str]:
-    """A sentence about a near miss or the place of the trouble, and the move that follows."""
+def _near(cause: str, action: Action, command: str, line: str) -> tuple[str, str]:
+    """A sentence about the place of the trouble, and the move that follows."""
     if cause == "command_slip":
         return "There is a punctuation mark where a space belongs.", ""
     if cause == "shell_syntax":
         mark = open_quote(command)
         return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO
-    if cause == "edit_syntax":
-        return _other_language(action)
     if cause == "test_failed" and line.startswith("--- FAIL") and line.endswith("s)"):
         return "", "Run this test alone, and read the line that says what was expected."
     if cause in ("exception", "name_undefined"):
         return _place(action.observation)
-    if cause not in _NAMED:
-        return _NO
-    seen = [name for step in steps for a in step.actions for name in _shown(a, action)]
-    wanted = names_in(_values(action))
-    if command or cause == "failed":
-        wanted = [name for name in names_in(line) if command or name in wanted]
-    found = near_name(wanted, seen)
-    if found is None:
-        return _NO
-    name, known = map(_quote, found)
-    return f'It names "{name}"; "{known}" was seen in this run.', "Use that one if you mean it."
+    return _NO
 
 
 def _place(result: str) -> tuple[str, str]:
@@ -465,34 +380,6 @@ def _place(result: str) -> tuple[str, str]:
         if not _LIBRARY.search(path):
             return f'It comes from line {number} of "{_quote(path)}".', ""
     return _NO
-
-
-def _other_language(action: Action) -> tuple[str, str]:
-    """Observation and advice for a text with the marks of one language in a file of another."""
-    text = action.arguments
-    shown = action.observation
-    spoken = [
-        ending
-        for ending, marks in _LANGUAGES.items()
-        if any(mark in text[:TEXT_CHARS] for mark in marks)
-    ]
-    parts = (text[:_ANSWER_CHARS], text[-_ANSWER_CHARS:], shown[-_END:])
-    names = (name for part in parts for name in names_in(part))
-    name = next((name for name in names if name.rpartition(".")[2] in _LANGUAGES), "")
-    if len(spoken) != 1 or not name or name.rpartition(".")[2] == spoken[0]:
-        return _NO
-    ending = spoken[0]
-    return (
-        f'The text looks like a .{ending} file, and it goes into "{_quote(name)}".',
-        f"Put it into a file that ends in .{ending}, or write it in the language of this one.",
-    )
-
-
-def _shown(action: Action, failed: Action) -> list[str]:
-    """The names in a call that worked and in its result; a failure repeats what was asked for."""
-    if action is failed or action.is_error or failure_line(action.observation) is not None:
-        return []
-    return [*names_in(action.observation), *names_in(action.arguments)]
 
 
 def _quote(text: str) -> str:

@@ -140,6 +140,116 @@ def test_one_failing_test_less_is_another_failure() -> None:
     assert alarms([ran(each) for each in results]) == []
 
 
+def test_more_tests_that_pass_are_no_news_of_the_failure() -> None:
+    """The failure counts on while other tests are added; fewer failures, twice in a row, end it."""
+    added = [f"{ASSERTION}, {n} passed in 0.{n}s" for n in range(11, 16)]
+    assert [each.entries[0].count for each in read([ran(each) for each in added])] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    wobbles = [f"== {n} failed in 0.5s ==" for n in (2, 5, 3, 4, 3)]
+    assert read([ran(each) for each in wobbles])[-1].entries[0].count == 5
+    shrinks = [f"== {n} failed in 0.5s ==" for n in (1, 6, 5, 4, 3)]
+    assert read([ran(each) for each in shrinks])[-1].entries[0].count == 1
+
+
+def test_an_edit_refused_for_another_reason_is_another_matter() -> None:
+    """Something has moved; refused for the same reason, the tries count, whatever was to be set."""
+    same = "No replacement was performed, old_str `x = {}` did not appear verbatim in a.py."
+    found = read([edit(n, same.format(n)) for n in range(3)])
+    assert found[-1].entries[0].count == 3
+    reasons = [
+        same.format(0),
+        "No replacement was performed. Multiple occurrences of old_str `x = 1` in lines [3, 9].",
+        "File already exists at: a.py. Cannot overwrite files using command `create`.",
+    ]
+    found = read([edit(n, reason) for n, reason in enumerate(reasons)])
+    refused = [e for each in found for e in each.entries if e.ending is Ending.REFUSED]
+    assert {entry.count for entry in refused} == {1}
+
+
+def test_lines_that_were_shown_are_known_however_they_are_asked_for() -> None:
+    """Agents that write their calls as text give numbers as text; the first look counts."""
+
+    def look(first: int, last: int) -> Step:
+        arguments = {"command": "view", "path": "a.py", "view_range": f"[{first}, {last}]"}
+        return step("str_replace_editor", arguments, f"{first}\tline of it, to {last}")
+
+    found = read([look(10, 60), look(10, 60), look(20, 65), look(200, 260)])
+    assert [[entry.count for entry in each.entries] for each in found] == [[], [2], [3], []]
+    assert found[1].entries[0].first == 1
+
+
+def test_a_text_polished_without_a_look_at_anything_is_written_again() -> None:
+    """The same draft in nearly the same words; another draft each time is work, and so is a text
+    that something else was found out for."""
+    words = ("glad", "pleased", "happy", "ready", "able")
+
+    def write(word: str, draft: int) -> Step:
+        body = f"We are {word} to replace the broken part of your order at no cost, and send it."
+        arguments = {"draft_id": f"r10{draft}", "body": body}
+        return step("update_draft", arguments, f'{{"id": "r10{draft}", "history": {len(word)}9}}')
+
+    polished = [write(word, 0) for word in words]
+    assert (
+        "5 tries, the newest of `update_draft r100`: was done again in nearly the same words"
+        in " ".join(alarms(polished))
+    )
+    assert alarms([write(word, at) for at, word in enumerate(words)]) == []
+    looks = [
+        [step("get_order", {"id": at}, f"order {at} is of {word}")] for at, word in enumerate(words)
+    ]
+    asked = [each for at, one in enumerate(polished) for each in (one, *looks[at])]
+    assert alarms(asked) == []
+
+
+def test_listings_of_the_same_files_are_one() -> None:
+    """In another order, with sizes or without; not those of other files."""
+    shown = {
+        "ls": "a.py\nb.py\nc.py",
+        "ls -la": "-rw- 1 dev 388 a.py\n-rw- 1 dev 62 b.py\n-rw- 1 dev 23 c.py",
+        "find . -type f": "./c.py\n./a.py\n./b.py",
+        "ls src": "d.py\ne.py\nf.py",
+    }
+    found = read([step("bash", {"command": each}, text) for each, text in shown.items()])
+    assert [each.actions[0][1].kind for each in found] == ["new", "reworded", "reworded", "new"]
+
+
+def test_a_file_that_reads_as_before_each_edit_is_an_alarm() -> None:
+    """Something makes it again; edits that are there are none."""
+
+    def rounds(shown: str) -> list[Step]:
+        steps = []
+        for n in range(5):
+            text = shown.format(n=n if "{n}" in shown else "")
+            steps += [edit(n), step("bash", {"command": "cat a.py"}, text)]
+        return steps
+
+    assert "gave the same result after each edit" in " ".join(alarms(rounds("y = 1\nz = 2")))
+    assert alarms(rounds("x = {n}\ny = 1")) == []
+
+
+def test_one_line_set_to_one_text_after_the_other_is_an_alarm_if_nothing_moves() -> None:
+    """The check says the same after each; where it says something else, it is a search."""
+
+    def rounds(place: str) -> list[Step]:
+        steps = []
+        for n, option in enumerate(("h", "t", "b", "p", "H", "!h")):
+            new = f"figure[{'htbpH!'[n]}]"
+            old = f"figure[{'xhtbpH'[n]}]"
+            arguments = {"file_path": "a.tex", "old_string": old, "new_string": new}
+            steps.append(step("Edit", arguments, "The file has been updated."))
+            shown = f"Figure 3 is on page {place.format(option=option)}"
+            steps.append(step("bash", {"command": "make && pdftotext a.pdf"}, shown))
+        return steps
+
+    assert "gave the same result after each edit" in " ".join(alarms(rounds("nine")))
+    assert alarms(rounds("{option}")) == []
+
+
 def test_a_persons_wish_for_a_repetition_is_none() -> None:
     """After a person has spoken the same look is a new one."""
     look = step("bash", {"command": "git status"}, "nothing to commit, working tree clean")
