@@ -158,7 +158,7 @@ class Table:
             "learning": {
                 "trials": "off" if self.arm == "off" else "on",
                 "interval_s": 3600.0,
-                "idle_s": 0.001,
+                "over_after_s": 0.001,
             },
             "logging": {"level": "error"},
         }

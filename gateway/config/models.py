@@ -97,7 +97,7 @@ class LearningSettings:
 
     # on = approved lessons are tried, and those that pass are given
     trials: Literal["off", "on"] = "off"
-    idle_s: float = 900.0  # a run without a call for this long counts as over; seconds
+    over_after_s: float = 900.0  # a run without a call for this long counts as over; seconds
     interval_s: float = 5.0  # time between two looks for runs that are over; seconds
     per_call: int = 2  # most lessons given with one call
     per_run: int = 4  # most lessons given in one run
@@ -106,7 +106,7 @@ class LearningSettings:
     expire_days: float = 90.0
 
     def __post_init__(self) -> None:
-        finite(self, "idle_s", "interval_s", "expire_days")
+        finite(self, "over_after_s", "interval_s", "expire_days")
         at_least(self, 0, "per_call", "per_run")
         at_least(self, 120, "max_chars")
 

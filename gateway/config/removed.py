@@ -1,12 +1,13 @@
 """Settings of earlier versions, named with what takes their place. They stop no start, except those
 that ended or stopped runs: a limit must not vanish quietly."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
 from gateway.data_files import read_toml
 from gateway.values import FieldDict, Fields
+from gateway.wire.coerce import mapping_at
 
 _TABLES = read_toml(__package__, "removed.toml")
 _RENAMED: Final[Mapping[str, str]] = _TABLES["renamed"]
@@ -20,33 +21,25 @@ _VALUES: Final[Mapping[str, Mapping[str, str]]] = _TABLES["values"]
 def removed_keys(raw: Fields, env: Mapping[str, str]) -> dict[str, str]:
     """Settings of earlier versions that a config or the environment has: the name as it is written
     there, and one line that says what takes its place."""
-    found = {}
-    for old, text in _lines():
-        section, _, key = old.partition(".")
-        values = raw.get(section)
-        if isinstance(values, Mapping) and key in values:
-            found[old] = text
-        variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()
-        if variable in env:
-            found[variable] = text
+    found: dict[str, str] = {}
+    for old, new in _RENAMED.items():
+        found |= dict.fromkeys(_written(old, raw, env), f"has another name: {new}")
+    for old, why in _GONE.items():
+        found |= dict.fromkeys(_written(old, raw, env), f"has no effect: {why}")
     for old, successors in _VALUES.items():
-        section, _, key = old.partition(".")
-        values = raw.get(section)
-        variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()
-        written = {variable: env.get(variable)}
-        if isinstance(values, Mapping):
-            written[old] = values.get(key)
-        for name, value in written.items():
+        for name, value in _written(old, raw, env).items():
             if isinstance(value, str) and value in successors:
                 found[name] = f"{value} is gone: {successors[value]} takes its place"
     return found
 
 
-def _lines() -> Iterator[tuple[str, str]]:
-    for old, new in _RENAMED.items():
-        yield old, f"has another name: {new}"
-    for old, why in _GONE.items():
-        yield old, f"has no effect: {why}"
+def _written(old: str, raw: Fields, env: Mapping[str, str]) -> FieldDict:
+    """The values that a config and the environment give to a setting, by its name there."""
+    section, _, key = old.partition(".")
+    variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()
+    values = mapping_at(raw, section)
+    written = {old: values[key]} if key in values else {}
+    return written | ({variable: env[variable]} if variable in env else {})
 
 
 def drop_removed(merged: FieldDict) -> list[str]:

@@ -304,7 +304,7 @@ class SteeringSettings(ActSettings):
     max_at_once: int = 16
     # MiB without the beginning that is known from the call before; more is forwarded unread, and so
     # is a body with so many values that reading it would stop all else (`gateway.wire.parsing`)
-    max_body_mb: float = 10
+    max_new_mb: float = 10
     # in mode on, request token usage for streams: always, auto = if a decision needs it, never; the
     # chunk that this adds is removed again, and tokens that are not reported are estimated
     stream_usage: Literal["auto", "always", "never"] = "always"
@@ -317,7 +317,7 @@ class SteeringSettings(ActSettings):
     max_prefix_memory_mb: float = 32
 
     def __post_init__(self) -> None:
-        above_zero(self, "deadline_ms", "max_wait_ms", "max_body_mb")
+        above_zero(self, "deadline_ms", "max_wait_ms", "max_new_mb")
         ActSettings.__post_init__(self)
         at_least(self, 1, "max_at_once", "max_conversations_in_memory", "max_transcripts_in_memory")
         at_least(self, 0, "max_transcript_memory_mb", "max_prefix_memory_mb")

@@ -136,7 +136,7 @@ class SteeredEndpoint:
         """The request; without its messages, where these are too much to read."""
         known = services.index.known_prefix(tenant, raw, self.dialect.list_key)
         new_from = known.end if known is not None else 0
-        if len(raw) - new_from > services.settings.steering.max_body_mb * 2**20:
+        if len(raw) - new_from > services.settings.steering.max_new_mb * 2**20:
             return await reading(self.dialect.skim, raw, orjson.loads, asked)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
             return self._read(raw, known, asked)

@@ -119,7 +119,7 @@ class Learner:
         if self.behind():
             return report  # runs stay touched, and are read when they are whole
         for run_id, run in list(self._touched.items()):
-            over = run.ended or now - run.at >= settings.idle_s
+            over = run.ended or now - run.at >= settings.over_after_s
             settles = run.decided is not None and run.step >= run.decided + WINDOW_CALLS
             if not over and not settles:
                 continue
@@ -151,7 +151,7 @@ class Learner:
             return Report()
         run = trace.run
         known = self._touched.get(run_id)
-        recent = self.now() - run.updated_at < self.settings().idle_s
+        recent = self.now() - run.updated_at < self.settings().over_after_s
         if over and run.ended_at is None and recent:
             # Another gateway served a later call: look again when that one, too, is long ago.
             over = False

@@ -71,7 +71,7 @@ class RawStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._make_room = _MAKE_ROOM.format(locked=engine.dialect.locked("raw_calls"))
+        self._make_room = _MAKE_ROOM.format(locked=engine.forms.locked("raw_calls"))
 
     async def put_raw(self, call: RawCall, *, most_bytes: int) -> bool:
         """Keep a call in place of an earlier one at its step, and remove the oldest until all take

@@ -25,6 +25,18 @@ def test_a_renamed_setting_keeps_its_value() -> None:
     assert settings_from_dict(both).reader.model == "large"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("steering.max_body_mb", "steering.max_new_mb"), ("learning.idle_s", "learning.over_after_s")],
+)
+def test_a_name_that_had_two_meanings_is_taken_for_the_new_one(old: str, new: str) -> None:
+    """With its value, and `check-config` says the new name."""
+    section, key = old.split(".")
+    settings = settings_from_dict({section: {key: 7}})
+    assert getattr(getattr(settings, section), new.split(".")[1]) == 7
+    assert removed_keys({section: {key: 7}}, {}) == {old: f"has another name: {new}"}
+
+
 def test_the_budget_of_an_earlier_version_holds() -> None:
     """What the model may use is kept under the new names."""
     limits = {"model_tokens_per_day": 5, "model_usd_per_day": 0.5, "model_timeout_s": 7}

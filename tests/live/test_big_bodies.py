@@ -24,7 +24,7 @@ from tests.live.test_unsteered import counted
 Start = Callable[..., AppServer]
 
 PATHS = {"chat": "chat/completions", "responses": "responses", "messages": "messages"}
-SMALL = {"steering": {"max_body_mb": 0.02}}
+SMALL = {"steering": {"max_new_mb": 0.02}}
 LONG = "The test failed again. " * 2000
 
 

@@ -353,7 +353,7 @@ def test_no_member_of_a_limited_keys_body_has_two_values(
                 "messages_api_base": upstream.base_url,
                 "api_key": "sk-of-the-operator",
             },
-            "steering": {"mode": "on", "max_body_mb": 1},
+            "steering": {"mode": "on", "max_new_mb": 1},
         }
     )
     typed = {"content-type": "application/json"}

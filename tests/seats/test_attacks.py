@@ -115,7 +115,7 @@ def test_stored_things_of_a_cloud_account_are_not_its_tenants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Files in buckets, caches, stores and prompts, in each place that a body has for them."""
-    steering = {"steering": {"max_body_mb": 0.05}}
+    steering = {"steering": {"max_new_mb": 0.05}}
     with a_gateway(gateway_server, upstream, monkeypatch, **steering) as client:
         assert client.post(path, json=body).status_code == 403
     assert not upstream.requests

@@ -26,7 +26,7 @@ from gateway.stores.guard.spool import size_of
 from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.redact import redaction
-from gateway.stores.sql.engine import Connection, Dialect, Engine, Row, Upkeep, Work
+from gateway.stores.sql.engine import Connection, Engine, Row, SqlForms, Upkeep, Work
 from gateway.stores.sql.states import CONVERSATION, LOAD, VERSION, SQLStateStore
 from gateway.tasks import off_loop, spawn
 from gateway.values import Fields
@@ -56,7 +56,7 @@ _FOUND = """r.pk IN (
     WHERE gateway_step_words(s.content, s.call, s.failure_type) @@ {query}
 )"""
 
-POSTGRES = Dialect(
+POSTGRES = SqlForms(
     bytewise='COLLATE "C"',
     find_heads=f"""
         SELECT h.digest, c.id, h.position, h.kind, h.step
@@ -121,7 +121,7 @@ class PostgresEngine(Engine):
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.dialect = POSTGRES
+        self.forms = POSTGRES
         self.upkeep = PostgresUpkeep(database)
         self._redact = redaction(database.settings)
 

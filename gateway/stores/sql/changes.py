@@ -69,11 +69,11 @@ class ChangeStore:
         """Changes, newest first; None selects all. `kind`, `author`, `since`, `until`; `subjects`:
         of any of these; `text`: in any field; `cursor`: after the change with this id."""
         bound = FieldDict(limit=limit)
-        dialect = self._engine.dialect
+        forms = self._engine.forms
         filters = {
             **_FILTERS,
-            "subjects": dialect.among("subject", "subjects", "text"),
-            "text": f"{dialect.position(_SEARCHED, 'text')} > 0",
+            "subjects": forms.among("subject", "subjects", "text"),
+            "text": f"{forms.position(_SEARCHED, 'text')} > 0",
         }
         where = conditions({name: (filters[name], wanted[name]) for name in wanted}, bound)
         statement = f"{_LISTED} WHERE {where} ORDER BY at DESC, id DESC LIMIT :limit"

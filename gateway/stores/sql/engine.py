@@ -22,7 +22,7 @@ Text2 = Callable[[str, str], str]
 Text3 = Callable[[str, str, str], str]
 
 
-class JsonDialect(Value):
+class JsonForms(Value):
     """The SQL by which a database reads JSON. `column` is SQL; `name` names a value."""
 
     # (column, member): a value of a JSON object that is kept as text, as text; NULL without one.
@@ -37,7 +37,7 @@ class JsonDialect(Value):
     keys: Text2
 
 
-class Dialect(JsonDialect):
+class SqlForms(JsonForms):
     """The SQL that each database writes in its own way."""
 
     # The order of bytes, as a suffix of a text expression.
@@ -74,7 +74,7 @@ class Connection(ABC):
 
     @abstractmethod
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """The rows that a statement returns. A value that is a list is for `Dialect.among`."""
+        """The rows that a statement returns. A value that is a list is for `SqlForms.among`."""
 
     @abstractmethod
     async def execute_many(self, statement: str, rows: Sequence[Fields]) -> None:
@@ -157,7 +157,7 @@ class Database(Protocol):
 class Engine(ABC):
     """One database. Every method may raise StoreError, and what `work` raises."""
 
-    dialect: Dialect  # SQL fragments that differ between databases
+    forms: SqlForms  # SQL fragments that differ between databases
     database: Database  # the open one
     upkeep: Upkeep  # how this database does a round of retention
     # Limits the searches of vectors at a time.

@@ -194,12 +194,12 @@ class LearningStore:
 
     def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
-        run = engine.dialect.member("payload", "run")
+        run = engine.forms.member("payload", "run")
         self._forget_jobs = f"""
             DELETE FROM jobs WHERE {run} = :run_id
                 AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
         """
-        scope = engine.dialect.member("applies_when", "scope")
+        scope = engine.forms.member("applies_when", "scope")
         self._mask_source = f"""
             UPDATE patterns SET source_trace_id = NULL,
                 applies_when = coalesce('{{"scope":"' || {scope} || '"}}', '{{}}')
@@ -208,7 +208,7 @@ class LearningStore:
         """  # the digest of its project is all that stays
         self._mask_steps = f"""
             UPDATE steps SET content = replace(content, :text, '{FORGOTTEN}')
-            WHERE {engine.dialect.position("content", "text")} > 0 AND {_RUNS}
+            WHERE {engine.forms.position("content", "text")} > 0 AND {_RUNS}
         """
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
@@ -325,14 +325,14 @@ class LearningStore:
             await self._engine.changed(PATTERNS)
 
     def _where(self, wanted: LessonFilter, bound: FieldDict) -> str:
-        dialect = self._engine.dialect
+        forms = self._engine.forms
         statuses = [str(status) for status in wanted.statuses] or None
         chosen = {
             "tenant": ("p.tenant IN ('', :tenant)", wanted.tenant),
             "tier": ("p.tier = :tier", wanted.tier.value if wanted.tier else None),
-            "key_prefix": (f"{dialect.position('p.key', 'key_prefix')} = 1", wanted.key_prefix),
+            "key_prefix": (f"{forms.position('p.key', 'key_prefix')} = 1", wanted.key_prefix),
             "since": ("p.updated_at >= :since", wanted.since),
-            "statuses": (dialect.among("p.status", "statuses", "text"), statuses),
+            "statuses": (forms.among("p.status", "statuses", "text"), statuses),
         }
         return db.conditions(chosen, bound)
 

@@ -270,7 +270,7 @@ class PatternStore:
             raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
         self._check()
         bound: FieldDict = {}
-        condition = _where(patterns, values.decode_cursor(cursor), bound, self._engine.dialect)
+        condition = _where(patterns, values.decode_cursor(cursor), bound, self._engine.forms)
         found = await self._engine.read(
             lambda connection: _select(condition, bound, limit + 1, self._joined, connection)
         )
@@ -310,8 +310,8 @@ class PatternStore:
 
     async def copied(self, after: int) -> list[values.CopiedPattern]:
         """The next patterns with a sound vector behind the row of this number; none at the end."""
-        dialect = self._engine.dialect
-        statement = _COPIED.format(floats=dialect.floats, size=dialect.dimensions)
+        forms = self._engine.forms
+        statement = _COPIED.format(floats=forms.floats, size=forms.dimensions)
         bound = {"space": self._space, "dimensions": self._dimensions, "after": after}
         return await self._engine.made(_copied, statement, **bound)
 
@@ -320,7 +320,7 @@ class PatternStore:
 
         async def work(connection: db.Connection) -> Sequence[db.Row]:
             families = await _suitable_families(model, connection)
-            one_of = self._engine.dialect.among("model_family", "families", "text")
+            one_of = self._engine.forms.among("model_family", "families", "text")
             bound: FieldDict = {"limit": limit}
             only = db.conditions({"families": (one_of, families)}, bound)
             return await connection.fetch(_UNIVERSAL.format(only=only), **bound)
@@ -367,7 +367,7 @@ class PatternStore:
 
     async def remove_unfit(self) -> None:
         """Remove vectors of the open space that are of a wrong size or fit no pattern."""
-        statement = _UNFIT.format(size=self._engine.dialect.dimensions)
+        statement = _UNFIT.format(size=self._engine.forms.dimensions)
         await self._engine.write(statement, space=self._space, dimensions=self._dimensions)
 
     async def count(self) -> int:
@@ -390,7 +390,7 @@ class PatternStore:
 
     async def _known(self, patterns: Sequence[Pattern], connection: db.Connection) -> _Known:
         """The stored patterns with the content or the id of one of these."""
-        among = self._engine.dialect.among
+        among = self._engine.forms.among
         statement = _KNOWN.format(
             digests=among("digest", "digests", "text"), ids=among("pattern_id", "ids", "text")
         )
@@ -400,7 +400,7 @@ class PatternStore:
 
     async def _put(self, entries: Sequence[_Entry], connection: db.Connection) -> None:
         """Store the vectors of patterns, found by their content, in place of earlier ones."""
-        statement = _PUT.format(vector=self._engine.dialect.vector)
+        statement = _PUT.format(vector=self._engine.forms.vector)
         rows = [
             {
                 "space": self._space,
@@ -417,18 +417,18 @@ class PatternStore:
         self, search: values.Search, families: Sequence[str] | None, connection: db.Connection
     ) -> Sequence[db.Row]:
         """Rows of COLUMNS and the cosine, best first. `families`: those allowed, None = all."""
-        dialect = self._engine.dialect
+        forms = self._engine.forms
         bound = db.row_of(search, ("vector", "limit"))
         bound |= {"space": self._space, "tenant": search.scope, "tier": search.tier.value}
         bound["most"] = 1 - search.floor
-        one_of = dialect.among("p.model_family", "families", "text")
+        one_of = forms.among("p.model_family", "families", "text")
         wanted = {
             "failure_type": ("p.failure_type IN ('', :failure_type)", search.failure_type or None),
             "families": (one_of, families),
         }
         suitable = db.conditions(wanted, bound)
         narrowed = "" if suitable == "TRUE" else _SUITABLE.format(conditions=suitable)
-        statement = _NEAREST.format(distance=dialect.distance, narrowed=narrowed)
+        statement = _NEAREST.format(distance=forms.distance, narrowed=narrowed)
         return await connection.fetch(statement, **bound)
 
 
@@ -586,7 +586,7 @@ async def _select(
 
 
 def _where(
-    patterns: values.PatternFilter, before: int | None, bound: FieldDict, dialect: db.Dialect
+    patterns: values.PatternFilter, before: int | None, bound: FieldDict, forms: db.SqlForms
 ) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
     text = patterns.text.lower() if patterns.text else None
@@ -595,7 +595,7 @@ def _where(
         "tier": ("p.tier = :tier", patterns.tier.value if patterns.tier else None),
         "failure_type": ("p.failure_type = :failure_type", patterns.failure_type),
         "model_family": ("p.model_family = :model_family", patterns.model_family),
-        "text": (f"{dialect.position('lower(p.fields)', 'text')} > 0", text),
+        "text": (f"{forms.position('lower(p.fields)', 'text')} > 0", text),
         "learned": ("(p.origin <> '') = :learned", patterns.learned),
         "status": ("p.origin <> '' AND p.status = :status", patterns.status),
         "before": ("p.pk < :before", before),

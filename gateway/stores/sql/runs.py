@@ -8,7 +8,7 @@ from gateway.stores import codec, queries, totals
 from gateway.stores.protocols import exported
 from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
-from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
+from gateway.stores.sql.engine import Connection, Engine, SqlForms, columns, conditions, made
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
 from gateway.values import FieldDict
@@ -78,13 +78,13 @@ class SQLRunStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._dialect = engine.dialect
+        self._forms = engine.forms
 
     async def list_runs(
         self, runs: queries.RunFilter, page: queries.PageRequest
     ) -> queries.RunPage:
         values: FieldDict = {}
-        condition = where(runs, values, self._dialect)
+        condition = where(runs, values, self._forms)
         key = _SORTS[page.sort]
         order = "DESC" if page.descending else "ASC"
         if (after := page.after()) is not None:
@@ -108,13 +108,13 @@ class SQLRunStore:
 
     async def count_runs(self, runs: queries.RunFilter) -> int:
         values: FieldDict = {}
-        condition = where(runs, values, self._dialect)
+        condition = where(runs, values, self._forms)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def spread_runs(self, runs: queries.RunFilter) -> queries.Spread:
         values: FieldDict = {}
-        condition = where(runs, values, self._dialect)
+        condition = where(runs, values, self._forms)
         sql = f"""
             SELECT {_DURATION}, r.cost_usd, r.calls FROM runs AS r
             WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {queries.HEALTH_RUNS}
@@ -136,7 +136,7 @@ class SQLRunStore:
         limit: int | None = None,
     ) -> queries.RunTrace | None:
         values: FieldDict = {"id": run_id}
-        condition = where(queries.RunFilter(tenant=tenant), values, self._dialect)
+        condition = where(queries.RunFilter(tenant=tenant), values, self._forms)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {codec.INJECTIONS} FROM injections {_WINDOW}, ordinal"
@@ -165,7 +165,7 @@ class SQLRunStore:
             known = ", ".join(queries.OUTCOMES)
             raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
         values: FieldDict = {"id": run_id, "new": outcome, "source": source}
-        condition = where(queries.RunFilter(tenant=tenant), values, self._dialect)
+        condition = where(queries.RunFilter(tenant=tenant), values, self._forms)
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
             WHERE r.id = :id AND {condition} RETURNING TRUE
@@ -207,25 +207,25 @@ class SQLRunStore:
         self, *, tenant: str | None, newest: int = queries.FACET_RUNS
     ) -> queries.Facets:
         runs = queries.RunFilter(tenant=tenant)
-        return await self._engine.read(partial(facets, runs, newest, self._dialect))
+        return await self._engine.read(partial(facets, runs, newest, self._forms))
 
     async def health_summary(
         self, runs: queries.RunFilter, *, newest: int = queries.HEALTH_RUNS
     ) -> queries.HealthSummary:
-        return await self._engine.view(partial(_summarize, runs.summed, newest, self._dialect))
+        return await self._engine.view(partial(_summarize, runs.summed, newest, self._forms))
 
     async def live_runs(self, query: queries.LiveQuery) -> tuple[queries.LiveRun, ...]:
-        return await self._engine.view(partial(_live_runs, query, self._dialect))
+        return await self._engine.view(partial(_live_runs, query, self._forms))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
-        return await self._engine.view(partial(usage_of, query, self._dialect))
+        return await self._engine.view(partial(usage_of, query, self._forms))
 
     async def experiment_runs(
         self, experiment: str | None, *, tenant: str | None, since: float | None = None
     ) -> list[totals.ExperimentRun]:
         values: FieldDict = {}
         wanted = queries.RunFilter(tenant=tenant, experiment=experiment, since=since)
-        condition = where(wanted.summed, values, self._dialect)
+        condition = where(wanted.summed, values, self._forms)
         found: list[totals.ExperimentRun] = []
         after = "TRUE"
         while True:
@@ -261,7 +261,7 @@ class SQLRunStore:
             return queries.PruneReport(
                 conversations=0, runs=0, bytes_before=before, bytes_after=before
             )
-        by_id = f"SELECT pk FROM conversations WHERE {engine.dialect.among('id', 'keep', 'text')}"
+        by_id = f"SELECT pk FROM conversations WHERE {engine.forms.among('id', 'keep', 'text')}"
         kept = [pk for (pk,) in await engine.fetch(by_id, keep=list(keep))]
         work = _Round(engine, kept)
         if older_than is not None:
@@ -279,11 +279,11 @@ class SQLRunStore:
 
 
 async def _summarize(
-    runs: queries.RunFilter, newest: int, dialect: Dialect, connection: Connection
+    runs: queries.RunFilter, newest: int, forms: SqlForms, connection: Connection
 ) -> queries.HealthSummary:
     """The summary of the newest runs that match."""
     values: FieldDict = {}
-    condition = where(runs, values, dialect)
+    condition = where(runs, values, forms)
     fetch = partial(connection.fetch, **values)
     newest_first = "ORDER BY r.started_at DESC, r.id DESC LIMIT"
     within = f"(SELECT * FROM runs AS r WHERE {condition} {newest_first} {newest}) AS r"
@@ -311,19 +311,19 @@ async def _summarize(
 
 
 async def _live_runs(
-    query: queries.LiveQuery, dialect: Dialect, connection: Connection
+    query: queries.LiveQuery, forms: SqlForms, connection: Connection
 ) -> tuple[queries.LiveRun, ...]:
     values: FieldDict = {}
     wanted = queries.RunFilter(tenant=query.tenant, since=query.begun, mode=queries.LIVE)
     sql = f"""
         SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
-        WHERE {where(wanted, values, dialect)} AND r.ended_at IS NULL
+        WHERE {where(wanted, values, forms)} AND r.ended_at IS NULL
             AND r.outcome IS NULL AND r.updated_at >= :seen
         ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
     """
     rows = await connection.fetch(sql, **values, seen=query.since, limit=query.limit)
-    spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
-    calm = _CALM.format(fired=dialect.elements("readings", "fired"), length=totals.LENGTH_MONITOR)
+    spent = _SPENT.format(cost=forms.member("call", "cost_usd"))
+    calm = _CALM.format(fired=forms.elements("readings", "fired"), length=totals.LENGTH_MONITOR)
     live = []
     for *row, pk in rows:
         run = codec.run_of(row)
@@ -401,7 +401,7 @@ class _Round:
         self, table: str, conversation: str, which: str, bound: float, limit: int
     ) -> list[int]:
         """Keys of rows; `conversation`: the column with the key of theirs."""
-        kept = self._engine.dialect.among(conversation, "kept", "int8")
+        kept = self._engine.forms.among(conversation, "kept", "int8")
         sql = f"SELECT pk FROM {table} WHERE NOT ({kept}) AND {which} LIMIT {limit}"
         rows = await self._engine.read(
             lambda c: c.fetch(sql, bound=bound, kept=self._kept), patient=True
@@ -432,4 +432,4 @@ class _Round:
             await connection.fetch(f"DELETE FROM {table} WHERE {self._among(column)}", pks=pks)
 
     def _among(self, column: str) -> str:
-        return self._engine.dialect.among(column, "pks", "int8")
+        return self._engine.forms.among(column, "pks", "int8")

@@ -29,7 +29,7 @@ class SQLStateStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        one_of = engine.dialect.among("id", "ids", "text")
+        one_of = engine.forms.among("id", "ids", "text")
         self._find_items = f"SELECT id, content FROM items WHERE tenant = :tenant AND {one_of}"
 
     async def find_prefix_hashes(
@@ -39,7 +39,7 @@ class SQLStateStore:
             return []
         root = digests[0]
         newest_first = list(digests[::-1])
-        statement = self._engine.dialect.find_heads
+        statement = self._engine.forms.find_heads
         wanted = {"root": root_key(root)}
 
         async def work(connection: Connection) -> Sequence[Row]:

@@ -15,9 +15,9 @@ from gateway.stores.queries import ANY, LIVE, UNFINISHED, Facets, RunFilter
 from gateway.stores.records import IMPORTED, RunUpdate, StepRow
 from gateway.stores.sql.engine import (
     Connection,
-    Dialect,
     Engine,
     Row,
+    SqlForms,
     columns,
     conditions,
     made,
@@ -55,15 +55,15 @@ UNION SELECT 'failure_types', k.key FROM newest, {failure_types}
 """
 
 
-def where(runs: RunFilter, values: FieldDict, dialect: Dialect) -> str:
+def where(runs: RunFilter, values: FieldDict, forms: SqlForms) -> str:
     """A condition over `runs AS r`, whose values are added to `values`."""
     of_conversation = "r.conversation_pk = (SELECT pk FROM conversations WHERE id = :conversation)"
     counted = {
-        "model": "r.model_requested = :model OR " + dialect.has("r.counts", "model", "models"),
-        "state": "r.state = :state OR " + dialect.has("r.counts", "state", "states"),
-        "failure_type": dialect.has("r.counts", "failure_type", "failure_types"),
-        "monitor": dialect.has("r.counts", "monitor", "fired"),
-        "intervention": dialect.has("r.counts", "intervention", "human"),
+        "model": "r.model_requested = :model OR " + forms.has("r.counts", "model", "models"),
+        "state": "r.state = :state OR " + forms.has("r.counts", "state", "states"),
+        "failure_type": forms.has("r.counts", "failure_type", "failure_types"),
+        "monitor": forms.has("r.counts", "monitor", "fired"),
+        "intervention": forms.has("r.counts", "intervention", "human"),
     }
     any_stop = runs.stopped == ANY
     escaped = re.sub("([!%_])", r"!\1", runs.task or "")
@@ -77,22 +77,22 @@ def where(runs: RunFilter, values: FieldDict, dialect: Dialect) -> str:
         "outcome": ("r.outcome = :outcome", None if runs.outcome == UNFINISHED else runs.outcome),
         "task": ("lower(r.task_preview) LIKE lower(:task) ESCAPE '!'", task),
         **{name: (f"({sql})", getattr(runs, name)) for name, sql in counted.items()},
-        "stopped": (f"{_stopper(dialect)} = :stopped", None if any_stop else runs.stopped),
-        "severity": (f"{_severity(dialect)} = :severity", runs.severity),
+        "stopped": (f"{_stopper(forms)} = :stopped", None if any_stop else runs.stopped),
+        "severity": (f"{_severity(forms)} = :severity", runs.severity),
     }
     for number, (words, begins) in enumerate(queries.phrases(runs.search or "")):
         name = f"words{number}"
-        wanted[name] = (dialect.found(name), dialect.phrase(words, begins))
+        wanted[name] = (forms.found(name), forms.phrase(words, begins))
     for number, (tag, value) in enumerate(runs.tags):
         name = f"tag{number}"
-        found = dialect.entry("r.tags", name)
+        found = forms.entry("r.tags", name)
         wanted[name] = (f"{found} IS NOT NULL", tag)
         wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
     if (runs.search or "").strip() and "words0" not in wanted:
         wanted["words0"] = ("CAST(:words0 AS TEXT) = ''", runs.search)  # signs alone are in no text
     unfinished = " AND r.outcome IS NULL" if runs.outcome == UNFINISHED else ""
     live = f" AND {IS_LIVE}" if runs.mode == LIVE else ""
-    stopped = f" AND {_stopper(dialect)} IS NOT NULL" if any_stop else ""
+    stopped = f" AND {_stopper(forms)} IS NOT NULL" if any_stop else ""
     return conditions(wanted, values) + unfinished + live + stopped
 
 
@@ -109,9 +109,9 @@ _STOPPER = f"""(CASE
 END)"""
 
 
-def _stopper(dialect: Dialect) -> str:
+def _stopper(forms: SqlForms) -> str:
     """SQL for `stopped.by` of a run; few newest calls are read."""
-    return _STOPPER.format(error=dialect.member(STOP_COLUMNS[0], "error"))
+    return _STOPPER.format(error=forms.member(STOP_COLUMNS[0], "error"))
 
 
 _SEVERITY = f"""(CASE
@@ -126,24 +126,22 @@ _SEVERITY = f"""(CASE
 END)"""
 
 
-def _severity(dialect: Dialect) -> str:
+def _severity(forms: SqlForms) -> str:
     """SQL for `severity_by` of a run."""
-    return _SEVERITY.format(
-        **{name: dialect.keys("r.counts", name) for name in ("fired", "states")}
-    )
+    return _SEVERITY.format(**{name: forms.keys("r.counts", name) for name in ("fired", "states")})
 
 
-async def facets(runs: RunFilter, newest: int, dialect: Dialect, connection: Connection) -> Facets:
+async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Connection) -> Facets:
     """The choices of a filter, without reading every run; see RunStore."""
     values: FieldDict = {}
-    condition = where(runs, values, dialect)
+    condition = where(runs, values, forms)
     rows = await connection.fetch(_EXPERIMENTS.format(condition=condition), **values)
     found: dict[str, set[str]] = {"experiments": {name for (name,) in rows}}
     sql = _NEWEST.format(
         condition=condition,
         newest=newest,
-        models=dialect.keys("newest.counts", "models"),
-        failure_types=dialect.keys("newest.counts", "failure_types"),
+        models=forms.keys("newest.counts", "models"),
+        failure_types=forms.keys("newest.counts", "failure_types"),
     )
     for kind, value in await connection.fetch(sql, **values):
         if value:
@@ -193,16 +191,16 @@ def usage_rows(
         yield (hour, run.agent, run.model_requested, 0, 0, 0, 0, len(fired), sum(fired), *none)
 
 
-async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) -> list[UsagePoint]:
+async def usage_of(query: UsageQuery, forms: SqlForms, connection: Connection) -> list[UsagePoint]:
     values = row_of(query, ("since", "until", "tenant", "agent", "model"))
     values["by_tag"] = tag_of(query.by or "")
     sql = f"""
-        SELECT {bucket_sql("u.hour", query.bucket)}, {_name(query, dialect, "u", 0)}, {_SUMMED}
+        SELECT {bucket_sql("u.hour", query.bucket)}, {_name(query, forms, "u", 0)}, {_SUMMED}
         FROM usage_by_hour AS u WHERE {_where(query, "u", "hour", "model")} GROUP BY 1, 2
     """
     usage = _by_place(ADDED, await connection.fetch(sql, **values))
     sql = f"""
-        SELECT {bucket_sql(_STARTED_HOUR, query.bucket)}, {_name(query, dialect, "r", 1)},
+        SELECT {bucket_sql(_STARTED_HOUR, query.bucket)}, {_name(query, forms, "r", 1)},
             count(*), count(*) FILTER (WHERE r.outcome = 'success'),
             count(*) FILTER (WHERE r.outcome = 'failure')
         FROM runs AS r WHERE {IS_LIVE} AND {_where(query, "r", "started_at", "model_requested")}
@@ -216,12 +214,12 @@ def _by_place(names: Sequence[str], rows: Sequence[Row]) -> dict[tuple[Any, Any]
     return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in rows}
 
 
-def _name(query: UsageQuery, dialect: Dialect, table: str, which: int) -> str:
+def _name(query: UsageQuery, forms: SqlForms, table: str, which: int) -> str:
     """The SQL expression that calls (0) and runs (1) are grouped by."""
     if query.by is None:
         return "''"
     if tag_of(query.by):
-        return f"coalesce({dialect.entry(f'{table}.tags', 'by_tag')}, '')"
+        return f"coalesce({forms.entry(f'{table}.tags', 'by_tag')}, '')"
     return f"{table}.{_BY[query.by][which]}"
 
 
@@ -307,17 +305,17 @@ class AttributionStore:
             raise ValueError(
                 f"by: must be {usage.TAG}NAME or one of {', '.join(usage.GROUPS)}, not {by[:60]!r}"
             )
-        dialect = self._engine.dialect
+        forms = self._engine.forms
         values: FieldDict = {"by_tag": by.removeprefix(usage.TAG)}
-        condition = where(runs.summed, values, dialect)
+        condition = where(runs.summed, values, forms)
         if by.startswith(usage.TAG):
-            expression = f"coalesce({dialect.entry('r.tags', 'by_tag')}, '')"
+            expression = f"coalesce({forms.entry('r.tags', 'by_tag')}, '')"
         elif by == "day":
-            expression = dialect.day("r.started_at")
+            expression = forms.day("r.started_at")
         else:
             expression = _EXPRESSIONS[by]
         sql = f"""
-            SELECT ({expression}) {dialect.bytewise} AS value, {_SUMS} FROM runs AS r
+            SELECT ({expression}) {forms.bytewise} AS value, {_SUMS} FROM runs AS r
             WHERE {condition} GROUP BY 1 ORDER BY coalesce(sum(r.cost_usd), 0) DESC, 1
         """
         rows = await self._engine.fetch(sql, **values)

@@ -85,7 +85,7 @@ class WorkloadStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         # Rows that another gateway is counting at the moment are left to it.
-        self._claim = f"{_OPEN} {engine.dialect.locked('w')}"
+        self._claim = f"{_OPEN} {engine.forms.locked('w')}"
 
     async def note(self, runs: Sequence[WorkloadRun]) -> None:
         """Keep where runs began; of a run that is known already nothing changes."""

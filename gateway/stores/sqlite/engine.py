@@ -18,9 +18,9 @@ from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, St
 from gateway.stores.redact import encodable, redaction
 from gateway.stores.sql.engine import (
     Connection,
-    Dialect,
     Engine,
     Row,
+    SqlForms,
     Upkeep,
     Work,
     columns,
@@ -47,7 +47,7 @@ ORDER BY root LIMIT {_HEADS_AT_ONCE}
 _REMOVE_HEADS = f"DELETE FROM heads WHERE {' AND '.join([f'{name} = :{name}' for name in _KEY])}"
 _LOWEST_ROOT = -(2**63)
 
-SQLITE = Dialect(
+SQLITE = SqlForms(
     bytewise="",
     # CROSS JOIN keeps the order of the digests, longest history first, so that LIMIT keeps those.
     find_heads=f"""
@@ -105,7 +105,7 @@ class SQLiteEngine(Engine):
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.dialect = SQLITE
+        self.forms = SQLITE
         self.upkeep = SQLiteUpkeep(self)
         # A search only uses CPU. One per core would leave none for the event loop, one per reader
         # thread none for other queries.

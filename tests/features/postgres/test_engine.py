@@ -26,7 +26,7 @@ async def test_texts_come_back_from_a_server() -> None:
     with empty_database() as url:
         database = await Database.open(StorageSettings(url=Secret(url)))
         engine = PostgresEngine(database)
-        where = engine.dialect.among("key", "keys", "text")
+        where = engine.forms.among("key", "keys", "text")
         await engine.write("INSERT INTO alert_keys VALUES (:key, :id, 1.0)", key=STRANGE, id="a")
         found = await engine.fetch(f"SELECT key FROM alert_keys WHERE {where}", keys=[STRANGE])
         assert [list(row) for row in found] == [[STRANGE]]
