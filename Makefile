@@ -52,7 +52,7 @@ nightly: newest-litellm ## the longest tests, every property on more examples, t
 
 newest-litellm: $(STAMP) ## the tests of the LiteLLM lane with the newest release of LiteLLM
 	@$(PY) -m pip install --quiet --upgrade --no-deps --target $(VENV)/newest litellm
-	@PYTHONPATH=$(VENV)/newest $(PY) -m pytest $(SPREAD) -m "not nightly" tests/upstream/test_litellm*.py
+	@PYTHONPATH=$(VENV)/newest $(PY) -m pytest $(SPREAD) -m "not nightly" tests/features/litellm
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
 	@$(PY) -m bench $(ARGS)

@@ -21,6 +21,7 @@ from gateway.endpoints.realtime import RealtimeEndpoint
 from gateway.endpoints.responses_socket import ResponsesSocket
 from gateway.endpoints.steered import SteeredEndpoint
 from gateway.errors import ConfigError
+from gateway.hooks import given
 from gateway.pipeline import Pipeline
 from gateway.room import Room
 from gateway.runtime import Runtime
@@ -60,9 +61,10 @@ class _OnFirstUse:
 
 def _control_plane(runtime: Runtime, auth: Authenticator) -> Router:
     from gateway.api.routes import api_routes
-    from gateway.dashboard.routes import dashboard_routes
 
-    routes = [*api_routes(runtime, auth), *dashboard_routes(runtime, auth)]
+    routes = api_routes(runtime, auth)
+    for routes_of in given("routes"):
+        routes += routes_of(runtime, auth)
     return Router(routes, default=not_found, redirect_slashes=False)
 
 

@@ -13,7 +13,18 @@ from typing import Any, NamedTuple
 
 from gateway.core.plugins import load_class
 
-ORDER = ("demo", "wrap", "history", "postgres", "prices", "policy", "alerts")
+ORDER = (
+    "demo",
+    "wrap",
+    "history",
+    "postgres",
+    "guard",
+    "litellm",
+    "prices",
+    "policy",
+    "alerts",
+    "pages",
+)
 """Folders in `gateway/features`, in the order in which a hook asks them."""
 
 _FOLDER = Path(__file__).with_name("features")
@@ -22,27 +33,28 @@ _FOLDER = Path(__file__).with_name("features")
 class Feature(NamedTuple):
     """The row of one feature: names of objects, empty where it gives none."""
 
+    # Single things, by the hook that asks for them (`given`).
+    # `store`: class of a store, made of an `Engine`; `Stores.of` gets it by this class. The
+    # migrations of its tables are in the file `tables.sql`, in the form of `stores/sql/tables.sql`;
+    # they come after those of the stores.
+    # `metrics`: class that declares metrics, made of `Metrics`; `Metrics.of` gets it by this class.
+    # `start`: async function of the `Runtime`, called when everything else is open.
+    # `operations`: `Operations` of the control plane.
+    # `routes`: function of the `Runtime` and the `Authenticator`: routes behind `/api`.
+    # `now_part`: async function of a `Visit` and the ids of the runs that the page Now shows: a
+    # part for its side with the name of its `template` in the folder `templates`, or None.
+    # `models`: function that gives a `ModelList`, or None when it cannot be read.
+    # `states`: class of `WatchedStates` over a `StateStore`, made like `PlainStates`.
+    # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
+    parts: Mapping[str, str] = {}
     # Sections of the config by key: a frozen dataclass, in a module that is quick to import.
     # `Settings.of` gets a section by this class. With `NAMES_KEYS = True` it may name keys of other
     # services, and commands that only read the database go without it.
     settings: Mapping[str, str] = {}
-    # Class of a store, made of an `Engine`. `Stores.of` gets it by this class. The migrations of
-    # its tables are in the file `tables.sql`, in the form of `stores/sql/tables.sql`; they come
-    # after those of the stores.
-    store: str = ""
-    # Class that declares metrics, made of `Metrics`. `Metrics.of` gets it by this class.
-    metrics: str = ""
-    # Async function of the `Runtime`, called when everything else is open.
-    start: str = ""
-    # `Operations` of the control plane.
-    operations: str = ""
-    # Async function of a `Visit` and the ids of the runs that the page Now shows: a part for its
-    # side with the name of its `template`, or None. The template is in the folder `templates`.
-    now_part: str = ""
-    # Function that gives a `ModelList`, see `gateway/upstream/models.py`; None: it cannot be read.
-    models: str = ""
     # Commands by name: a function that declares one in the parser it is given.
     commands: Mapping[str, str] = {}
+    # By the scheme of `storage.url`, an async function that opens the `Stores` (`open_stores`).
+    databases: Mapping[str, str] = {}
 
 
 @cache
@@ -59,25 +71,25 @@ def features() -> Mapping[str, Feature]:
 def given(hook: str) -> Iterator[Any]:
     """Yields what the features give for one hook."""
     for name, feature in features().items():
-        if written := getattr(feature, hook):
-            yield _load(name, written)
+        if hook in feature.parts:
+            yield load_class(f"gateway.features.{name}", f".{feature.parts[hook]}")
 
 
 def named(hook: str, only: str = "") -> Mapping[str, Any]:
     """Returns what the features give for a hook with names, by name; or `only` one of them."""
+    found = written(hook).items()
+    return {key: load_class("gateway", each) for key, each in found if only in ("", key)}
+
+
+def written(hook: str) -> Mapping[str, str]:
+    """Returns what the features name for a hook with names, by name, without importing it."""
     return {
-        key: _load(name, written)
+        key: f"gateway.features.{name}.{each}"
         for name, feature in features().items()
-        for key, written in getattr(feature, hook).items()
-        if only in ("", key)
+        for key, each in getattr(feature, hook).items()
     }
 
 
 def paths(name: str) -> list[Path]:
     """The files or folders of this name that features have."""
     return [path for each in features() if (path := _FOLDER / each / name).exists()]
-
-
-def _load(feature: str, written: str) -> Any:
-    """The object that `module:name` names in a feature's folder."""
-    return load_class(f"gateway.features.{feature}", f".{written}")

@@ -33,10 +33,10 @@ from gateway.reader.paid import PaidModel
 from gateway.reader.reader import Reader
 from gateway.services import KnownRefusals, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
-from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
 from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.watched import PlainStates, StoreHealth, WatchedStates
 from gateway.tasks import Unfinished, loading, off_loop, spawn
 from gateway.values import FieldDict
 
@@ -50,7 +50,7 @@ class Runtime:
 
     opened: Opened  # everything that the start has opened
     services: Services  # of the newest config; a request keeps those that it began with
-    store: GuardedStateStore  # of conversations; never makes an answer wait for long
+    store: WatchedStates  # of conversations; never makes an answer wait for long
     runs: RunStore  # the run log
     accounting: Accounting  # of budgets
     holds: Holds  # stops and pauses
@@ -117,7 +117,7 @@ class Runtime:
         a gateway that starts stays unready, and `/readyz` has the reason."""
         problem = ""
         try:
-            await services.litellm_lane.start()
+            await services.translating.start()
         except Exception as exc:
             problem = f"LiteLLM cannot be loaded: {type(exc).__name__}: {exc}"
             self.log.error(problem)
@@ -215,7 +215,7 @@ class Runtime:
         self.follow(self.replicas.follow(), "other gateways")
 
     async def _open_patterns(
-        self, stores: Stores, states: GuardedStateStore, accounting: Accounting
+        self, stores: Stores, states: WatchedStates, accounting: Accounting
     ) -> Patterns | None:
         """Open the pattern library; an empty pattern store is filled with the starter library."""
         if not self.settings.etraces.enabled:
@@ -247,7 +247,7 @@ class Runtime:
             )
         return Patterns(library, tally)
 
-    async def _open_states(self, stores: Stores, damaged: str) -> GuardedStateStore:
+    async def _open_states(self, stores: Stores, damaged: str) -> WatchedStates:
         """`damaged`: the name under which a file is kept that was found at the start, if any."""
         metrics = self.metrics
 
@@ -259,7 +259,8 @@ class Runtime:
             if self.started and self.opened.patterns is not None:
                 await self.opened.patterns.library.prepare()
 
-        states = GuardedStateStore(
+        kind = next(given("states"), PlainStates)
+        states: WatchedStates = kind(
             stores.states,
             self.settings.storage,
             lambda kind: metrics.store_failures.labels(kind).inc(),

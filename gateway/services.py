@@ -25,13 +25,13 @@ from gateway.learning.worker import Learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics
 from gateway.stores.exchanges import RawKeeper
-from gateway.stores.guard.guarded import GuardedStateStore
+from gateway.stores.watched import WatchedStates
 from gateway.tasks import Turns, spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentRests, DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
-from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.translation import translating_lane
 from gateway.values import frozen
 
 
@@ -58,7 +58,7 @@ class Opened:
     """Everything that the start has opened: the stores, and what reads and writes them."""
 
     stores: Stores  # as the database gives them
-    states: GuardedStateStore  # of conversations; never makes an answer wait for long
+    states: WatchedStates  # of conversations; never makes an answer wait for long
     accounting: Accounting  # of budgets
     index: ConversationIndex  # conversations in memory
     patterns: Patterns | None  # None when `etraces.enabled` is false
@@ -84,10 +84,14 @@ class Services:
         self.table = DeploymentTable(settings, os.environ, refusals.rests, keys_required)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         headers = {INSTANCE_HEADER.decode(): instance}
-        self.litellm_lane = LiteLLMLane(self.native, settings.timeouts, headers=headers)
-        lanes = (self.native, self.litellm_lane)
+        self.translating = translating_lane(self.native, settings.timeouts, headers)
         self.dispatcher = Dispatcher(
-            self.table, *lanes, settings.router, metrics, instance=instance.encode()
+            self.table,
+            self.native,
+            self.translating,
+            settings.router,
+            metrics,
+            instance=instance.encode(),
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)

@@ -21,7 +21,6 @@ import structlog
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from gateway.process.workers import freeze_startup_objects
-from gateway.upstream.litellm_lane.sdk import LOCAL_TABLES
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.examples import load_profiles
 from tests.memory import give_back, save_memory
@@ -31,12 +30,14 @@ from tests.postgres import CANNOT_START
 from tests.prepared_store import put_database
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
+# Without these LiteLLM downloads tables that it also carries.
+_LOCAL_TABLES = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
 _WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 _outside: list[str] = []
 _printed: dict[str, Any] = {}
 
 # A gateway imports LiteLLM in the background, and that may outlast the test that started it.
-os.environ.update(LOCAL_TABLES)
+os.environ |= dict.fromkeys(_LOCAL_TABLES, "True")
 
 # A TLS context reads every certificate authority: 20 ms for each of thousands of clients, which
 # speak HTTP to loopback.
@@ -180,7 +181,7 @@ def outside_attempts() -> Iterator[list[str]]:
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the developer's provider keys, base URLs, proxies and gateway settings."""
-    for name in set(os.environ) - set(LOCAL_TABLES):
+    for name in set(os.environ) - set(_LOCAL_TABLES):
         if name.upper().startswith(_OWN_PREFIXES) or name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
 

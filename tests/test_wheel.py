@@ -123,7 +123,10 @@ def test_every_file_of_the_package_and_nothing_else_is_in_it(wheel: Path) -> Non
     }
     assert names - described == files
     assert {"gateway/py.typed", "gateway/library/starter.jsonl"} <= files
-    assert {"gateway/embedding/model/rows.npy", "gateway/dashboard/templates/base.html"} <= files
+    assert {
+        "gateway/embedding/model/rows.npy",
+        "gateway/features/pages/templates/base.html",
+    } <= files
     assert any(name.endswith("licenses/LICENSE") for name in described)
 
 

@@ -5,7 +5,7 @@ the OpenAPI document, and a test compares the two."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -18,11 +18,14 @@ from gateway.reader.reader import JOBS, day_start
 from gateway.reporting.rates import wilson
 from gateway.reporting.trace_state import assessment
 from gateway.steering.guidance.lessons import is_rule
+from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.learning import Job, SettledDecision, StoredLesson
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace
+from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
+from gateway.text.sanitize import visible
 from gateway.values import FieldDict
 
 
@@ -177,3 +180,33 @@ def decision_views(decisions: Sequence[SettledDecision]) -> list[FieldDict]:
         }
         for each in decisions
     ]
+
+
+def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
+    """The texts of a step under headings, sanitized for a terminal and a browser."""
+    parts = [f"=== {heading}\n{text}" for heading, text in _parts(step, guidance)]
+    return visible("\n\n".join(parts))
+
+
+def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[str, str]]:
+    content = step.content
+    if content is not None:
+        for message in content.messages:
+            yield f"{message.role} message", message.text
+        if content.thought:
+            yield "thought", content.thought
+        if content.reasoning:
+            yield "reasoning", content.reasoning
+        for action in content.actions:
+            yield f"call of {action.name}", action.arguments
+            yield "error" if action.is_error else "result", action.observation
+    for row in guidance:
+        if row.step_index == step.step_index:
+            yield f"guidance ({row.source}, {row.placement or 'not placed'})", row.text
+    if content is not None:
+        if content.reply_text:
+            yield "reply", content.reply_text
+        for action in content.reply_actions:
+            yield f"next call of {action.name}", action.arguments
+        for act in content.human:
+            yield KIND_LABELS.get(act.kind, act.kind), act.words

@@ -76,8 +76,8 @@ class Recorder:
         pending_id: str | None = None,
     ) -> None:
         """Commit the call. If the store fails or is slow, its record waits in memory
-        (`gateway/stores/guard/guarded.py`), and the client gets its answer. Content and cost of an
-        answer that is still being made, `pending_id`, are recorded later."""
+        (`gateway/features/guard/guarded.py`), and the client gets its answer. Content and cost of
+        an answer that is still being made, `pending_id`, are recorded later."""
         result = call.result
         metrics = self._runtime.metrics
         if result is None:

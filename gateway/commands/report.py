@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway import dashboard
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, as_line, confirmed, kept, say, table
 from gateway.config import Settings
@@ -117,9 +116,8 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 
 def _rendered(template: str, values: FieldDict) -> str:
-    folder = Path(dashboard.__file__).parent / "templates"
     style = Markup(style_sheet())  # noqa: S704 - a file of this package
-    return page_templates(folder).get_template(template).render(values, style=style)
+    return page_templates().get_template(template).render(values, style=style)
 
 
 async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -147,8 +147,7 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     from gateway.api.runs import run_named
-    from gateway.api.views import run_view, step_views
-    from gateway.dashboard.runs import step_text
+    from gateway.api.views import run_view, step_text, step_views
 
     store = stores.runs
     part = {} if args.step is None else {"after_step": args.step - 1, "limit": 1}

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from gateway.config.values import Secret, finite
 from gateway.core.plugins import plugins
+from gateway.hooks import written
 from gateway.values import frozen
 
 IN_MEMORY = ":memory:"
@@ -12,8 +13,7 @@ SPOOL = "-spool"  # suffix of the folder in which records wait for a file
 SYNCHRONOUS = ("normal", "full")
 STORES: dict[str, str] = {
     "": ".backends:open_sqlite",  # the file at `storage.path`
-    "postgresql": ".features.postgres.stores:open_postgres",
-    "postgres": ".features.postgres.stores:open_postgres",
+    **written("databases"),
 }
 """By the scheme of `storage.url`: what opens the stores, imported when they are opened."""
 STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", STORES)}
@@ -24,7 +24,7 @@ class StorageSettings:
     """Database of the runs: its place, durability and retention. Raises: ValueError (`<field>:
     <what is wrong>`).
 
-    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`,
+    When a store counts as unavailable, and what waits for it: `gateway/features/guard/guarded.py`,
     on disk `disk_spool.py`. The clock: `gateway/lifecycle.py`.
     """
 

@@ -4,7 +4,9 @@ Imports allowed: `gateway.errors`; numpy and LiteLLM only inside the module that
 
 from gateway.config.models import EmbeddingSettings
 from gateway.embedding.base import Embedder, EmbeddingError, Meter, Vector
+from gateway.hooks import given
 from gateway.tasks import loading
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
 
 __all__ = ["Embedder", "EmbeddingError", "EmbeddingSettings", "Vector", "open_embedder"]
 
@@ -30,6 +32,8 @@ async def _open(settings: EmbeddingSettings, meter: Meter | None) -> Embedder:
         from gateway.embedding.static import StaticEmbedder
 
         return await loading(StaticEmbedder.load)
-    from gateway.embedding.litellm import LiteLLMEmbedder
-
-    return await LiteLLMEmbedder.open(settings, meter)
+    if not can_translate():
+        raise EmbeddingError(f"{settings.embedder}: {WITHOUT_LITELLM}")
+    (embedder,) = given("embedder")
+    opened: Embedder = await embedder.open(settings, meter)
+    return opened

@@ -9,7 +9,7 @@ from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
-from gateway.stores.guard.guarded import StoreHealth
+from gateway.stores.watched import StoreHealth
 from gateway.text.sanitize import without_folders
 from gateway.upstream.base import header
 from gateway.values import FieldDict

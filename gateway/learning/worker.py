@@ -21,11 +21,11 @@ from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.steering.guidance.lessons import SAID
-from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import LessonFilter, NearOutcome, Posterior, StoredLesson
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.watched import WatchedStates
 from gateway.tasks import off_loop
 from gateway.values import frozen
 
@@ -280,7 +280,7 @@ class Host(Protocol):
 def open_learning(
     host: Host,
     stores: Stores,
-    states: GuardedStateStore,
+    states: WatchedStates,
     lookup_failed: Callable[[Exception], None],
 ) -> Learning:
     """Learning over the stores of a gateway."""

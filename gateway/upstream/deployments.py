@@ -25,7 +25,7 @@ from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream import providers
-from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
 from gateway.upstream.seats import Seat, Seats
 from gateway.values import FieldDict, Fields, Value
 
@@ -363,7 +363,7 @@ class DeploymentTable:
     def needs_litellm(self) -> bool:
         """Whether any configured target is not native, and LiteLLM is installed."""
         lanes = (t.lane for ts in self._by_name.values() for t in ts)
-        return bool(litellm_folders()) and "litellm" in lanes
+        return can_translate() and "litellm" in lanes
 
     def candidates(
         self, model: str, now: float, conversation: str = "", *, seated: bool = False
@@ -506,7 +506,7 @@ class DeploymentTable:
             raise ConfigError(f"{at}.litellm_params.{named}: {exc}; {hint}") from exc
         except ValueError as exc:
             raise ConfigError(f"{at}: {exc}") from exc
-        if target.lane == "litellm" and not target.dialects and not litellm_folders():
+        if target.lane == "litellm" and not target.dialects and not can_translate():
             raise ConfigError(f"{at}.litellm_params.model: {params['model']!r}: {WITHOUT_LITELLM}")
         return target
 

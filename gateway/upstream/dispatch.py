@@ -28,11 +28,11 @@ from gateway.upstream import credentials, providers, retries
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.http1 import Http1Answer
-from gateway.upstream.litellm_lane.lane import LiteLLMLane
-from gateway.upstream.litellm_package import litellm_folders
+from gateway.upstream.litellm_package import can_translate
 from gateway.upstream.native import NativeLane
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
+from gateway.upstream.translation import TranslatingLane
 from gateway.values import Fields, Value
 from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
@@ -133,7 +133,7 @@ class Dispatcher:
 
     table: DeploymentTable  # the config's deployments
     native: NativeLane  # relays bytes
-    litellm: LiteLLMLane  # translates
+    litellm: TranslatingLane  # translates
     settings: RouterSettings  # retries, fallbacks and rests
     metrics: Metrics  # attempts by target and result
     _: KW_ONLY
@@ -357,7 +357,7 @@ def _may_lack_route(call: UpstreamCall, answer: Delivery) -> bool:
     host = target.api_base.host
     known = providers.documented_dialects(host, target.provider) | {CHAT.name}
     own = credentials.family_of_host(host) == credentials.ANY and target.lane == "native"
-    return own and not call.connection and dialect.name not in known and bool(litellm_folders())
+    return own and not call.connection and dialect.name not in known and can_translate()
 
 
 def _route(call: UpstreamCall, target: Target, model: str) -> str:

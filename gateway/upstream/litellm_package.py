@@ -4,6 +4,8 @@ import functools
 import importlib.util
 from pathlib import Path
 
+from gateway.hooks import features
+
 WITHOUT_LITELLM = "LiteLLM is not installed: `pip install .` in a clone of the gateway adds it"
 
 
@@ -12,3 +14,8 @@ def litellm_folders() -> list[Path]:
     """The folders of LiteLLM's package, which is not imported; empty when it is not installed."""
     spec = importlib.util.find_spec("litellm")
     return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+
+
+def can_translate() -> bool:
+    """True if LiteLLM is installed, and the feature that calls it is there."""
+    return bool(litellm_folders()) and "litellm" in features()

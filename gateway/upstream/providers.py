@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from gateway.data_files import read_toml
 from gateway.errors import UnknownProvider
-from gateway.upstream.litellm_package import WITHOUT_LITELLM, litellm_folders
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate, litellm_folders
 from gateway.upstream.models import capabilities
 from gateway.values import Fields
 from gateway.wire.coerce import as_mapping
@@ -175,5 +175,5 @@ def unknown_provider(prefix: str, model: str) -> UnknownProvider:
     """The error for a prefix that nobody knows; it names the nearest known one."""
     near = difflib.get_close_matches(prefix.lower(), sorted({*_TABLED, *litellm_names()}), n=1)
     hint = f"did you mean {near[0]!r}?" if near else "no known name is close to it"
-    hint += "" if litellm_folders() else f" ({WITHOUT_LITELLM} brings others)"
+    hint += "" if can_translate() else f" ({WITHOUT_LITELLM} brings others)"
     return UnknownProvider(f"{prefix!r} in {model!r} is not a known provider; {hint}")

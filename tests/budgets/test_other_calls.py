@@ -11,9 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.budgets.accounting import OwnCall, OwnCalls
-from gateway.embedding import EmbeddingError, EmbeddingSettings
-from gateway.embedding.litellm import LiteLLMEmbedder
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, Usage
 from tests.budgets.test_holds import until
 from tests.control import CONTROL
@@ -21,7 +18,6 @@ from tests.live.client import Agent
 from tests.live.test_judge import asked, judging, results
 from tests.live.test_judge import settings as with_judge
 from tests.official import openai
-from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 MODEL = "text-embedding-3-small"
@@ -151,37 +147,6 @@ async def test_a_judge_spends_its_run_s_budget(
     await agent.send()
     assert len(asked(upstream)) == 2
     assert (await results(http, server))["budget"] == 1
-
-
-@pytest.mark.usefixtures("litellm_clients")
-async def test_embeddings_of_the_gateway_s_own_count(upstream: ScriptedUpstream) -> None:
-    """Each call to a provider is admitted and settled with what it reports, or fails."""
-
-    class Seen(OwnCall):
-        def settle(self, usage: Any) -> None:
-            settled.append(dict(usage))
-
-    class Meter(OwnCalls):
-        async def admit(self, model: str, asked: str, **_: Any) -> OwnCall | None:
-            admitted.append((model, asked))
-            return Seen() if len(admitted) < 2 else None
-
-    settled: list[dict[str, Any]] = []
-    admitted: list[tuple[str, str]] = []
-    upstream.default = Reply(usage=Usage(prompt_tokens=READ))
-    settings = EmbeddingSettings(
-        embedder=f"litellm/openai/{MODEL}",
-        api_base=upstream.base_url,
-        api_key="sk-test",
-        timeout_s=ANSWER_S,
-    )
-    embedder = await LiteLLMEmbedder.open(settings, Meter())
-    await embedder.embed(["one", "two"])
-    with pytest.raises(EmbeddingError, match="budget"):
-        await embedder.embed(["three"])
-    assert admitted == [(f"openai/{MODEL}", "one\ntwo"), (f"openai/{MODEL}", "three")]
-    assert [each["prompt_tokens"] for each in settled] == [READ]
-    await embedder.close()
 
 
 def test_a_stop_may_be_a_401(gateway_server: Start, upstream: ScriptedUpstream) -> None:

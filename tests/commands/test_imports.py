@@ -13,7 +13,7 @@ HEAVY = {
     *(
         "prometheus_client",
         "gateway.api",
-        "gateway.dashboard",
+        "gateway.features.pages.pages",
         "gateway.reporting.results",
         "gateway.upstream",
     ),

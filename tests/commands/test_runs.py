@@ -28,7 +28,7 @@ from steering_gateway_testing.store_conformance.records import (
     an_injection,
     some_content,
 )
-from tests.dashboard.many_runs import write_runs
+from tests.many_runs import write_runs
 
 Run = Callable[..., str]
 

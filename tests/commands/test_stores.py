@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.process.running import state_database
 from gateway.stores.budgets import AccountKey
 from gateway.stores.totals import as_command
-from tests.dashboard.many_runs import write_runs
+from tests.many_runs import write_runs
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import shutil
 import subprocess
@@ -17,8 +16,6 @@ import gateway.embedding.static
 from gateway.embedding import Embedder, EmbeddingError, EmbeddingSettings, open_embedder
 from gateway.embedding.base import CachedEmbedder, HashingEmbedder, normalised, similarity
 from gateway.embedding.static import StaticEmbedder
-from steering_gateway_testing import ScriptedUpstream, closed_port
-from tests.patience import ANSWER_S
 
 MODEL = Path(gateway.embedding.static.__file__).parent / "model"
 STATIC = StaticEmbedder.load()
@@ -99,7 +96,7 @@ def test_a_damaged_model_is_named_at_load(tmp_path: Path, damage: str) -> None:
 def test_importing_the_package_loads_neither_numpy_nor_litellm() -> None:
     """Only the opened embedder takes memory."""
     code = (
-        "import sys, gateway.embedding, gateway.embedding.static, gateway.embedding.litellm;"
+        "import sys, gateway.embedding, gateway.embedding.static;"
         "sys.exit(any(name in sys.modules for name in ('numpy', 'litellm')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -125,39 +122,6 @@ async def test_the_cache_embeds_a_text_once_and_forgets_the_oldest() -> None:
     assert cached.embedder_id == HashingEmbedder.embedder_id
 
 
-@pytest.mark.usefixtures("litellm_clients")
-async def test_a_provider_model_is_reached_through_litellm(upstream: ScriptedUpstream) -> None:
-    """Vectors come from the provider in order, unit length, under an id with their dimensions."""
-    settings = EmbeddingSettings(
-        embedder="litellm/openai/text-embedding-3-small",
-        api_base=upstream.base_url,
-        api_key="sk-test",
-        dimensions=16,
-        timeout_s=ANSWER_S,
-    )
-    embedder = await open_embedder(settings)
-    one, empty, again = await embedder.embed(["one", "", "one"])
-    assert embedder.embedder_id == "litellm/openai/text-embedding-3-small@16"
-    assert len(one) == len(empty) == embedder.dimensions == 16
-    assert one == again
-    assert round(length(one), 4) == 1.0
-    await embedder.close()
-    # LiteLLM's logging worker holds callbacks until the loop has run once more.
-    await asyncio.sleep(0)
-
-
-async def test_an_unreachable_provider_is_named_at_the_start() -> None:
-    """Opening fails with EmbeddingError, not with the client library's own error."""
-    settings = EmbeddingSettings(
-        embedder="litellm/openai/x",
-        api_base=f"http://127.0.0.1:{closed_port()}/v1",
-        api_key="k",
-        timeout_s=ANSWER_S,
-    )
-    with pytest.raises(EmbeddingError, match="litellm/openai/x"):
-        await open_embedder(settings)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -178,22 +142,3 @@ def test_vectors_that_are_not_finite_are_refused() -> None:
     """A provider's NaN never reaches a store."""
     with pytest.raises(EmbeddingError):
         normalised([1.0, float("nan")])
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("hosted_vllm/bge", "needs embedding.api_base"),
-        ("lm_studio/bge", "needs embedding.api_base"),
-        ("together_ai/bge", "there is no key"),
-        ("nobody/bge", "not a known provider"),
-    ],
-)
-async def test_no_key_of_another_provider_is_used(
-    monkeypatch: pytest.MonkeyPatch, model: str, said: str
-) -> None:
-    """LiteLLM would ask OpenAI's host, or with OpenAI's key; it is not even imported."""
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
-    monkeypatch.setenv("LM_STUDIO_API_KEY", "key-of-the-studio")
-    with pytest.raises(EmbeddingError, match=said):
-        await open_embedder(EmbeddingSettings(embedder=f"litellm/{model}"))

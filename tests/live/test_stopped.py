@@ -17,8 +17,8 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from tests.browser import chromium, new_tab, running
 from tests.budgets.runaway import Runaway
-from tests.dashboard.browser import chromium, new_tab, running
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
 from tests.official import anthropic, openai
 from tests.patience import ANSWER_S

@@ -18,7 +18,7 @@ OWNERS = (
     "gateway/features/postgres/",
     "gateway/stores/sqlite/engine.py",
     "gateway/stores/sqlite/",
-    "gateway/stores/guard/spool_file.py",
+    "gateway/features/guard/spool_file.py",
     "gateway/features/history/readers/opencode.py",
 )
 
@@ -89,8 +89,8 @@ for command in ("runs list", "keys create acme", "keys list", "migrate"):
 def journal(scratch: ScratchCopy, monkeypatch: pytest.MonkeyPatch) -> ScratchCopy:
     """The package with the example store added as the recipe says."""
     scratch.write("gateway/stores/journal/__init__.py", EXAMPLE.read_text())
-    postgres = '    "postgres": '
-    scratch.replace("gateway/config/storage.py", postgres, ROW + postgres)
+    file = '    "": '
+    scratch.replace("gateway/config/storage.py", file, ROW + file)
     (scratch.root / "config.yaml").write_text(CONFIG)
     monkeypatch.setenv("GATEWAY_STORAGE__URL", "journal://here/runs.journal")
     return scratch

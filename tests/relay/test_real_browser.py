@@ -16,7 +16,7 @@ import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.text import echo
-from tests.dashboard.browser import Tab, browser, chromium
+from tests.browser import Tab, browser, chromium
 from tests.relay.gateways import HELLO
 
 Start = Callable[..., AppServer]

@@ -10,7 +10,7 @@ import pytest
 from gateway.backends import Stores
 from gateway.stores.queries import HealthSummary, RunFilter, RunTrace
 from gateway.stores.totals import run_severity
-from tests.dashboard.many_runs import one_run
+from tests.many_runs import one_run
 
 _RUNS = 24
 _BEGAN = 1_790_000_000.0

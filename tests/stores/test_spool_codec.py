@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gateway.core.step import Action
 from gateway.stores import codec
-from gateway.stores.guard.spool_file import decoded, encoded
+from gateway.stores.call_json import decoded, encoded
 from gateway.stores.records import CallRecord, StepContent
 from gateway.stores.redact import omit
 from steering_gateway_testing.store_conformance.records import a_call, a_chat

@@ -3,11 +3,13 @@
 from gateway.hooks import Feature
 
 FEATURE = Feature(
+    parts={
+        "store": "store:AlertStore",
+        "metrics": "metrics:AlertMetrics",
+        "start": "watch:start",
+        "operations": "api:OPERATIONS",
+        "now_part": "page:now_part",
+    },
     settings={"alerts": "settings:AlertSettings"},
-    store="store:AlertStore",
-    metrics="metrics:AlertMetrics",
-    start="watch:start",
-    operations="api:OPERATIONS",
-    now_part="page:now_part",
     commands={"alerts": "commands:add_alerts"},
 )

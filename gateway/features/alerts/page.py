@@ -5,9 +5,9 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gateway.dashboard.pages import Visit
 from gateway.features.alerts.records import StoredAlert
 from gateway.features.alerts.store import AlertStore
+from gateway.features.pages.pages import Visit
 
 _SHOWN = 5
 _DAY_S = 86_400.0

@@ -10,9 +10,9 @@ from prometheus_client import Counter
 from gateway.dialects import DIALECTS
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
-from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.queries import LiveRun
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
+from gateway.stores.watched import StoreHealth
 from gateway.text.formatting import about, counted, money, percent
 from gateway.values import FieldDict, Value, frozen
 

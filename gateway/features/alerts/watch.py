@@ -32,11 +32,11 @@ from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.stores import queries
 from gateway.stores.budgets import Control
-from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.budgets import ControlStore
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsageQuery
+from gateway.stores.watched import StoreHealth
 
 _DELIVER_S = 1.0
 _DAY_S = 86_400.0

@@ -22,7 +22,7 @@ from gateway.features.postgres.schema import (
 )
 from gateway.features.postgres.statement import read_json, read_text, stored_text
 from gateway.stores import codec
-from gateway.stores.guard.spool import size_of
+from gateway.stores.call_json import size_of
 from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.redact import redaction

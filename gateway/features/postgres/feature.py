@@ -1,5 +1,6 @@
-"""The row of this feature in the table of hooks; `storage.url` names its stores."""
+"""The row of this feature in the table of hooks."""
 
 from gateway.hooks import Feature
 
-FEATURE = Feature()
+_OPEN = "stores:open_postgres"
+FEATURE = Feature(databases={"postgresql": _OPEN, "postgres": _OPEN})

@@ -2,4 +2,4 @@
 
 from gateway.hooks import Feature
 
-FEATURE = Feature(models="price_list:default_list")
+FEATURE = Feature(parts={"models": "price_list:default_list"})

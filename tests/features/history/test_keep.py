@@ -39,7 +39,7 @@ from steering_gateway_testing.store_conformance.records import one_run
 from tests.api.conftest import Start, client_of, until
 from tests.api.conftest import start as start
 from tests.control import CONTROL
-from tests.dashboard.test_pages import page_of
+from tests.features.pages.test_pages import page_of
 from tests.stores.conftest import stores as stores
 
 DAY = 86_400.0

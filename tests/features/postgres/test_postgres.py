@@ -8,6 +8,7 @@ import re
 import string
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from gateway.config.values import Secret
 from gateway.features.postgres import connection
 from gateway.features.postgres.engine import PostgresEngine
 from gateway.features.postgres.schema import DAY_BITS
-from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
@@ -48,6 +48,12 @@ from tests.postgres import (
 
 DAY_S = 86_400
 PASSWORD = "s3cr3t-of-the-database"
+
+
+def guarding() -> ModuleType:
+    """The guard of stores, if that feature is there."""
+    found: ModuleType = pytest.importorskip("gateway.features.guard.guarded")
+    return found
 
 
 @pytest.fixture
@@ -370,7 +376,7 @@ async def test_a_killed_database_loses_nothing() -> None:
         commit_limit_ms=5000,
     )
     stores = await open_stores(settings)
-    guarded = GuardedStateStore(stores.states, settings, lambda kind: None)
+    guarded = guarding().GuardedStateStore(stores.states, settings, lambda kind: None)
     follow = asyncio.ensure_future(guarded.follow())
     try:
         for number in range(5):
@@ -417,7 +423,7 @@ async def test_what_is_wrong_with_the_server_is_no_fault_of_the_record(url: str,
     server, name = shared_server(), name_of(url)
     settings = StorageSettings(url=Secret(url), probe_interval_s=0.1, commit_limit_ms=60_000)
     async with gateway_on(url) as stores:
-        guarded = GuardedStateStore(stores.states, settings, lambda kind: None)
+        guarded = guarding().GuardedStateStore(stores.states, settings, lambda kind: None)
         server.execute(FAILING.format(code=code), name)
         try:
             assert await guarded.commit(one_run(0)) == 1

@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 
 from gateway.features.prices.price_list import LIST_NAME, PriceList
 from gateway.upstream import models
-from gateway.upstream.litellm_lane import sdk
 from gateway.upstream.models import RATE_KEYS, ModelInfo, ModelList
 from gateway.upstream.tokens import estimated_usage
-from tests.upstream.test_litellm_private import look_at
 
 MODELS: dict[str, dict[str, Any]] = {
     "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},
@@ -283,44 +281,6 @@ def test_the_installed_list_knows_common_models() -> None:
         assert listed_cost(model, {"prompt_tokens": 1000, "completion_tokens": 10})
 
 
-@pytest.mark.parametrize(
-    "model", ["claude-sonnet-4-5", "gpt-4o", "gemini/gemini-2.5-pro", "deepseek/deepseek-chat"]
-)
-def test_costs_agree_with_litellms_own(model: str) -> None:
-    """The same usage costs what LiteLLM's calculator says, cache and long prompts included."""
-    sdk.load()  # imports LiteLLM without its look-ups in the network
-    import litellm
-    from litellm.types.utils import PromptTokensDetailsWrapper, Usage
-
-    for prompt, cached in ((1000, 0), (1000, 900), (300_000, 1000)):
-        details = PromptTokensDetailsWrapper(cached_tokens=cached)
-        usage = Usage(
-            prompt_tokens=prompt,
-            completion_tokens=50,
-            total_tokens=prompt + 50,
-            prompt_tokens_details=details,
-        )
-        theirs = litellm.cost_per_token(model=model, usage_object=usage)
-        ours = listed_cost(model, usage.model_dump())
-        assert ours == pytest.approx(sum(theirs))
-
-
-@pytest.mark.parametrize("tier", ["default", "priority", "flex"])
-@pytest.mark.parametrize("model", ["gpt-5.4", "gpt-5-mini", "o4-mini"])
-def test_classes_of_service_agree_with_litellms_own(model: str, tier: str) -> None:
-    """The tiers of OpenAI, cached tokens included."""
-    sdk.load()
-    import litellm
-    from litellm.types.utils import PromptTokensDetailsWrapper, Usage
-
-    details = PromptTokensDetailsWrapper(cached_tokens=300)
-    counts = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
-    usage = Usage(**counts, prompt_tokens_details=details)
-    theirs = litellm.cost_per_token(model=model, usage_object=usage, service_tier=tier)
-    ours = listed_cost(model, {**usage.model_dump(), "service_tier": tier})
-    assert ours == pytest.approx(sum(theirs))
-
-
 def test_reading_prices_does_not_import_litellm() -> None:
     """Neither the seconds nor the memory of the import are paid for a price."""
     root = Path(__file__).parents[3]
@@ -404,7 +364,7 @@ def test_every_text_of_an_answer_is_output(key: str) -> None:
 
 def test_list_of_prices_has_the_keys_that_are_read() -> None:
     """The file is in the package, under its name, and each key is in some entry."""
-    where = look_at("gateway/features/prices/price_list.py", "its list of prices")
+    where = "LiteLLM changed its list of prices: look at gateway/features/prices/price_list.py"
     package = Path(inspect.getfile(importlib.import_module("litellm"))).parent
     entries = json.loads((package / LIST_NAME).read_text())
     known = {key for name, entry in entries.items() if name != "sample_spec" for key in entry}

@@ -1,0 +1,5 @@
+"""The row of this feature in the table of hooks."""
+
+from gateway.hooks import Feature
+
+FEATURE = Feature(parts={"states": "guarded:GuardedStateStore"})

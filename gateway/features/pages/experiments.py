@@ -1,0 +1,177 @@
+"""Pages about many runs: the results of experiments, and the health of the selected runs."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.api.audit import acts_of, audit_log
+from gateway.api.experiments import current_pilot, experiment_report, experiments, shares_of
+from gateway.api.params import TenantParameter, Text, naming
+from gateway.core.monitors import MONITORS
+from gateway.features.pages.charts import interval, level, peak, sparkline, stacked
+from gateway.features.pages.pages import Page, Visit
+from gateway.features.pages.runs import chosen, filter_values
+from gateway.observability.metrics import UNSTEERED_WORDS
+from gateway.reporting.experiment import STRATA
+from gateway.reporting.results import ExperimentReport, effects_of
+from gateway.reporting.week import monday_of, read_week
+from gateway.reporting.wrong_alarms import alarms_by_project
+from gateway.steering.experiments import ARMS
+from gateway.stores.queries import STATES, HealthSummary
+from gateway.stores.totals import RULES, SEVERITIES, severity_of
+from gateway.text import formatting
+from gateway.text.formatting import counted, percent
+from gateway.values import FieldDict
+
+
+async def show_audit(visit: Visit) -> Page:
+    """The audit log."""
+    acts, cursor = await acts_of(audit_log(visit.runtime, visit.access), visit.values)
+    shown = {
+        "title": "Audit log",
+        "acts": acts,
+        "given": visit.given,
+        "export": visit.query(cursor=None, limit=None),
+        "next": visit.query(cursor=cursor) if cursor else None,
+    }
+    return Page(template="audit.html", values=shown)
+
+
+async def show_list(visit: Visit) -> Page:
+    """Every experiment."""
+    found = await experiments(visit.runtime, visit.tenant)
+    shown = {
+        "title": "Experiments",
+        "experiments": found,
+        "arms": ARMS,
+        "settings": visit.runtime.settings.experiment,
+        "pilot": await current_pilot(visit.runtime, visit.tenant),
+    }
+    return Page(template="experiments.html", values=shown)
+
+
+async def show_report(visit: Visit) -> Page:
+    """One experiment's report."""
+    values = visit.values
+    experiment = visit.scope["path_params"]["experiment_id"]
+    shares = shares_of(values["shares"])
+    report = await experiment_report(
+        visit.runtime, experiment, visit.tenant, values["stratum"], shares
+    )
+    return _results(report)
+
+
+async def show_pilot(visit: Visit) -> Page:
+    """The newest pilot, with the results of the runs in which steering acted."""
+    found = await current_pilot(visit.runtime, visit.tenant)
+    return await show_list(visit) if found is None else _results(found.results, pilot=found)
+
+
+def _results(report: ExperimentReport, **more: Any) -> Page:
+    effects = []
+    for comparison in report.comparisons:
+        lines = [
+            {
+                "effect": effect,
+                "show": formatting.points if effect.kind == "points" else formatting.change,
+                "drawing": interval(effect),
+            }
+            for effect in effects_of(comparison)
+        ]
+        effects.append((comparison, lines))
+    shown = {
+        "title": f"Experiment {report.experiment}",
+        "report": report,
+        "effects": effects,
+        "strata_names": tuple(STRATA),
+        **more,
+    }
+    return Page(template="experiment.html", values=shown)
+
+
+class WeekParameters(TenantParameter):
+    """A day of the week."""
+
+    date: Text | None = None  # any day of the week, as YYYY-MM-DD; None: this week
+
+
+async def show_week(visit: Visit) -> Page:
+    """One week, by default the last whole one."""
+    with naming("date"):
+        monday = monday_of(visit.values["date"], time.time())
+    stores = visit.runtime.opened.stores
+    return Page(template="week.html", values=await read_week(stores, monday, visit.tenant))
+
+
+_MOST_LISTED = 12
+
+
+async def show_health(visit: Visit) -> Page:
+    """Health of the runs that the filters select."""
+    read = visit.runtime.runs.health_summary(chosen(visit))
+    lost = visit.runtime.unsteered.unrecorded.total() if visit.tenant is None else 0
+    places = visit.runtime.services.steerer.places.listed()
+    closed = [each for each in places if visit.tenant in (None, each[0].tenant)]
+    shown = {
+        "closed": closed,
+        "wrong": await alarms_by_project(visit.runtime.opened.stores, visit.tenant),
+    }
+    if visit.fragment:
+        values = {**shown, **health_values(await read, lost)}
+        return Page(template="health_body.html", values=values)
+    summary, filters = await asyncio.gather(read, filter_values(visit))
+    values = {"title": "Health", **shown, **health_values(summary, lost), **filters}
+    return Page(template="health.html", values=values)
+
+
+def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
+    """The values of the page: the summary, and its charts. `unrecorded`: unsteered calls since the
+    start of the process that no run has."""
+    calls = summary.calls
+    judged = summary.success_runs + summary.failure_runs
+    fine = summary.severity_runs.get("low", 0)
+    fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
+    part = percent(sum(summary.unsteered.values()) / calls, 1) if calls else "none"
+    note = f"Forwarded without a decision, and recorded: {part} of the calls."
+    if unrecorded:
+        note += f" {counted(unrecorded, 'call')} since the start could not be recorded: the "
+        note += "conversation was not found, or the body was too large to read."
+    return {
+        "summary": summary,
+        "success_rate": summary.success_runs / judged if judged else None,
+        "judged": judged,
+        "overhead_ms": summary.overhead_ms / calls if calls else None,
+        "latency_s": summary.latency_s / calls if calls else None,
+        "spark": sparkline(summary.recent),
+        "severity_bar": stacked(summary.severity_runs, SEVERITIES, "severity", 14),
+        "severities": parts_of(summary.severity_runs, SEVERITIES),
+        "fine_share": fine / summary.total_runs if summary.total_runs else None,
+        "advice": sum(n for source, n in summary.guidance.items() if source != RULES),
+        "state_bar": stacked(summary.states, STATES, "state", 14),
+        "states": parts_of(summary.states, STATES),
+        "fires": ranked(fires),
+        "failure_types": ranked(summary.failure_types),
+        "models": ranked(summary.models),
+        "unsteered": ranked(
+            {UNSTEERED_WORDS.get(r, r): calls for r, calls in summary.unsteered.items()}
+        ),
+        "unsteered_note": note,
+        "agents": [
+            (agent, peak(agent.peak_composite, severity_of(agent.peak_composite)))
+            for agent in summary.by_agent
+        ],
+    }
+
+
+def parts_of(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:
+    """(name, count, share of all) in a fixed order, without names that never occurred."""
+    total = sum(counts.values())
+    return [(name, counts[name], counts[name] / total) for name in order if counts.get(name)]
+
+
+def ranked(counts: Mapping[str, int]) -> list[tuple[str, int, Any]]:
+    """(name, count, bar against the most frequent), most frequent first."""
+    most = max(counts.values(), default=0) or 1
+    listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_LISTED]
+    return [(name, count, level(count, whole=most)) for name, count in listed]

@@ -1,0 +1,313 @@
+"""The first page: the runs under way, worst first, and what is spent on them; and the page of cost,
+tokens, calls, success and trouble over time."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.api.params import OneOf, TenantParameter, Text, naming
+from gateway.backends import Stores
+from gateway.budgets.texts import account_view, amount
+from gateway.features.pages.charts import TimeSeries, bars, line
+from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
+from gateway.features.pages.runs import RunsParameters, row_of, tree_of
+from gateway.hooks import given
+from gateway.reporting.savings import Saving, read_savings
+from gateway.stores import usage
+from gateway.stores.budgets import Account
+from gateway.stores.queries import (
+    ANY,
+    LIVE,
+    LIVE_RUNS,
+    LIVE_S,
+    LONGEST_S,
+    LiveQuery,
+    LiveRun,
+    PageRequest,
+    RunFilter,
+)
+from gateway.stores.totals import SEVERITIES, plus
+from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
+from gateway.text import formatting
+from gateway.values import FieldDict
+
+SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
+_FINISHED = 6
+_ACCOUNTS = 200
+_BUDGETS = 6
+_STOPS = 5
+_WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
+_DAY_S = 86_400.0
+_OLD_S = 30.0  # most that the ledger may be behind
+_LEDGER: dict[tuple[Stores, str | None, float], list[Saving]] = {}  # the one last read
+
+
+class NowParameters(RunsParameters):
+    """The tenant; links to the list of runs, once the first page, are redirected to it."""
+
+
+async def show(visit: Visit) -> Page:
+    """The page, or the part of it that changes."""
+    if any(name not in ("tenant", "fragment") for name in visit.given):
+        return redirect(f"/dashboard/runs{visit.query()}")
+    now = time.time()
+    store = visit.runtime.runs
+    tenant = visit.tenant
+    found = await store.live_runs(LiveQuery.at(now, tenant=tenant, spent_s=SPENT_S))
+    # By severity, then by how long they are stuck, then by what they cost.
+    live = sorted([one for one in found if not one.run.stopped], key=_worst, reverse=True)
+    begun = bucket_start(now, "day")
+    today = await store.usage(UsageQuery(since=begun, until=begun + _DAY_S, tenant=tenant))
+    recent = PageRequest(limit=LIVE_RUNS, sort="updated_at")
+    wanted = RunFilter(tenant=tenant, mode=LIVE, stopped=ANY, since=now - LONGEST_S)
+    stops = (await store.list_runs(wanted, recent)).runs
+    stopped = [run for run in stops if run.stopped and run.stopped.at >= now - _DAY_S]
+    stopped.sort(
+        key=lambda r: (r.stopped.action == "ask", r.stopped.at) if r.stopped else (), reverse=True
+    )
+    shown = {run.id for run in (*(one.run for one in live), *stopped)}
+    page = PageRequest(limit=_FINISHED + len(shown), sort="updated_at")
+    newest = await store.list_runs(RunFilter(tenant=tenant, mode=LIVE), page)
+    values: FieldDict = {
+        "title": "Now",
+        "live_runs": live,
+        "stopped": stopped,
+        "shown_stops": _STOPS,
+        "counts": {name: sum(run.severity == name for run in live) for name in SEVERITIES},
+        "spending": _spending(found, today),
+        "today": today[0] if today else UsagePoint(start=begun),
+        "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
+        "parts": [part for read in given("now_part") if (part := await read(visit, shown))],
+        **await _budgets(visit, live, now),
+        "trees": await _trees(visit, live[:_WITH_TREES]),
+        "savings": await _savings(visit.runtime.opened.stores, tenant, now - now % _OLD_S + _OLD_S),
+        "now": now,
+        "live_min": int(LIVE_S // 60),
+        "spent_min": int(SPENT_S // 60),
+        "per_hour": 3600 / SPENT_S,
+        "base_url": base_url(visit),
+    }
+    return Page(template="now_body.html" if visit.fragment else "now.html", values=values)
+
+
+async def _savings(stores: Stores, tenant: str | None, until: float) -> list[Saving]:
+    """The ledger of the last week, read once for all who look within `_OLD_S`."""
+    if (key := (stores, tenant, until)) not in _LEDGER:
+        found, _ = await read_savings(stores, until - 7 * _DAY_S, until, tenant)
+        _LEDGER.clear()
+        _LEDGER[key] = found
+    return _LEDGER[key]
+
+
+def _worst(one: LiveRun) -> tuple[int, int, float]:
+    return SEVERITIES.index(one.severity), one.stuck_steps, one.run.totals.cost_usd or 0.0
+
+
+def _spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> dict[str, float | None]:
+    """Cost of active runs: in the last `SPENT_S` seconds, as an hourly rate, and in all, with the
+    part that is estimated; and of all calls today. None where no price is known."""
+    recent = reduce(plus, (one.spent_usd for one in live), None)
+    return {
+        "recent_usd": recent,
+        "hourly_usd": None if recent is None else recent * 3600 / SPENT_S,
+        "total_usd": reduce(plus, (one.run.totals.cost_usd for one in live), None),
+        "total_estimated": sum(one.run.totals.estimated.get("cost_usd", 0.0) for one in live),
+        "today_usd": reduce(plus, (point.cost_usd for point in today), None),
+    }
+
+
+async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> FieldDict:
+    """Budget usage: the most used budget of each active run, and the budgets shared by several
+    runs."""
+    ledger = visit.runtime.accounting.ledger
+    budgets = visit.runtime.accounting.budgets()
+    accounts: Sequence[Account] = ()
+    if budgets:
+        accounts = await ledger.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
+    views = [account_view(account, budgets, now) for account in accounts]
+    views.sort(key=lambda view: -view["used"])
+    of_subject: dict[str, FieldDict] = {}
+    for view in views:
+        of_subject.setdefault(view["subject"], view)
+    shared = [v for v in views if v["scope"] not in ("run", "tree", None) and v["limits"]]
+    used = {}
+    for run in (one.run for one in live):
+        found = [of_subject.get(name) for name in (run.id, run.conversation_id)]
+        if known := [view for view in found if view]:
+            used[run.id] = max(known, key=lambda view: view["used"])
+    return {"budgets": shared[:_BUDGETS], "used": used, "amount": amount}
+
+
+async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
+    """The trees of runs whose conversation has sub-agents, or is one, by the run's id."""
+    of_conversation: dict[str, Tree | None] = {}
+    for one in live:
+        conversation = one.run.conversation_id
+        if conversation not in of_conversation:
+            tree = await tree_of(visit, conversation)
+            of_conversation[conversation] = tree
+            of_conversation |= {node.id: tree for node in tree.nodes} if tree else {}
+    found = ((one.run.id, of_conversation[one.run.conversation_id]) for one in live)
+    return {run_id: tree for run_id, tree in found if tree is not None}
+
+
+def base_url(visit: Visit) -> str:
+    """The address by which the browser reached the gateway, without `/v1`."""
+    headers = dict(visit.scope["headers"])
+    secure = visit.scope.get("scheme") == "https" or headers.get(b"x-forwarded-proto") == b"https"
+    host = headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
+    return f"{'https' if secure else 'http'}://{host}"
+
+
+SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}  # buckets shown of each length
+_SERIES = 6  # names with a series each; the others share one more
+OTHERS = "all others"
+
+
+_BY = rf"^({'|'.join(usage.DIMENSIONS)}|{usage.TAG}.+)$"
+_RUNS_WITH_TAGS = 100
+
+
+class TimeParameters(FragmentParameters, TenantParameter):
+    """Bucket of time and key by which calls are grouped."""
+
+    # None: by the length of the period
+    bucket: Annotated[str, OneOf(tuple(usage.BUCKET_S))] | None = None
+    # what calls are grouped by; None: not grouped
+    by: Annotated[str, Field(pattern=_BY)] | None = None
+    model: Text | None = None  # only calls that asked it
+    agent: Text | None = None  # only calls of this client
+
+
+async def show_time(visit: Visit) -> Page:
+    """The charts, and their numbers as a table."""
+    values = visit.values
+    store = visit.runtime.runs
+    bucket: Any = values["bucket"] or await _bucket(visit)
+    width = usage.BUCKET_S[bucket]
+    last = usage.bucket_start(time.time(), bucket)
+    starts = [last - width * back for back in reversed(range(SPANS[bucket]))]
+    query = usage.UsageQuery(
+        since=starts[0],
+        until=last + width,
+        bucket=bucket,
+        by=values["by"],
+        tenant=visit.tenant,
+        model=values["model"],
+        agent=values["agent"],
+    )
+    with naming("by"):
+        points = await store.usage(query)
+    names = most_used(points)
+    label = label_of(bucket)
+    series = TimeSeries(starts=starts, by_name=grouped(points, names))
+    total = reduce(usage.UsagePoint.plus, points, usage.UsagePoint(start=0))
+    filled = [point for points_of in series.by_name.values() for point in points_of.values()]
+    shown: FieldDict = {
+        "title": "Over time",
+        "panels": panels(series, total),
+        "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
+        "rows": sorted(filled, key=lambda point: (-point.start, point.name)),
+        "total": total,
+        "by": query.by,
+        "bucket": bucket,
+        "label": label,
+        "first": label(starts[0]),
+        "last": label(starts[-1]),
+    }
+    if visit.fragment:
+        return Page(template="time_body.html", values=shown)
+    facets = await store.facets(tenant=visit.tenant)
+    newest = await store.list_runs(
+        RunFilter(tenant=visit.tenant, mode=LIVE), PageRequest(limit=_RUNS_WITH_TAGS)
+    )
+    chosen = usage.tag_of(values["by"] or "")
+    tags = sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))
+    shown |= {
+        "chosen": {**values, "bucket": bucket},
+        "models": facets.models,
+        "agents": facets.agents,
+    }
+    shown["buckets"] = tuple(usage.BUCKET_S)
+    shown["dimensions"] = (*usage.DIMENSIONS, *(f"{usage.TAG}{name}" for name in tags))
+    return Page(template="time.html", values=shown)
+
+
+async def _bucket(visit: Visit) -> str:
+    """Days, or hours while the first run is younger than two days."""
+    first = PageRequest(limit=1, descending=False)
+    found = await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant, mode=LIVE), first)
+    return "hour" if found.runs and time.time() - found.runs[0].started_at < 2 * 86400 else "day"
+
+
+def most_used(points: Sequence[usage.UsagePoint]) -> list[str]:
+    """The names with the highest cost, then the most tokens; the rest under one more name."""
+    sums: dict[str, tuple[float, int]] = {}
+    for point in points:
+        cost, tokens = sums.get(point.name, (0.0, 0))
+        sums[point.name] = (cost + (point.cost_usd or 0.0), tokens + point.tokens)
+    ranked = sorted(sums, key=lambda name: (sums[name], name), reverse=True)
+    return ranked if len(ranked) <= _SERIES else [*ranked[: _SERIES - 1], OTHERS]
+
+
+def grouped(
+    points: Sequence[usage.UsagePoint], names: Sequence[str]
+) -> dict[str, dict[int, usage.UsagePoint]]:
+    """The points by name and start, those of other names added up."""
+    found: dict[str, dict[int, usage.UsagePoint]] = {name: {} for name in names}
+    for point in points:
+        at = found[point.name if point.name in found else OTHERS]
+        known = at.get(point.start)
+        at[point.start] = point if known is None else known.plus(point)
+    return found
+
+
+def panels(series: TimeSeries, total: usage.UsagePoint) -> list[FieldDict]:
+    """Every chart of the page: title, drawing, highest value, and what it comes to in all."""
+    money = formatting.money
+    count = formatting.count
+    percent = formatting.percent
+    seconds = formatting.seconds
+
+    def summed(title: str, value: Any, show: Any, note: str) -> FieldDict:
+        drawing, top = bars(series, value)
+        return {"title": title, "note": note, "drawing": drawing, "top": show(top)}
+
+    def share(title: str, value: Any, note: str) -> FieldDict:
+        drawing, _ = line(series, value, top=1.0)
+        return {"title": title, "note": note, "drawing": drawing, "top": "100%"}
+
+    latency, slowest = line(series, lambda point: point.mean_latency_s)
+    cost = money(total.cost_usd)
+    tokens = count(total.tokens)
+    if total.unpriced_calls:
+        cost += f", {formatting.counted(total.unpriced_calls, 'call')} unpriced"
+    if total.estimated_usd:
+        cost += f", {money(total.estimated_usd)} estimated"
+    if total.estimated_tokens:
+        tokens += f", {count(total.estimated_tokens)} estimated"
+    judged = formatting.counted(total.successes + total.failures, "run")
+    alarms = percent(total.alarms / total.steps if total.steps else None)
+    alarms = f"{total.alarms:,}, {alarms} of the steps"
+    mean = seconds(total.mean_latency_s)
+    return [
+        summed("Cost", lambda point: point.cost_usd or 0.0, money, cost),
+        summed("Tokens", lambda point: point.tokens, count, tokens),
+        summed("Calls", lambda point: point.calls, count, f"{total.calls:,}"),
+        share("Success", lambda p: p.success_rate, f"{percent(total.success_rate)} of {judged}"),
+        summed("Alarms", lambda point: point.alarms, count, alarms),
+        share("Input from cache", lambda point: point.cached_share, percent(total.cached_share)),
+        {"title": "Mean latency", "note": mean, "drawing": latency, "top": seconds(slowest)},
+        summed("Failed calls", lambda point: point.errors, count, f"{total.errors:,}"),
+        summed("Unsteered calls", lambda point: point.unsteered, count, f"{total.unsteered:,}"),
+    ]
+
+
+def label_of(bucket: str) -> Any:
+    """Label of a bucket: its beginning in UTC."""
+    form = "%m-%d %H:%M" if bucket == "hour" else "%Y-%m-%d"
+    return lambda start: datetime.fromtimestamp(start, UTC).strftime(form)

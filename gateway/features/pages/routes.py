@@ -1,0 +1,69 @@
+"""The routes to the dashboard's pages."""
+
+from starlette.routing import Route
+
+from gateway.api.audit import AuditParameters
+from gateway.api.experiments import ReportOptions
+from gateway.api.params import TenantParameter
+from gateway.auth.access import Gate
+from gateway.auth.authenticator import Authenticator
+from gateway.features.pages import experiments, now, pages, patterns, raw, runs
+from gateway.features.pages.pages import PageEndpoint, PageRoute
+from gateway.runtime import Runtime
+
+_RUN = "/dashboard/runs/{run_id}"
+_PATTERN = "/dashboard/patterns/{pattern_id:path}"
+_LESSON = "/dashboard/lessons/{pattern_id:path}"
+_EXPERIMENT = "/dashboard/experiments/{experiment_id:path}"
+
+_PAGES = (
+    PageRoute("/dashboard", now.show, now.NowParameters),
+    PageRoute("/dashboard/", now.show, now.NowParameters),
+    PageRoute(
+        "/dashboard/runs", runs.show_list, runs.RunsParameters, change=runs.set_outcome, report=True
+    ),
+    PageRoute(_RUN, runs.show, runs.RunParameters, change=runs.set_outcome, report=True),
+    PageRoute(f"{_RUN}/control", change=runs.control),
+    PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),
+    PageRoute(f"{_RUN}/steps/{{step}}.txt", runs.show_text),
+    PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show),
+    PageRoute("/dashboard/time", now.show_time, now.TimeParameters),
+    PageRoute("/dashboard/week", experiments.show_week, experiments.WeekParameters),
+    PageRoute("/dashboard/audit", experiments.show_audit, AuditParameters),
+    PageRoute("/dashboard/health", experiments.show_health, runs.PeriodFilters),
+    PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
+    PageRoute(
+        "/dashboard/new-pattern", patterns.show_new, patterns.NewParameters, change=patterns.add_new
+    ),
+    PageRoute(_PATTERN, patterns.show_one, patterns.OneParameters, change=patterns.change_one),
+    PageRoute("/dashboard/lessons", patterns.show_lessons, patterns.LessonListParameters),
+    PageRoute(
+        _LESSON, patterns.show_lesson, patterns.OneParameters, change=patterns.change_one_lesson
+    ),
+    PageRoute("/dashboard/pilot", experiments.show_pilot, TenantParameter),
+    PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
+    PageRoute(_EXPERIMENT, experiments.show_report, ReportOptions),
+    PageRoute("/dashboard/keys", pages.show_keys, change=pages.change_keys),
+    PageRoute(
+        "/dashboard/login",
+        pages.show_login,
+        pages.LoginParameters,
+        change=pages.log_in,
+        public=True,
+    ),
+    PageRoute(
+        "/dashboard/answer/{subject}/{answer}/{mac}",
+        runs.answer_by_link,
+        change=runs.answer_by_link,
+        public=True,
+    ),
+    PageRoute("/dashboard/logout", change=pages.log_out, public=True),
+    PageRoute("/dashboard/static/{name}", pages.show_static, pages.FileParameters, public=True),
+    PageRoute("/dashboard/{rest:path}", pages.unknown_page),
+)
+
+
+def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
+    """The routes of the dashboard."""
+    gate = Gate(auth)
+    return [Route(page.path, PageEndpoint(runtime, gate, page)) for page in _PAGES]

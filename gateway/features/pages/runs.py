@@ -1,0 +1,474 @@
+"""The list of runs, and the page of one: chart, transcript, and the buttons that stop it, raise
+its budgets or report its outcome."""
+
+import asyncio
+import hmac
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import orjson
+from markupsafe import Markup
+from pydantic import Field
+
+from gateway.api import params
+from gateway.api.audit import CommentBody, act_view
+from gateway.api.budgets import MAX_REASON, AccountBody, ControlBody, allow, answer, hold
+from gateway.api.operations import note
+from gateway.api.runs import OutcomeBody, WrongAlarmBody, keep_outcome, keep_wrong_alarm
+from gateway.api.views import picked, step_text, thresholds
+from gateway.budgets.holds import answer_path
+from gateway.budgets.texts import account_view, amount
+from gateway.core.monitors import ALARMING, MONITORS
+from gateway.errors import BadRequest, NotFound
+from gateway.features.pages import charts
+from gateway.features.pages.charts import RunChart, peak, stacked
+from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
+from gateway.observability.metrics import UNSTEERED_WORDS
+from gateway.reader.questions import KINDS
+from gateway.steering.experiments import ARMS
+from gateway.stores.budgets import AccountKey, Action, Control
+from gateway.stores.learning import READER
+from gateway.stores.protocols import StoreError
+from gateway.stores.queries import (
+    FILTERS,
+    HEALTH_RUNS,
+    LIVE_S,
+    OUTCOMES,
+    STATES,
+    RunFilter,
+    RunTrace,
+    run_filter,
+)
+from gateway.stores.records import StepRow
+from gateway.stores.totals import (
+    DERIVED,
+    STUCK_STEPS,
+    RunRecord,
+    run_severity,
+    step_severity,
+    streaks,
+)
+from gateway.stores.usage import Tree
+from gateway.values import FieldDict
+from gateway.wire.coerce import as_json_value
+
+# Columns that sort, and further orders of the list; each with its label.
+_COLUMNS = [
+    ("started_at", "Started"),
+    *((n, n.title()) for n in ("steps", "peak", "tokens", "cost")),
+    ("duration", "Longest"),
+    ("updated_at", "Last active"),
+]
+_FIRST = ("search", "severity", "outcome", "stopped", "model", "agent", "project", "tag")
+"""The filters that are always in sight; the others are folded up."""
+
+_SPANS = {"hour": "last hour", "today": "today", "week": "7 days", "month": "30 days", None: "all"}
+_VIEWS = {
+    "Stopped today": {"stopped": "yes", "period": "today"},
+    "At risk": {"severity": "danger", "period": "week"},
+    "Failed": {"outcome": "failure", "period": "week"},
+    "Costliest": {"sort": "cost", "period": "week"},
+    "Slowest": {"sort": "duration", "period": "week"},
+}
+_TAGS_SHOWN = 3
+_CHOICES_FROM = 3000  # newest runs whose values a filter offers: more take longer than the list
+
+
+class PeriodFilters(FragmentParameters, params.RunFilters):
+    """Filter of runs."""
+
+
+class RunsParameters(params.SortParameters, PeriodFilters):
+    """Filter of runs, and their order."""
+
+
+async def show_list(visit: Visit) -> Page:
+    """One page of runs by the filters of the query."""
+    runs = chosen(visit)
+    values = visit.values
+    store = visit.runtime.runs
+    now = time.time()
+    page = params.page_request(visit.values)
+    with params.naming("cursor"):
+        found, spread = await asyncio.gather(store.list_runs(runs, page), store.spread_runs(runs))
+    total = spread.runs if spread.runs < HEALTH_RUNS else await store.count_runs(runs)
+    sort = values["sort"]
+    order = values["order"]
+    sorts = {}
+    for key, label in _COLUMNS:
+        turned = "asc" if sort == key and order == "desc" else "desc"
+        now_sorted = {"desc": "descending", "asc": "ascending"}[order] if sort == key else "none"
+        link = visit.query(sort=key, order=turned, cursor=None)
+        sorts[key] = {"label": label, "link": link, "now": now_sorted}
+    shown: FieldDict = {
+        "rows": [row_of(run, now) for run in found.runs],
+        "total": total,
+        "spread": spread,
+        "exports": {form: _export(visit, form) for form in ("csv", "jsonl")},
+        "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
+        "sorts": sorts,
+        "here": visit.query(fragment=None),
+        "several_tenants": visit.tenant is None,
+        "first_page": values["cursor"] is None,
+    }
+    if visit.fragment:
+        return Page(template="runs_table.html", values=shown)
+    shown |= {"title": "Runs", "views": _views(found.runs), **await filter_values(visit)}
+    return Page(template="runs.html", values=shown)
+
+
+def _export(visit: Visit, form: str) -> str:
+    """The address of an export of what the filters select."""
+    kept = dict.fromkeys(("sort", "order", "limit", "cursor"))
+    return f"/api/export{visit.query(**kept, format=form)}"
+
+
+def _views(runs: Sequence[RunRecord]) -> dict[str, str]:
+    """Ready queries by their names, and those of the tags that occur most in the list."""
+    tags = Counter(f"{name}={value}" for run in runs for name, value in run.tags.items())
+    more = {tag: {"tag": tag} for tag, _ in tags.most_common(_TAGS_SHOWN)}
+    return {name: f"?{urlencode(query)}" for name, query in (_VIEWS | more).items()}
+
+
+def chosen(visit: Visit) -> RunFilter:
+    """The filter in the query."""
+    return run_filter(visit.values, visit.tenant)
+
+
+async def filter_values(visit: Visit) -> FieldDict:
+    """The options of each filter, and the chosen ones."""
+    facets = await visit.runtime.runs.facets(tenant=visit.tenant, newest=_CHOICES_FROM)
+    options = {name: choices for name, (_, choices) in FILTERS.items()}
+    options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
+    options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}
+    others = [name for name in options if name not in (*_FIRST, "period")]
+    periods = {
+        label: (visit.query(period=name, cursor=None), name) for name, label in _SPANS.items()
+    }
+    return {
+        "chosen": visit.values,
+        "options": options,
+        "filters": (_FIRST, others),
+        "periods": periods,
+    }
+
+
+def row_of(run: RunRecord, now: float) -> FieldDict:
+    """The row of a run, with its drawings, the monitors that fired, and the other models asked."""
+    totals = run.totals
+    severity = run_severity(run.totals)
+    return {
+        "run": run,
+        "live": not (run.ended_at or run.outcome or run.stopped) and now - run.updated_at < LIVE_S,
+        "states": stacked(totals.states, STATES, "state"),
+        "peak": peak(totals.composite_peak, severity),
+        "severity": severity,
+        "fired": sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
+        "models": [name for name in totals.models if name != run.model_requested],
+    }
+
+
+async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
+    """The tree of a conversation; None for one without relatives."""
+    store = visit.runtime.opened.stores.attribution
+    tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
+    return tree if tree is not None and len(tree.nodes) > 1 else None
+
+
+_ACCOUNTS = 20
+_MOST_ACTS = 50
+_TICKED = "run."
+_HOLDS: Mapping[str, Action | None] = {"stop": "stop", "pause": "pause", "resume": None}
+
+
+async def control(visit: Visit) -> Page:
+    """Do what a button says, and show the run again."""
+    run_id = str(visit.scope["path_params"]["run_id"])
+    action = visit.form.get("action", "")
+    form = visit.form
+    if action in _HOLDS:
+        subject = form.get("subject", run_id)
+        await hold(visit.runtime, subject, _HOLDS[action], _said(visit), visit.tenant)
+    elif action in ("approve", "deny"):
+        subject = form.get("subject", run_id)
+        await answer(visit.runtime, subject, action == "approve", _said(visit), visit.tenant)
+    elif action in ("raise", "lift"):
+        await _allow(visit, form)
+    elif action in ("wrong", "right"):
+        given = {"step": form.get("step", ""), "undo": action == "right"}
+        body = params.read_model(WrongAlarmBody, given)
+        await keep_wrong_alarm(visit.runtime, run_id, body, visit.access, visit.tenant)
+        return redirect(f"/dashboard/runs/{quote(run_id)}?step={body.step}#step-{body.step}")
+    elif action == "comment":
+        params.read_model(CommentBody, {"comment": form.get("comment", "")})
+        await find_trace(visit, content=False, limit=0)
+    else:
+        raise BadRequest(f"action: {action[:40]!r} is not known", param="action")
+    return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+def _said(visit: Visit) -> ControlBody:
+    reason = visit.form.get("reason", "")[:MAX_REASON]
+    author = visit.form.get("author", "")[:80]
+    return ControlBody(reason=reason, author=author or visit.access.author)
+
+
+async def _linked(visit: Visit) -> Control:
+    """The open question of a signed link. Raises: NotFound, also for a link that was used."""
+    holds = visit.runtime.holds
+    given = visit.scope["path_params"]
+    await holds.refresh()
+    held = [each for each in holds.listed() if each.subject == given["subject"]]
+    question = held[0].question if held else None
+    if question is None or held[0].action != "ask":
+        raise NotFound("this question has been answered, or its time is over")
+    right = answer_path(held[0], given["answer"], holds.link_key).rpartition("/")[2]
+    if not hmac.compare_digest(right.encode(), given["mac"].encode()):
+        raise NotFound("this link belongs to no open question")
+    if time.time() >= question.until or given["answer"] not in ("yes", "no"):
+        raise NotFound("this link has expired: the time for an answer is over")
+    return held[0]
+
+
+async def answer_by_link(visit: Visit) -> Page:
+    """The question of a signed link, with one button: opening a link answers nothing."""
+    asked = await _linked(visit)
+    yes = visit.scope["path_params"]["answer"] == "yes"
+    run = None
+    done = visit.scope["method"] == "POST"
+    if done:
+        await answer(visit.runtime, asked.subject, yes, _said(visit), None)
+        act = "approve" if yes else "deny"
+        await note(visit.runtime, visit.access, "run", act, asked.subject, visit.form)
+    else:
+        run = await visit.runtime.runs.get_run(asked.subject, tenant=None, content=False, limit=0)
+    values = {"title": "A run waits for an answer", "asked": asked, "access": None, "yes": yes}
+    return Page(template="answer.html", values=values | {"run": run and run.run, "done": done})
+
+
+async def _allow(visit: Visit, form: Any) -> None:
+    limits = dict[str, float]()
+    lifted = form.get("action") == "lift"
+    if not lifted:
+        with params.naming("limit"):
+            limits[form.get("metric", "")] = float(form.get("limit") or "0")
+    named = {"budget": form.get("budget", ""), "subject": form.get("account", "")}
+    which = params.read_model(AccountBody, named)
+    await allow(visit.runtime, which, limits=limits, lifted=lifted or None)
+
+
+async def _root(visit: Visit, run: RunRecord) -> str:
+    try:
+        record = await visit.runtime.store.load(run.tenant, run.conversation_id)
+    except StoreError:
+        record = None
+    return record.root_id if record is not None and record.root_id else run.conversation_id
+
+
+async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[FieldDict]:
+    budgets = visit.runtime.accounting.budgets()
+    ledger = visit.runtime.accounting.ledger
+    own = [budget.name for budget in budgets if budget.scopes in (("run",), ("tree",))]
+    keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
+    found = await ledger.accounts(keys[:_ACCOUNTS]) if keys else ()
+    return [account_view(each, budgets, time.time()) for each in found]
+
+
+WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
+
+_StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), params.DIGITS]
+
+
+class StepParameter(params.Parameters):
+    """The step that an address names."""
+
+    step: _StepIndex  # number in the run, 0 for its first call
+
+
+class RunParameters(FragmentParameters):
+    """The step around which the transcript is shown."""
+
+    step: _StepIndex | None = None  # None: the newest one
+
+
+class StepsParameters(params.Parameters):
+    """The step after which the transcript begins."""
+
+    # number of a step; -1 = from the first call
+    after: Annotated[int, Field(ge=-1, le=2**31 - 1), params.DIGITS] = -1
+
+
+async def show(visit: Visit) -> Page:
+    """The run's page, or only its chart."""
+    trace = await find_trace(visit, content=False)
+    chart = RunChart.of(trace, thresholds(visit.runtime.settings))
+    run = trace.run
+    settings = visit.runtime.settings
+    calls = sum(step.call is not None for step in trace.steps)
+    values = {
+        "title": f"Run {run.id}",
+        "run": run,
+        "row": row_of(run, time.time()),
+        "chart": chart,
+        "draw": charts,
+        "monitors": MONITORS,
+        "data": step_data(chart),
+        "budget": settings.steering.token_budget,
+        "tokens": run.totals.input_tokens + run.totals.output_tokens,
+        "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
+        "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
+        "arms": ARMS,
+        "keeps_texts": settings.storage.store_content,
+        "tree": await tree_of(visit, run.conversation_id),
+    }
+    if visit.fragment:
+        return Page(template="run_chart.html", values=values)
+    wanted = visit.values["step"]
+    after = -1 if wanted is None else max(-1, min(wanted, run.totals.steps) - 3)
+    values |= await _transcript(visit, after)
+    verdicts = await visit.runtime.learning.outcomes(visit.tenant, run.id)
+    source = "" if run.outcome_source == DERIVED else f"told_{run.outcome_source}"
+    fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
+    values["reads"] = bool(settings.reader.model)
+    values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
+    root = await _root(visit, run)
+    subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
+    values["acts"] = await _acts(visit, list(subjects))
+    values["control"] = {
+        "address": f"/dashboard/runs/{quote(run.id)}/control",
+        "held": visit.runtime.holds.find(subjects),
+        "subjects": {"run": run.id, "tree": root},
+        "ended": run.ended_at is not None,
+        "accounts": await _accounts(visit, (run.id, root)),
+        "operator": visit.access.operator,
+        "controls": visit.access.controls,
+        "amount": amount,
+    }
+    return Page(template="run.html", values=values)
+
+
+async def show_steps(visit: Visit) -> Page:
+    """A part of the transcript."""
+    return Page(template="run_steps.html", values=await _transcript(visit, visit.values["after"]))
+
+
+async def show_text(visit: Visit) -> Page:
+    """All texts of one step, as plain text."""
+    trace, step = await find_step(visit)
+    text = step_text(step, trace.injections)
+    return Page(body=text.encode("utf-8", "replace"), media="text/plain; charset=utf-8")
+
+
+async def set_outcome(visit: Visit) -> Page:
+    """Store the outcome that the operator chose, of the run or of every run that is ticked."""
+    outcome = visit.form.get("outcome", "")
+    own = visit.scope["path_params"].get("run_id")
+    if outcome not in OUTCOMES:
+        raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
+    ticked = [n.removeprefix(_TICKED) for n in visit.form if n.startswith(_TICKED)]
+    for run_id in [own] if own else ticked:
+        await keep_outcome(visit.runtime, run_id, OutcomeBody(outcome=outcome), visit.access)
+    here = f"/{quote(own)}" if own else visit.query(cursor=None)
+    return redirect(f"/dashboard/runs{here}")
+
+
+async def _acts(visit: Visit, subjects: list[str]) -> list[FieldDict]:
+    """The comments on a run, and what people did to it, newest first."""
+    store = visit.runtime.opened.stores.changes
+    found = await store.find(subjects=subjects, limit=_MOST_ACTS) if store else []
+    return [act_view(each) for each in found]
+
+
+async def _transcript(visit: Visit, after: int) -> FieldDict:
+    trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
+    last = trace.steps[-1].step_index if trace.steps else after
+    rows = await visit.runtime.learning.outcomes(visit.tenant, trace.run.id)
+    read = {row.metric: row.comment for row in rows if row.source == READER}
+    project = trace.run.tags.get("project", "")
+    return {
+        "run": trace.run,
+        "read": read,
+        "kinds": KINDS,
+        "cards": await _cards(visit, trace),
+        "project": project,
+        "muted": visit.runtime.holds.muted(trace.run.tenant, project),
+        "alarming": ALARMING,
+        "may_mute": visit.access.controls,
+        "fire": visit.runtime.settings.monitors.fire_threshold,
+        "earlier": after if after >= 0 else None,
+        "later": last if last < trace.run.totals.steps else None,
+        "window": WINDOW_STEPS,
+        "unsteered_words": UNSTEERED_WORDS,
+    }
+
+
+async def _cards(visit: Visit, trace: RunTrace) -> list[FieldDict]:
+    if not trace.steps:
+        return []
+    # The streak of a step counts the steps in a row, up to it, at which the run was stuck.
+    first = trace.steps[0].step_index
+    before = await find_trace(
+        visit, content=False, after_step=max(-1, first - STUCK_STEPS), limit=STUCK_STEPS - 1
+    )
+    earlier = [step for step in before.steps if step.step_index < first]
+    found = streaks([*earlier, *trace.steps])[len(earlier) :]
+    cards = []
+    for step, stuck in zip(trace.steps, found, strict=True):
+        newest = step.step_index == trace.run.totals.steps
+        rows = [row for row in trace.injections if row.step_index == step.step_index]
+        # All rules are one row, their ids joined by commas.
+        rules = [row for row in rows if row.source == "e3"]
+        ids = [name for row in rules for name in (row.pattern_id or "").split(",") if name]
+        card = {
+            "step": step,
+            "severity": "none" if step.composite is None else step_severity(step, stuck),
+            "rules": rules,
+            "rule_ids": ids,
+            "guidance": [row for row in rows if row not in rules],
+            # A step's reply is shown as the next step's thought; the newest step has no next one.
+            "shows_reply": newest and step.content is not None,
+        }
+        cards.append(card)
+    return cards
+
+
+async def find_trace(visit: Visit, **part: Any) -> RunTrace:
+    """The run that the address names. Raises: NotFound."""
+    run_id = visit.scope["path_params"]["run_id"]
+    trace = await visit.runtime.runs.get_run(run_id, tenant=visit.tenant, **part)
+    if trace is None:
+        raise NotFound(f"there is no run {run_id[:80]!r}")
+    return trace
+
+
+async def find_step(visit: Visit) -> tuple[RunTrace, StepRow]:
+    """The step that the address names, and its run. Raises: BadRequest, NotFound."""
+    number = params.read_parameters(
+        StepParameter, b"", {"step": visit.scope["path_params"]["step"]}
+    ).step
+    trace = await find_trace(visit, after_step=number - 1, limit=1)
+    if not trace.steps:
+        raise NotFound(f"the run has no step {number}")
+    return trace, trace.steps[0]
+
+
+def step_data(chart: RunChart) -> Markup:
+    """The values of each step for the page's script, as JSON that cannot close its element."""
+    rows = []
+    for step in chart.steps:
+        call = step.call
+        row = {
+            "step": step.step_index,
+            **picked(step, "state", "difficulty", "composite", "scores", "fired"),
+            "guidance": [row.source for row in chart.guidance.get(step.step_index, ())],
+            "model": call and call.model_asked,
+            "tokens": call and (call.input_tokens or 0) + (call.output_tokens or 0),
+            "cost": call and call.cost_usd,
+            "failed": call is not None and call.failed,
+        }
+        rows.append(row)
+    text = orjson.dumps(rows, default=as_json_value).decode()
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))  # noqa: S704

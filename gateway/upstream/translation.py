@@ -1,0 +1,52 @@
+"""The lane that translates for upstreams which do not speak the client's dialect."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from gateway.config import TimeoutSettings
+from gateway.dialects import Dialect
+from gateway.errors import UpstreamFailure
+from gateway.hooks import given
+from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.deployments import Target
+from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
+from gateway.upstream.native import NativeLane
+
+
+class TranslatingLane(Protocol):
+    """Calls an upstream in its own dialect, and answers in the client's."""
+
+    async def start(self) -> None:
+        """Load what the first call needs. Raises: ImportError: it is not installed."""
+
+    async def send(
+        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect
+    ) -> LaneResponse:
+        """One call; the answer streams when the body says so, and then its first event is there.
+        Raises: UpstreamFailure, in OpenAI's form."""
+
+
+class NoLane:
+    """The lane of a gateway that cannot translate."""
+
+    async def start(self) -> None:
+        """See TranslatingLane."""
+        raise ImportError(WITHOUT_LITELLM)
+
+    async def send(
+        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect
+    ) -> LaneResponse:
+        """See TranslatingLane."""
+        message = f"the provider needs a package that is not installed: {WITHOUT_LITELLM}"
+        raise UpstreamFailure(message, status=500, type="server_error", code=None)
+
+
+def translating_lane(
+    native: NativeLane, timeouts: TimeoutSettings, headers: Mapping[str, str]
+) -> TranslatingLane:
+    """LiteLLM's lane over the connections of `native`; `headers` go with every call."""
+    if not can_translate():
+        return NoLane()
+    (lane,) = given("lane")
+    made: TranslatingLane = lane(native, timeouts, headers=headers)
+    return made

@@ -1,0 +1,1 @@
+"""Tests of the guard: a store that fails, and what waits for it."""

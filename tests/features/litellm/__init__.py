@@ -1,0 +1,1 @@
+"""Tests of the lane and the embeddings of LiteLLM."""

@@ -1,0 +1,506 @@
+"""The dashboard in a real Chromium; skipped by name where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.auth.authenticator import process_key
+from gateway.offline.playback import ReplayPolicy
+from gateway.offline.replay import Work
+from lab import replay_page
+from steering_gateway_testing import AppServer, ScriptedUpstream
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of
+from tests.browser import Tab, chromium, new_tab, running
+from tests.features.pages.audit import AUDIT
+from tests.live.agents import Drive, read_runs, recorded_replies
+from tests.postgres import empty_database
+
+DEVELOPMENT_RUNS = Path(__file__).parents[4] / "shared/data/trajectories-dev.jsonl.gz"
+SHOTS = os.environ.get("GATEWAY_SCREENSHOTS")
+"""A folder to put pictures of each page into; none are taken without it."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium here"),
+]
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where one browser for all of these tests listens."""
+    with running(tmp_path_factory.mktemp("browser")) as listening:
+        yield listening
+
+
+@pytest.fixture
+async def tab(port: int) -> AsyncIterator[Tab]:
+    async with new_tab(port) as opened:
+        await opened.look(width=1440)
+        yield opened
+
+
+async def quiet(tab: Tab, server: AppServer) -> None:
+    """Nothing went wrong in the page, and nothing was asked of anybody else."""
+    assert tab.problems == []
+    assert tab.foreign(server.url) == []
+    assert tab.requested
+
+
+_READOUT = "document.querySelector('#readout').textContent"
+
+
+async def steps_of(agent: Agent, count: int) -> None:
+    for _ in range(count):
+        await asyncio.to_thread(agent.step)
+
+
+async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """A run appears by itself, and its steps count up while it is in progress."""
+    server = start()
+    await tab.open(f"{server.url}/dashboard/runs")
+    await tab.until("document.querySelector('#live').dataset.state === 'on'")
+    assert await tab.js("document.querySelectorAll('tr[data-run]').length") == 0
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 1)
+        await tab.until("document.querySelectorAll('tr[data-run]').length === 1")
+        for more in (3, 5):
+            await steps_of(agent, 2)
+            await tab.until(
+                f"document.querySelector('tr[data-run] .c-steps').textContent === '{more - 1}'"
+            )
+        await asyncio.to_thread(agent.answer)
+        await tab.until("document.querySelector('tr[data-run] .state-pill').textContent === 'END'")
+    await quiet(tab, server)
+
+
+async def test_a_run_page_follows_its_run(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """Chart and transcript grow with the run; what was opened stays open."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 3)
+        await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await tab.js("document.querySelector('.about').open = true")
+        assert await tab.js("document.querySelectorAll('article.step').length") == 3
+        await steps_of(agent, 2)
+        await tab.until("document.querySelectorAll('article.step').length === 5")
+        await tab.until(
+            "JSON.parse(document.querySelector('#steps-data').textContent).length === 5"
+        )
+        assert await tab.js("document.querySelector('.about').open") is True
+        order = "[...document.querySelectorAll('article.step')].map(a => +a.dataset.step)"
+        assert await tab.js(order) == [0, 1, 2, 3, 4]
+    await quiet(tab, server)
+
+
+async def steps_on_the_page(tab: Tab) -> list[list[Any]]:
+    return await tab.js(
+        "[...document.querySelectorAll('table.steps tbody tr')].map(r => [+r.dataset.step, "
+        "r.dataset.state, r.dataset.difficulty === '' ? null : +r.dataset.difficulty, "
+        "r.dataset.composite === '' ? null : +r.dataset.composite])"
+    )
+
+
+async def heights_of_the_curve(tab: Tab) -> list[float]:
+    return await tab.js(
+        "[...document.querySelector('path.curve').getAttribute('d')"
+        ".matchAll(/[ML][\\d.]+ ([\\d.]+)/g)].map(m => +m[1])"
+    )
+
+
+async def check_run_page(tab: Tab, server: AppServer, run_id: str) -> None:
+    """The numbers in the page, and the heights of the curve, are the API's."""
+    with client_of(server) as client:
+        trace = client.get(f"/api/runs/{run_id}", params={"content": "false"}).json()
+    await tab.open(f"{server.url}/dashboard/runs/{run_id}")
+    wanted = [
+        [s["step_index"], s["state"], s["difficulty"], s["composite"]] for s in trace["steps"]
+    ]
+    assert await steps_on_the_page(tab) == wanted
+    scores = [s["difficulty"] for s in trace["steps"] if s["difficulty"] is not None]
+    drawn = [1 - (y - 4) / (190 - 8) for y in await heights_of_the_curve(tab)]
+    assert drawn == pytest.approx(scores, abs=0.005)
+    flags = await tab.js("[...document.querySelectorAll('a.marker')].map(a => +a.dataset.step)")
+    assert flags == [s["step_index"] for s in trace["steps"] if s["guidance"]]
+
+
+async def test_the_curve_is_the_runs(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """For a run of our own, at any time."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 14)
+        await check_run_page(tab, server, agent.run_id)
+    await quiet(tab, server)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
+async def test_the_curve_of_recorded_runs(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """For recorded runs too, long ones with failures among them."""
+    runs = sorted(read_runs(DEVELOPMENT_RUNS), key=lambda run: -len(run["messages"]))[3:60:19]
+    upstream.default = recorded_replies(runs)
+    server = start(model_routing={"FAST": "small", "SLOW": "large"})
+    report = await Drive(lambda: f"{server.url}/v1")(runs)
+    assert report.requests
+    with client_of(server) as client:
+        ids = [run["id"] for run in client.get("/api/runs").json()["runs"]]
+    for run_id in ids[:3]:
+        await check_run_page(tab, server, run_id)
+    await quiet(tab, server)
+
+
+async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """Arrows choose steps, `g` goes to the next guidance and shows its text, Tab reaches all."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 9)
+        trace = client.get(f"/api/runs/{agent.run_id}").json()
+    numbers = [s["step_index"] for s in trace["steps"]]
+    given = [s for s in trace["steps"] if s["guidance"]]
+    await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+    await tab.js("document.querySelector('#step-slider').focus()")
+    for key, slot in (("ArrowRight", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        await tab.key(key)
+        await tab.until(f"{_READOUT}.startsWith('Step {numbers[slot]} ')")
+    now = int(await tab.js("document.querySelector('#step-slider').ariaValueNow"))
+    assert now == numbers[1]
+    following = next(s for s in given if s["step_index"] > now)
+    await tab.key("g")
+    card = f"document.querySelector('#step-{following['step_index']}')"
+    await tab.until(f"{card}.classList.contains('chosen')")
+    text = await tab.js(f"{card}.querySelector('.guidance pre').textContent")
+    assert text.strip() == following["guidance"][0]["text"].strip()
+    place = await tab.js(f"{card}.querySelector('.guidance-head').textContent")
+    assert "at the end of a message" in place
+    reached = set()
+    await tab.js("document.activeElement.blur()")
+    for _ in range(30):
+        await tab.key("Tab")
+        reached.add(await tab.js("document.activeElement.outerHTML.slice(0, 60)"))
+    assert len(reached) > 12
+    await quiet(tab, server)
+
+
+async def test_a_page_that_is_renewed_keeps_focus_and_choice(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """While a run goes on, its page and the list are renewed under the hands of the reader."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 3)
+        first = client.get(f"/api/runs/{agent.run_id}").json()["steps"][0]["step_index"]
+        await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await tab.js("document.querySelector('#step-slider').focus()")
+        await tab.key("ArrowRight")
+        await tab.until(f"{_READOUT}.startsWith('Step {first} ')")
+        await steps_of(agent, 1)
+        await tab.until("JSON.parse(document.querySelector('#steps-data').textContent).length > 3")
+        assert await tab.js("document.activeElement.id") == "step-slider"
+        assert (await tab.js(_READOUT)).startswith(f"Step {first} ")
+        await tab.open(f"{server.url}/dashboard/runs")
+        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await tab.js("document.querySelector('tr[data-run] a').focus()")
+        before = await tab.js("document.querySelector('tr[data-run]').dataset.key")
+        await steps_of(agent, 1)
+        await tab.until(f"document.querySelector('tr[data-run]').dataset.key !== '{before}'")
+        assert await tab.js("document.activeElement.closest('tr').dataset.run") == agent.run_id
+    await quiet(tab, server)
+
+
+async def test_filters_choose_at_once(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """A choice in a list filters the runs; clearing it shows all again."""
+    server = start()
+    runs = [a_finished_run(server, upstream, task=f"Task {n}") for n in range(3)]
+    with client_of(server) as client:
+        client.post(f"/api/runs/{runs[1]}/outcome", json={"outcome": "failure"})
+    await tab.open(f"{server.url}/dashboard/runs")
+    rows = "[...document.querySelectorAll('tr[data-run]')].map(r => r.dataset.run)"
+    assert sorted(await tab.js(rows)) == sorted(runs)
+    await tab.following(
+        "const s = document.querySelector('select[name=outcome]'); s.value = 'failure';"
+        "s.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    assert await tab.js(rows) == [runs[1]]
+    assert await tab.js("location.search") == "?outcome=failure"
+    await tab.following("document.querySelector('.filters a.button').click()")
+    assert sorted(await tab.js(rows)) == sorted(runs)
+    await tab.open(f"{server.url}/dashboard/runs?search=task+1")
+    assert await tab.js(rows) == [runs[1]]
+    await tab.js("prompt = () => 'Mine'; document.querySelector('#save-view').click()")
+    await tab.open(f"{server.url}/dashboard/runs")
+    await tab.following("document.querySelector('#views a.kept').click()")
+    assert await tab.js(rows) == [runs[1]]
+    await tab.js("document.querySelector('#views button.kept').click()")
+    assert await tab.js("document.querySelector('#views .kept')") is None
+    await quiet(tab, server)
+
+
+async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """On *Now*, Tab leads to the run in trouble and to the button that stops it; its next call is
+    refused, and the page says that it is stopped."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 12)
+        await tab.log_in(server.url, process_key())
+        await tab.open(f"{server.url}/dashboard")
+        await tab.js("window.confirm = () => true")
+        reached = []
+        for _ in range(40):
+            await tab.key("Tab")
+            reached.append(await tab.js("document.activeElement.textContent.trim()"))
+            if reached[-1] == "Stop this run":
+                break
+        assert "Find the file" in reached
+        assert reached[-1] == "Stop this run"
+        await tab.js("document.activeElement.click()")
+        await tab.until("location.pathname.startsWith('/dashboard/runs/')")
+        await tab.until("document.querySelector('.notice.bad').textContent.includes('Stopped')")
+        body = {"model": "gpt-4o", "messages": agent._messages}
+        refused = await asyncio.to_thread(client.post, "/v1/chat/completions", json=body)
+        assert refused.status_code == 429
+    await tab.open(f"{server.url}/dashboard")
+    assert "Find the file" in await tab.js("document.querySelector('section.stops').textContent")
+    await quiet(tab, server)
+
+
+async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
+    """Found by a search, changed in its form, kept, and found changed by the API."""
+    server = start()
+    await tab.log_in(server.url, process_key())
+    await tab.open(f"{server.url}/dashboard/patterns")
+    await tab.following(
+        "document.querySelector('input[name=text]').value = 'whole error';"
+        "document.querySelector('form.filters').requestSubmit()"
+    )
+    await tab.following("document.querySelector('table.patterns a.task').click()")
+    await tab.following(
+        "document.querySelector('textarea').value = 'Read the last line first.';"
+        "document.querySelector('button[value=save]').click()"
+    )
+    assert "Saved" in await tab.js("document.querySelector('.notice').textContent")
+    pattern_id = (await tab.js("location.pathname")).rpartition("/")[2]
+    with client_of(server) as client:
+        fields = client.get(f"/api/patterns/{pattern_id}").json()["fields"]
+    assert "Read the last line first." in fields.values()
+    await quiet(tab, server)
+
+
+async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """From the list to the report, whose numbers are the API's."""
+    server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
+    with client_of(server) as client:
+        for number in range(24):
+            agent = Agent(client, upstream, f"Task {number}")
+            await steps_of(agent, 1)
+            agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
+        report = client.get("/api/experiments/routing%2F2/report").json()
+    await tab.open(f"{server.url}/dashboard/experiments")
+    await tab.following("document.querySelector('table.experiments a.task').click()")
+    drawn = await tab.js("document.querySelector('.forest tr').innerText")
+    estimate = report["comparisons"][0]["success"]["estimate"]
+    assert f"{100 * estimate:+.1f} points" in drawn
+    shown = await tab.js("[...document.querySelectorAll('.caveat')].map(c => c.textContent)")
+    assert shown == [caveat["message"] for caveat in report["caveats"]]
+    await quiet(tab, server)
+
+
+async def test_a_thousand_steps_are_no_burden(
+    start: Start, upstream: ScriptedUpstream, tab: Tab, tmp_path: Path
+) -> None:
+    """The page of a run of 1,000 steps is drawn whole, its transcript in parts."""
+    import random
+    import time
+
+    from gateway.config.storage import StorageSettings
+    from gateway.stores.sql.states import SQLStateStore
+    from gateway.stores.sqlite.database import Database
+    from gateway.stores.sqlite.engine import SQLiteEngine
+    from tests.many_runs import one_run
+
+    path = str(tmp_path / "long.db")
+    database = await Database.open(StorageSettings(path=path))
+    call = one_run(random.Random(3), 1, 1000, time.time() - 12_000)
+    await SQLStateStore(SQLiteEngine(database)).commit(call)
+    await database.close()
+    server = start(storage={"path": path})
+    await check_run_page(tab, server, call.runs[0].id)
+    assert await tab.js("document.querySelectorAll('article.step').length") == 30
+    await tab.open(f"{server.url}/dashboard/runs/{call.runs[0].id}?step=700#step-700")
+    await tab.until("document.querySelector('#step-700').classList.contains('chosen')")
+    await tab.js("document.querySelector('[data-more=before]').click()")
+    await tab.until("document.querySelector('#step-690') !== null")
+    await tab.js("document.querySelector('[data-more=after]').click()")
+    await tab.until("document.querySelector('#step-740') !== null")
+    order = await tab.js("[...document.querySelectorAll('article.step')].map(a => +a.dataset.step)")
+    assert order == sorted(set(order))
+    if SHOTS:
+        await tab.picture(Path(SHOTS) / "thousand-steps.png")
+    await quiet(tab, server)
+
+
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.nightly)])
+def place(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """Settings of a store."""
+    if request.param == "file":
+        yield {}
+        return
+    with empty_database() as url:
+        yield {"url": url}
+
+
+async def test_pages_fit_their_window(
+    start: Start, upstream: ScriptedUpstream, tab: Tab, place: dict[str, Any]
+) -> None:
+    """At 1440 and at 390 pixels, light and dark, no page is wider than its window, and each has
+    what a keyboard, a screen reader and weak eyes need."""
+    budgets = [{"name": "daily", "scope": "day", "limits": {"calls": 11}}]
+    server = start(
+        experiment={"id": "e", "arms": {"on": 1}}, storage={"raw_mb": 4, **place}, budgets=budgets
+    )
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
+        await steps_of(agent, 9)
+    with operator_of(server) as client:
+        said = {"comment": "c" * 500}
+        client.post(f"/api/runs/{agent.run_id}/comments", json=said).raise_for_status()
+        terms = {"tenant": "default", "name": "n" * 120, "owner": "o" * 120, "expires_at": 9e9}
+        client.post("/api/keys", json=terms).raise_for_status()
+    await tab.log_in(server.url, process_key())
+    pages = {
+        "now": "/dashboard",
+        "runs": "/dashboard/runs",
+        "filtered": "/dashboard/runs?search=task&until=2100-01-01T10:00&period=week",
+        "time": "/dashboard/time",
+        "run": f"/dashboard/runs/{agent.run_id}",
+        "raw": f"/dashboard/runs/{agent.run_id}/steps/2/raw",
+        "no-runs": "/dashboard?tenant=nobody",
+        "health": "/dashboard/health",
+        "patterns": "/dashboard/patterns",
+        "pattern": "/dashboard/patterns/read-the-error",
+        "new-pattern": "/dashboard/new-pattern?tier=e2",
+        "experiments": "/dashboard/experiments",
+        "experiment": "/dashboard/experiments/e",
+        "pilot": "/dashboard/pilot",
+        "keys": "/dashboard/keys",
+        "audit": "/dashboard/audit?kind=comment",
+        "week": f"/dashboard/week?date={time.strftime('%Y-%m-%d', time.gmtime())}",
+        "login": "/dashboard/login",
+    }
+    wrong: list[str] = []
+    for name, path in pages.items():
+        for width in (1440, 390):
+            await tab.look(width=width)
+            await tab.open(f"{server.url}{path}")
+            for dark in (False, True):
+                await tab.look(width=width, dark=dark)
+                over = await tab.js("document.documentElement.scrollWidth - innerWidth")
+                if over > 0:
+                    wrong.append(f"{name} at {width}: {over} pixels too wide")
+                wrong += [f"{name} at {width}: {found}" for found in await tab.js(AUDIT)]
+                if SHOTS:
+                    kind = "dark" if dark else "light"
+                    await tab.picture(Path(SHOTS) / f"{name}-{width}-{kind}.png")
+    assert sorted(set(wrong)) == []
+    background = "getComputedStyle(document.body).backgroundColor"
+    night = await tab.js(background)
+    await tab.js("document.querySelector('#theme').click()")
+    assert await tab.js(background) != night
+    await quiet(tab, server)
+
+
+async def test_the_audit_finds_what_is_wrong(start: Start, tab: Tab) -> None:
+    """Each of its rules, on a page that was broken for it."""
+    await tab.open(f"{start().url}/dashboard/login")
+    assert await tab.js(AUDIT) == []
+    await tab.js(
+        "const add = (tag, text) => { const node = document.createElement(tag);"
+        "node.textContent = text; document.querySelector('main').append(node); return node; };"
+        "add('input', ''); add('p', 'one').id = 'key'; add('h4', 'deep');"
+        "const pale = add('p', 'pale'); pale.style.color = 'rgba(120, 120, 120, .4)';"
+        "add('h1', 'again'); add('a', 'x').tabIndex = 3; add('th', '');"
+        "const mark = add('p', ''); mark.ariaHidden = 'true'; mark.append(add('button', 'y'));"
+        "for (const _ of [1, 2]) add('section', '').ariaLabel = 'Same';"
+    )
+    found = " | ".join(await tab.js(AUDIT))
+    for words in ("no name: input", "id twice: key", "not one h1", "heading skipped", "tabindex"):
+        assert words in found
+    for words in ("a key leads to it: button", "empty th", "region twice: Same"):
+        assert words in found
+    assert "contrast" in found
+    assert '"pale"' in found
+
+
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.nightly)])
+async def test_a_replay_page_fits_its_window_and_loads_nothing(
+    tab: Tab, tmp_path: Path, every: int
+) -> None:
+    """The page of `python -m lab replay`, in the dashboard's style, is complete by itself."""
+    page, runs = tmp_path / "replay.html", tmp_path / "runs.jsonl"
+    sample = Path(__file__).parents[2] / "replays/sample.jsonl.gz"
+    longest_first = sorted(gzip.decompress(sample.read_bytes()).splitlines(), key=len, reverse=True)
+    runs.write_bytes(b"\n".join(longest_first[::every]))
+    assert replay_page.write_page([runs], Work(policy=ReplayPolicy()), page) == 0
+    for width in (1440, 390):
+        for dark in (False, True):
+            await tab.look(width=width, dark=dark)
+            await tab.open(page.as_uri())
+            over = await tab.js("document.documentElement.scrollWidth - innerWidth")
+            assert over <= 0, width
+            if SHOTS:
+                kind = "dark" if dark else "light"
+                await tab.picture(Path(SHOTS) / f"replay-{width}-{kind}.png")
+    assert await tab.js("document.querySelectorAll('.replay-run path.curve').length") > 0
+    radius = "getComputedStyle(document.querySelector('.card')).borderRadius"
+    assert await tab.js(radius) == "8px"
+    assert set(tab.requested) == {page.as_uri()}
+    assert tab.problems == []
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_an_alarm_is_called_wrong_by_a_key_or_a_click(
+    start: Start, upstream: ScriptedUpstream, tab: Tab, width: int
+) -> None:
+    """At the step that is chosen; the page says that the kind is muted, and takes it back."""
+    server = start()
+    await tab.look(width=width)
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 8)
+    await tab.log_in(server.url, process_key())
+    await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}?step=7#step-7")
+    assert await tab.js("document.body.scrollWidth <= innerWidth")
+    await tab.key("ArrowLeft")
+    await tab.key("ArrowRight")
+    if SHOTS:
+        await tab.picture(Path(SHOTS, f"alarm-{width}.png"))
+    before = "document.querySelector('#step-7 [data-wrong]').value"
+    assert await tab.js(before) == "wrong"
+    await tab.key("w")
+    await tab.until(f"{before} === 'right'")
+    assert "muted in" in await tab.js("document.querySelector('#step-7 header').textContent")
+    if SHOTS:
+        await tab.picture(Path(SHOTS, f"alarm-muted-{width}.png"))
+    await tab.following("document.querySelector('#step-7 [data-wrong]').click()")
+    await tab.until(f"{before} === 'wrong'")
+    await quiet(tab, server)
