@@ -30,16 +30,12 @@ from gateway.budgets.guard import Spending
 from gateway.calls.admission import Admissions
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.calls.recorder import Recorder
+from gateway.conversations.answer_headers import note_identity, note_steering
+from gateway.conversations.call import Call
+from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.steer_request import REFUSED_STATUSES
-from gateway.conversations.steering_result import (
-    Call,
-    ControlHeaders,
-    SteeringResult,
-    note_identity,
-    note_steering,
-    unobserved,
-)
+from gateway.conversations.steering_result import SteeringResult, unobserved
 from gateway.dialects import SteeredRequest
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
@@ -54,9 +50,10 @@ from gateway.stores.budgets import STEERING
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import KeyTerms
 from gateway.tasks import DeadlinePassed, OwnTime
-from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Delivery, UpstreamCall, read_error
+from gateway.wire.headers import RawHeaders
 from gateway.wire.refusal import kind_of
 
 

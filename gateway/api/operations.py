@@ -15,9 +15,9 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.text.sanitize import without_folders
-from gateway.upstream.base import header
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_json_value
+from gateway.wire.headers import header
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime

@@ -17,9 +17,9 @@ from gateway.auth.keyring import key_digest
 from gateway.errors import Forbidden, Unauthorized
 from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line
-from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.credentials import SESSION_COOKIE
 from gateway.values import frozen
+from gateway.wire.headers import RawHeaders, header
 
 COOKIE = SESSION_COOKIE
 AUTHOR_HEADER = b"x-gateway-author"

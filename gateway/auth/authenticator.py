@@ -19,9 +19,9 @@ from gateway.config import AuthSettings
 from gateway.errors import LoopDetected, Overloaded, Unauthorized
 from gateway.stores.records import KeyTerms
 from gateway.upstream import credentials
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.dispatch import has_passed
 from gateway.values import frozen
+from gateway.wire.headers import RawHeaders
 
 _WINDOW_S = 60.0
 _ADDRESSES_KEPT = 4096

@@ -14,7 +14,7 @@ from gateway.auth.authenticator import Authenticator
 from gateway.auth.hosts import HostNames, host_name, is_loopback_name
 from gateway.config import ServerSettings
 from gateway.errors import Forbidden
-from gateway.upstream.base import RawHeaders, header
+from gateway.wire.headers import RawHeaders, header
 
 # They show nothing of a run, and load balancers ask for them by any name.
 PROBES = frozenset({"/healthz", "/readyz", "/api/hello"})

@@ -3,7 +3,7 @@
 import re
 
 from gateway.data_files import read_toml
-from gateway.upstream.base import RawHeaders
+from gateway.wire.headers import RawHeaders
 
 _TABLE = read_toml(__package__, "routes.toml")
 _ROWS = {how: re.compile("|".join(routes)) for how, routes in _TABLE.items()}

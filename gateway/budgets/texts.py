@@ -10,9 +10,9 @@ from gateway.budgets.rules import BudgetStatus, figure, window
 from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
 from gateway.stores.totals import RAISE_IT, as_command
-from gateway.upstream.base import RawHeaders
 from gateway.values import FieldDict
 from gateway.wire.echo import OWN_ANSWER
+from gateway.wire.headers import RawHeaders
 
 # What the clients of OpenAI and Anthropic take for: do not send this again.
 NO_RETRY: errors.Headers = (("x-should-retry", "false"),)

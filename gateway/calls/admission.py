@@ -23,9 +23,11 @@ from gateway.budgets.guard import BudgetGuard, CallBody, Refused, Spending
 from gateway.budgets.holds import end_question
 from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject
 from gateway.config.budgets import Ending
+from gateway.conversations.answer_headers import GUIDANCE_HEADER
+from gateway.conversations.call import Call
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.steering_result import Call, SteeringResult, without_guidance
+from gateway.conversations.steering_result import SteeringResult
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.core.trouble import Act
 from gateway.dialects import SteeredRequest
@@ -40,6 +42,7 @@ from gateway.stores.sql.changes import GATEWAY
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.wire.echo import OWN_ANSWER
+from gateway.wire.headers import without
 
 _IGNORED_ANSWERS = 2
 """After so many of the gateway's own final answers in a request's history its agent gets an error:
@@ -93,7 +96,7 @@ class Admissions:
             ending = "answer"  # its status is sent
         if result is not None:
             headers = call.exchange.response.headers
-            call.exchange.response.headers = without_guidance(headers)
+            call.exchange.response.headers = without(headers, (GUIDANCE_HEADER,))
             call.exchange.notes.pop("guidance", None)
             services.steerer.not_sent(result)
         return _answer(call, request, texts.with_status(error, control.stop_status), ending)

@@ -10,13 +10,9 @@ from functools import partial
 import orjson
 
 from gateway.calls.recorder import Recorder
-from gateway.conversations.steering_result import (
-    Call,
-    SteeringResult,
-    unsteered_headers,
-    with_state,
-    without_guidance,
-)
+from gateway.conversations.answer_headers import GUIDANCE_HEADER, STATE_HEADER
+from gateway.conversations.call import Call
+from gateway.conversations.steering_result import SteeringResult
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import Place
 from gateway.dialects import SteeredRequest
@@ -27,15 +23,14 @@ from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.exchanges import RawCall
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.retries import AT_OTHER_TARGET, ROUTER_KEYS
 from gateway.upstream.seats import Seat
 from gateway.upstream.tokens import estimated_usage
 from gateway.values import FieldDict, Fields
-from gateway.wire.codings import READABLE
 from gateway.wire.echo import EchoFilter
+from gateway.wire.headers import RawHeaders, readable, replaced, without
 from gateway.wire.refusal import Kind, status_of
 from gateway.wire.request import Splice
 
@@ -95,7 +90,7 @@ class PreparedRequest:
         if self.call.result is None:
             return frozenset()
         exchange = self.call.exchange
-        exchange.response.headers = without_guidance(exchange.response.headers)
+        exchange.response.headers = without(exchange.response.headers, (GUIDANCE_HEADER,))
         exchange.notes.pop("guidance", None)
         return self.services.steerer.send_as_written(self.call.result)
 
@@ -195,7 +190,8 @@ class PreparedRequest:
         await self._record(completion, reply.pending_id)
         if result is not None and result.state_after is FSMState.END:
             # A stream's head is sent by now; a whole answer still says that it ended the run.
-            exchange.response.headers = with_state(exchange.response.headers, FSMState.END)
+            headers = exchange.response.headers
+            exchange.response.headers = replaced(headers, STATE_HEADER, FSMState.END.value.encode())
             exchange.notes["state"] = FSMState.END.value
 
     def _keep_place(self, response_id: str) -> None:
@@ -375,7 +371,7 @@ class PreparedRequest:
         """Go on without a decision, with the guidance that was injected before."""
         exchange = self.call.exchange
         exchange.notes["unsteered"] = reason
-        exchange.response.headers += unsteered_headers(reason)
+        exchange.response.headers.append((b"x-gateway-unsteered", reason.encode()))
         if self.call.result is not None:
             try:
                 self.services.steerer.repeat_earlier(self.call.result, self.request, reason)
@@ -391,15 +387,3 @@ class PreparedRequest:
             reason=str(error),
             request_id=self.call.exchange.request.id,
         )
-
-
-def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
-    """`headers` with an `accept-encoding` that the gateway can read, or, with `plain`, edit."""
-    out = []
-    for name, value in headers:
-        if name == b"accept-encoding":
-            offers = [] if plain else value.split(b",")
-            kept = [o.strip() for o in offers if o.split(b";")[0].strip().lower() in READABLE]
-            value = b", ".join(kept) or b"identity"
-        out.append((name, value))
-    return out

@@ -22,12 +22,14 @@ from msgspec.structs import replace
 
 from gateway.budgets.guard import held_to_values, left_open
 from gateway.conversations.apply_reply import apply_reply, replies_in
+from gateway.conversations.call import Call
 from gateway.conversations.codec import from_record
+from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.loading import merge
 from gateway.conversations.records import Cost, Recorded, call_record
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.steering_result import Call, ControlHeaders, SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.steer import RunPosition

@@ -38,6 +38,7 @@ from gateway.dialects import DIALECTS
 from gateway.hooks import named
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
+from gateway.steering.reader import READER
 from gateway.values import FieldDict, Fields, frozen
 
 PresetName = Literal["default", "seeds"]
@@ -405,6 +406,7 @@ class Settings(_Sections):
         """Everything that decides about a call. Raises ValueError for a value without meaning."""
         kept = self.storage.store_content
         return SteeringRules(
+            reader=READER,
             policy=self.policy(),
             routes=self.routes(),
             routing=self.routing,

@@ -11,9 +11,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.conversations.apply_reply import echoed_items
+from gateway.conversations.call import Call
 from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import StepPlace, items_by_id, run_id
-from gateway.conversations.steering_result import ActOfPerson, Call, SteeringResult
+from gateway.conversations.steering_result import ActOfPerson, SteeringResult
 from gateway.core.decide import STANDING, Item
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState

@@ -52,6 +52,7 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothi
 class SteeringRules(Value):
     """The settings that decide about a call."""
 
+    reader: Reader  # reads what the agent and its tools wrote
     policy: Policy = field(default_factory=Policy)  # what scores a step and fires a monitor
     routes: Routes = field(default_factory=Routes)  # models of the states
     # how a model is chosen among them
@@ -100,20 +101,12 @@ class RunPosition(Value):
     state: FSMState  # after the newest scored step
     latest: StepOutcome | None = None  # the newest scored step; None when it is not in memory
     recent: Sequence[Step] = ()  # the newest steps, oldest first
-    reader: Reader | None = None  # reads them; None without steps
 
     @classmethod
     def of(cls, run: RunFold) -> RunPosition:
         """The position after everything that was folded."""
         latest = run.outcomes[-1] if run.outcomes else None
-        return cls(
-            run=run.index,
-            step=run.steps,
-            state=run.state,
-            latest=latest,
-            recent=run.recent,
-            reader=run.reader,
-        )
+        return cls(run=run.index, step=run.steps, state=run.state, latest=latest, recent=run.recent)
 
     @property
     def signal(self) -> ActionSignal:
@@ -384,7 +377,7 @@ def _plan(
         step=position.step or None,
         signal=signal,
         recent=position.recent,
-        reader=position.reader,
+        reader=rules.reader,
         model=model,
         observed=position.latest.observed if position.latest else None,
         tools=() if memory.guidance.e3_done else call.tools(),

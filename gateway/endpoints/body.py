@@ -14,7 +14,7 @@ from gateway.errors import BodyTooLarge, GatewayError, RequestTooSlow
 from gateway.exchange import Exchange
 from gateway.room import ARRIVAL_BYTES_S, Share
 from gateway.tasks import spawn
-from gateway.upstream.base import RawHeaders, header
+from gateway.wire.headers import RawHeaders, header
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

@@ -19,8 +19,8 @@ from gateway.endpoints.request_head import refuse_ambiguous_path
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
 from gateway.observability.logging import get_logger
-from gateway.upstream.base import RawHeaders, header
 from gateway.values import FieldDict
+from gateway.wire.headers import RawHeaders, header
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime

@@ -11,8 +11,8 @@ from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
 from gateway.stores.watched import StoreHealth
 from gateway.text.sanitize import without_folders
-from gateway.upstream.base import header
 from gateway.values import FieldDict
+from gateway.wire.headers import header
 
 
 class HealthEndpoints:

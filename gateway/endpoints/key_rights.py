@@ -23,9 +23,9 @@ from gateway.services import Services
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import KeyTerms
 from gateway.tasks import off_loop
-from gateway.upstream.base import header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.values import Fields
+from gateway.wire.headers import header
 from gateway.wire.messages import REFERENCE
 from gateway.wire.parsing import parse_object, refuse_repeated
 from gateway.wire.request import ChatRequest

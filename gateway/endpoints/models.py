@@ -14,9 +14,10 @@ from gateway.errors import NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.values import FieldDict
+from gateway.wire.headers import RawHeaders
 
 _MAX_LIST_BYTES = 2**23  # 8 MiB; the longest public list (a few hundred models) is below 1 MiB
 _LIST_WAIT_S = 5.0  # an upstream that hangs counts as down here

@@ -16,7 +16,6 @@ from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amo
 from gateway.budgets.routes import counted_how, form_model
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.texts import with_status
-from gateway.calls.prepared_request import readable
 from gateway.calls.recorder import Recorder
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
@@ -41,12 +40,13 @@ from gateway.services import Services
 from gateway.steering.identity import conversation_id, identify
 from gateway.stores.budgets import Amounts
 from gateway.tasks import reading
-from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
 from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter
+from gateway.wire.headers import RawHeaders, header, readable
 from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
 from gateway.wire.request import ChatRequest
 from gateway.wire.response_tee import ResponseWatch

@@ -30,10 +30,10 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.budgets import Amounts
 from gateway.tasks import spawn
-from gateway.upstream.base import RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.websocket import Handshake, Streams, open_websocket
+from gateway.wire.headers import RawHeaders, end_to_end
 
 # The extension of an ASGI scope under which the server offers the client's connection itself.
 HAND_OVER = "gateway.hand_over"

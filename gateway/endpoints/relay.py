@@ -27,11 +27,12 @@ from gateway.errors import (
 from gateway.exchange import Exchange, Unread, UpstreamReply
 from gateway.room import Share
 from gateway.tasks import spawn
-from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.dispatch import begun
 from gateway.upstream.http1 import Http1Answer
 from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter
+from gateway.wire.headers import RawHeaders, header
 from gateway.wire.parsing import parse_object
 from gateway.wire.refusal import refusal_of
 from gateway.wire.response_tee import ResponseWatch, UsageFilter, stream_watch

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 from gateway.auth.hosts import host_name
 from gateway.config import ServerSettings
 from gateway.errors import BadRequest, HeadTooLarge, MethodNotAllowed
-from gateway.upstream.base import RawHeaders
+from gateway.wire.headers import RawHeaders
 
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 _VERSIONS = ("1.1", "1.0")

@@ -20,7 +20,7 @@ from wsproto.events import CloseConnection, TextMessage
 from gateway.auth.authenticator import Principal
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.config import Settings
-from gateway.conversations.steering_result import ControlHeaders
+from gateway.conversations.control_headers import ControlHeaders
 from gateway.dialects import RESPONSES, SteeredRequest
 from gateway.endpoints.body import ON_GONE, SOCKET, Message, Receive, Scope, Send, refuse_websocket
 from gateway.endpoints.edge import EXCHANGE
@@ -47,12 +47,12 @@ from gateway.room import Room, Share
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import spawn
-from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.websocket import BUFFER_BYTES, Handshake, MessageSide, Streams
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_mapping, mapping_at, text_at
+from gateway.wire.headers import RawHeaders, header
 from gateway.wire.refusal import refusal_of, status_of
 from gateway.wire.request import ChatRequest
 from gateway.wire.sse import SSEDecoder

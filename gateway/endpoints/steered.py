@@ -24,7 +24,7 @@ from gateway.endpoints.body import (
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.relay import Relay
-from gateway.endpoints.unpacking import coding_of, unpacked, without_coding
+from gateway.endpoints.unpacking import unpacked
 from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
@@ -32,9 +32,9 @@ from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import reading
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
+from gateway.wire.headers import RawHeaders, coding_of, without
 from gateway.wire.parsing import COUNTED_BYTES, BeyondParser, reading_ms
 from gateway.wire.request import BIG_BYTES
 
@@ -79,7 +79,7 @@ class SteeredEndpoint:
             if packed is None:
                 request = self.dialect.opaque(raw, asked)  # the upstream may know the coding
             else:
-                headers = without_coding(headers) if packed.coding else headers
+                headers = without(headers, (b"content-encoding",)) if packed.coding else headers
                 request = await self._parse(services, exchange.request.tenant, packed.plain, asked)
             if socket is not None:
                 socket.prepare(request)

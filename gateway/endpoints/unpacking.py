@@ -17,11 +17,9 @@ from typing import Final
 from gateway.errors import Overloaded
 from gateway.room import RETRY_S, Share
 from gateway.tasks import Threads, ThreadsBusy, off_loop
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.dispatch import PackedBody
 from gateway.wire.codings import Unpacker, codings_of, unreadable
 
-_CODING: Final = b"content-encoding"
 _PIECE_BYTES: Final = 2**12
 """So much is unpacked at a time, and between two of these a slice may end."""
 _FREE_BYTES: Final = 2**20
@@ -45,18 +43,6 @@ _MOST_COST_S: Final = 1.0
 _MOST_BODIES: Final = 256
 _MOST_WAIT_S: Final = 30.0
 _AT_ONCE_BYTES: Final = 2**20  # decoded at once on the event loop: 2 ms
-
-
-def coding_of(headers: RawHeaders) -> bytes:
-    """The coding that compresses the body, in lower case; empty for a plain body."""
-    values = [value for name, value in headers if name == _CODING]
-    named = b", ".join(values).strip().lower() if values else b""
-    return b"" if named == b"identity" else named
-
-
-def without_coding(headers: RawHeaders) -> RawHeaders:
-    """`headers` of the plain body."""
-    return [(name, value) for name, value in headers if name != _CODING]
 
 
 _first = Threads("unpacking", 1, _MOST_BODIES).run

@@ -73,7 +73,9 @@ class LookUps:
 class ReplayPolicy:
     """Everything that decides a replay."""
 
-    rules: SteeringRules = field(default_factory=SteeringRules)  # settings that decide about a call
+    rules: SteeringRules = field(
+        default_factory=lambda: SteeringRules(reader=READER)
+    )  # settings that decide about a call
     # control arm, for recordings to be steered as its units; None = as `on`
     arm: RandomArm | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)  # by model

@@ -9,14 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 from gateway.values import FieldDict
-
-RawHeaders = list[tuple[bytes, bytes]]
-
-# RFC 9110 section 7.6.1, and what the two connections' own HTTP stacks must set for themselves.
-HOP_BY_HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"}
-    | {b"proxy-connection", b"trailer", b"transfer-encoding", b"upgrade"}
-)
+from gateway.wire.headers import RawHeaders, header
 
 
 class LaneResponse(Protocol):
@@ -37,14 +30,6 @@ class LaneResponse(Protocol):
         ...
 
 
-def header(headers: RawHeaders, name: bytes) -> bytes:
-    """The first value of `name` (lower case), or empty."""
-    for key, value in headers:
-        if key == name:
-            return value
-    return b""
-
-
 def retry_after_s(headers: RawHeaders) -> float | None:
     """Seconds the upstream asks to wait, as a number or as a date; None when it does not say."""
     for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
@@ -55,15 +40,6 @@ def retry_after_s(headers: RawHeaders) -> float | None:
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return None
-
-
-def end_to_end(headers: RawHeaders, drop: frozenset[bytes] = frozenset()) -> RawHeaders:
-    """`headers` without the hop-by-hop ones, those that Connection names, and `drop`."""
-    unwanted = HOP_BY_HOP | drop if drop else HOP_BY_HOP
-    for key, value in headers:
-        if key == b"connection":
-            unwanted = unwanted | {token.strip().lower() for token in value.split(b",")}
-    return [(k, v) for k, v in headers if k not in unwanted]
 
 
 class IdleGuard:

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import unquote_plus, urlsplit
 
 from gateway.errors import Unauthorized
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.providers import TABLE
+from gateway.wire.headers import RawHeaders
 
 ANY = "any"  # the family of credentials and hosts that name no provider
 

@@ -25,7 +25,7 @@ from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.tasks import off_loop
 from gateway.upstream import credentials, providers, retries
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
+from gateway.upstream.base import LaneResponse, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.litellm_package import can_translate
@@ -36,6 +36,7 @@ from gateway.upstream.translation import TranslatingLane
 from gateway.values import Fields, Value
 from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
+from gateway.wire.headers import RawHeaders, end_to_end, header
 from gateway.wire.refusal import Kind, kind_of, refusal_of, status_of
 from gateway.wire.response_tee import ResponseWatch
 

@@ -13,8 +13,9 @@ from typing import Final, cast
 import httptools
 
 from gateway.errors import UpstreamMalformed, UpstreamTimeout
-from gateway.upstream.base import IdleGuard, RawHeaders
+from gateway.upstream.base import IdleGuard
 from gateway.values import FieldDict
+from gateway.wire.headers import RawHeaders
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 """The empty line behind a head, with the end of the line before it."""

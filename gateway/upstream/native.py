@@ -15,9 +15,10 @@ from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.base import IdleGuard, LaneResponse, RawHeaders, end_to_end, header
+from gateway.upstream.base import IdleGuard, LaneResponse
 from gateway.upstream.http1 import BODILESS, Http1Answer
 from gateway.upstream.pool import Pool, Route, closed_early, where
+from gateway.wire.headers import RawHeaders, end_to_end, header
 
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import httpx
 
 from gateway.config.settings import UpstreamSettings
-from gateway.upstream.base import RawHeaders
 from gateway.values import Value
+from gateway.wire.headers import RawHeaders
 
 # Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
 # Bedrock; ChatGPT's backend as Codex asks it.

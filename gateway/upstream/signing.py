@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.tasks import Threads
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.credentials import ANY, family_of_host
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.wire.headers import RawHeaders
 
 if TYPE_CHECKING:
     from yarl import URL

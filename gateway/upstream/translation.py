@@ -7,10 +7,11 @@ from gateway.config import TimeoutSettings
 from gateway.dialects import Dialect
 from gateway.errors import UpstreamFailure
 from gateway.hooks import given
-from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
 from gateway.upstream.native import NativeLane
+from gateway.wire.headers import RawHeaders
 
 
 class TranslatingLane(Protocol):

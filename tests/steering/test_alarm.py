@@ -25,7 +25,7 @@ from tests.steering.builders import acts
 from tests.steering.robust.planting import LOOPS, polling
 from tests.steering.robust.test_planted import coding_run
 
-RULES = SteeringRules(routes=Routes(by_state={"FAST": "small", "SLOW": "strong"}))
+RULES = SteeringRules(reader=READER, routes=Routes(by_state={"FAST": "small", "SLOW": "strong"}))
 CALL = CallFacts(requested="own")
 
 
@@ -45,7 +45,7 @@ def test_a_loop_escalates_at_once(name: str) -> None:
     assert outcome.severity >= 2
     assert model_of(fold) == "strong"
     routing = RoutingSettings(escalate_at_severity=0)
-    never = SteeringRules(routes=RULES.routes, routing=routing)
+    never = SteeringRules(reader=READER, routes=RULES.routes, routing=routing)
     assert outcome.state is FSMState.SLOW or model_of(fold, never) == "own"
     undrawn = RandomArm(experiment="x", unit="u", routing_share=0.0, guidance_share=0.0)
     assert model_of(fold, arm=undrawn) == "own"

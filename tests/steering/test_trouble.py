@@ -118,6 +118,7 @@ def played(
     """The decisions of a run that goes round a planted loop."""
     healthy, fold, memory = coding_run(1), RunFold(Policy(), READER), RunMemory()
     rules = SteeringRules(
+        reader=READER,
         on_trouble=allowed,
         injection=InjectionSettings(monitor_guidance=speaks),
         routes=Routes(by_state=routes),

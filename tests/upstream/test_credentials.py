@@ -23,11 +23,11 @@ from gateway.cli import main
 from gateway.config.settings import UpstreamSettings
 from gateway.errors import Unauthorized
 from gateway.upstream import credentials
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.credentials import ANY, family_of_host, family_of_provider
 from gateway.upstream.deployments import Target
 from gateway.upstream.providers import BASELESS, TABLE, litellm_names
 from gateway.upstream.seats import Seats
+from gateway.wire.headers import RawHeaders
 from tests.live.test_refused_dialects import DIALECTS
 from tests.patience import ANSWER_S
 from tests.relay.processes import GatewayProcess

@@ -16,8 +16,9 @@ import pytest
 from yarl import URL
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamUnreachable
-from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.native import NativeLane
+from gateway.wire.headers import RawHeaders
 from tests.examples import by_day
 from tests.upstream.framed import CODINGS, OK, Answering, answering, chunks, closed, kept_open
 from tests.upstream.test_http1 import LIMITS

@@ -11,9 +11,10 @@ from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamMalformed, UpstreamUnreachable
-from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.native import NativeLane
+from gateway.wire.headers import RawHeaders
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

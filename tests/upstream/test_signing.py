@@ -13,10 +13,10 @@ from yarl import URL
 
 from gateway.config import settings_from_dict
 from gateway.errors import Forbidden, GatewayError, Unauthorized
-from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
+from gateway.wire.headers import RawHeaders
 from tests.dialects import clouds
 from tests.dialects.gateways import looping_model
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.features.litellm.readable import parsed
 from gateway.features.litellm.transport import ProviderCall
-from gateway.upstream.base import RawHeaders, header, retry_after_s
+from gateway.upstream.base import retry_after_s
 from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import AT_SAME_TARGET
 from gateway.wire.coerce import as_mapping, text_at
+from gateway.wire.headers import RawHeaders, header
 from gateway.wire.refusal import STATUS_OF_TYPE, Refusal, kind_of, refusal_of, status_of
 
 # status -> (type, code) when the provider sends none.

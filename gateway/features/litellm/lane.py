@@ -26,12 +26,13 @@ from gateway.features.litellm.transport import (
 )
 from gateway.tasks import loading, off_loop
 from gateway.upstream import credentials
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
+from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import keys_of_others, split_model
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import mapping_at
+from gateway.wire.headers import RawHeaders, end_to_end, header
 
 # These describe the provider's bytes, and the client gets other ones.
 _OF_THE_OTHER_BODY = frozenset(

@@ -27,8 +27,8 @@ from gateway.stores.sql.changes import persons_name
 from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
-from gateway.upstream.base import header
 from gateway.values import Fields, frozen
+from gateway.wire.headers import header
 
 if TYPE_CHECKING:
     from jinja2 import Environment
