@@ -106,6 +106,7 @@ def test_cpu_is_counted_for_every_request() -> None:
     assert Slice(latencies_ms=[1.0], failures=1, cpu_ms=3.0).cpu_ms_per_request == 1.5
 
 
+@pytest.mark.slow
 def test_a_run_prints_its_tables_and_writes_its_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, Scripte
 from tests.api.conftest import until
 from tests.clients.billing import TASK, BillingHost
 from tests.dialects.gateways import STEERING, Start
+from tests.examples import by_day
 from tests.patience import ANSWER_S
 
 Asked = tuple[str, Mapping[str, str], Mapping[str, Any]]
@@ -117,7 +118,7 @@ def told(server: AppServer) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["usual", "fast"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", by_day(FORMS, 4))
 def test_a_form_is_billed_as_its_host_bills_it(
     gateway_server: Start, upstream: ScriptedUpstream, form: str, fast: bool
 ) -> None:

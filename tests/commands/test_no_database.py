@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import build_parser, main
+from tests.examples import by_day
 
 _NEED_NONE = {
     *("demo", "wrap", "serve", "check-config", "history", "replay", "calibrate", "bench"),
@@ -47,7 +48,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", by_day(COMMANDS, 4), ids=" ".join)
 def test_it_says_that_there_is_no_database(
     words: list[str], nowhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from gateway.config import (
 )
 from gateway.config.load import as_started, changes_at_restart
 from gateway.errors import ConfigError
-from tests.examples import examples
+from tests.examples import by_day, examples
 
 
 @pytest.fixture(autouse=True)
@@ -223,19 +223,25 @@ def test_a_list_in_the_environment_that_is_none(text: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [
-        ("server: {port: 1", r"config\.yaml, line 1, column \d+: "),
-        ("a: 1\n b: 2", r"config\.yaml, line 2, column 3: "),
-        ("- 1", r"config\.yaml: expected a mapping of keys to values at the top"),
-        ("a: *b", r"config\.yaml, line 1, column 4: found undefined alias"),
-        ("a: !!python/object:os.system {}", r"config\.yaml, line 1, column 4: could not determine"),
-        ("auth", r"config\.yaml: expected a mapping of keys to values at the top"),
-        ("a: 1\n---\na: 1", r"config\.yaml, line 2, column 1: but found another document"),
-        ("auth: {admin_key: a\0}", r"config\.yaml: unacceptable character #x0000"),
-        ("server: {host: 2024-13-45}", r"config\.yaml: month must be"),
-        ("[" * 3000, r"config\.yaml: nested too deeply"),
-        ("auth: &a {gateway_keys: *a}", r"config\.yaml: Circular reference"),
-    ],
+    by_day(
+        [
+            ("server: {port: 1", r"config\.yaml, line 1, column \d+: "),
+            ("a: 1\n b: 2", r"config\.yaml, line 2, column 3: "),
+            ("- 1", r"config\.yaml: expected a mapping of keys to values at the top"),
+            ("a: *b", r"config\.yaml, line 1, column 4: found undefined alias"),
+            (
+                "a: !!python/object:os.system {}",
+                r"config\.yaml, line 1, column 4: could not determine",
+            ),
+            ("auth", r"config\.yaml: expected a mapping of keys to values at the top"),
+            ("a: 1\n---\na: 1", r"config\.yaml, line 2, column 1: but found another document"),
+            ("auth: {admin_key: a\0}", r"config\.yaml: unacceptable character #x0000"),
+            ("server: {host: 2024-13-45}", r"config\.yaml: month must be"),
+            ("[" * 3000, r"config\.yaml: nested too deeply"),
+            ("auth: &a {gateway_keys: *a}", r"config\.yaml: Circular reference"),
+        ],
+        3,
+    ),
 )
 def test_broken_yaml_names_file_and_place(text: str, says: str) -> None:
     """The error says where in the file to look."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.conversations.steering_result import SteeringResult
 from gateway.tasks import DeadlinePassed
 from tests.conversations.steering import Agent, Expiring, Patterns, step
+from tests.examples import examples
 
 GUIDED = {
     "etraces": {"e2_when": "at_risk", "e2_gate": 0.0, "recall_threshold": 0.0},
@@ -33,7 +34,7 @@ def given_with(result: SteeringResult) -> set[Block]:
     return {(block.place, block.offset, block.text) for block in blocks}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.builds(Served, st.integers(0, 1), st.booleans(), st.booleans()), max_size=24))
 @example([Served(1)] + [Served(0)] * 12 + [Served(1)])
 @example([Served(0)] * 5 + [Served(0, moves_on=True)] * 12 + [Served(0)] * 5 + [Served(1)])

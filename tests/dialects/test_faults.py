@@ -11,6 +11,7 @@ import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import STEERING, Start, states
+from tests.examples import by_day
 
 NO_RETRIES = {**STEERING, "router": {"num_retries": 0}}
 REPLY = Reply("One two three four five.", tool_calls=(ToolCall("bash", {"command": "ls"}),))
@@ -112,7 +113,7 @@ def test_odd_bytes_in_a_stream_pass(
     assert len(states(server)) == 1
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", by_day(DIALECTS, 4))
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "kind", [FaultKind.CONTENT_FILTER, FaultKind.HUGE_BODY, FaultKind.SLOW_FIRST_BYTE]

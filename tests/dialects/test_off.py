@@ -10,6 +10,7 @@ import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.dialects.gateways import OFF, STEERING, Start, states
+from tests.examples import by_day
 
 SHADOW = {"steering": {**STEERING["steering"], "mode": "shadow"}}
 REQUESTS = {
@@ -39,7 +40,7 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("dialect", REQUESTS)
+@pytest.mark.parametrize("dialect", by_day(REQUESTS, 4))
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("settings", [OFF, SHADOW], ids=["off", "shadow"])
 def test_no_byte_changes(

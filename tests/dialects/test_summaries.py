@@ -158,7 +158,7 @@ def test_a_summary_is_recorded_in_its_run_and_sent_as_it_came(
     assert after.headers["x-gateway-step"] == str(STEPS + 1)
 
 
-@pytest.mark.parametrize("agent", [name for name in AGENTS if AGENTS[name][2]])
+@pytest.mark.parametrize("agent", by_day([name for name in AGENTS if AGENTS[name][2]], 4))
 def test_what_comes_back_continues_the_run(
     gateway_server: Start, upstream: ScriptedUpstream, agent: str
 ) -> None:

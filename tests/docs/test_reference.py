@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_reference_pages_are_current() -> None:
     """Configuration, commands and API: `make reference` makes them anew."""
     checked = subprocess.run(

@@ -11,6 +11,7 @@ import pytest
 from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.dialects.gateways import Start
 from tests.dialects.test_mutations import BODIES, HEADERS, STREAMS
+from tests.examples import by_day
 from tests.patience import ANSWER_S, runs_at
 from tests.relay.gateways import Heard, hear
 
@@ -59,7 +60,7 @@ def settings(upstream: ScriptedUpstream, **router: Any) -> dict[str, Any]:
     return {"default_upstream": own, "router": {"backoff_s": 0, **router}}
 
 
-@pytest.mark.parametrize("form", TOLD)
+@pytest.mark.parametrize("form", by_day(TOLD, 4))
 def test_an_error_before_the_first_byte_is_tried_again(
     gateway_server: Start, upstream: ScriptedUpstream, form: str
 ) -> None:
@@ -75,7 +76,7 @@ def test_an_error_before_the_first_byte_is_tried_again(
     assert run["totals"]["errors"] == 0
 
 
-@pytest.mark.parametrize("form", TOLD)
+@pytest.mark.parametrize("form", by_day(TOLD, 4))
 def test_an_error_that_stays_is_relayed_and_counted(
     gateway_server: Start, upstream: ScriptedUpstream, form: str
 ) -> None:

@@ -41,6 +41,7 @@ def growth(found: Found, most: int = MOST) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [FEW, pytest.param(MOST, marks=pytest.mark.nightly)])
 def test_every_pattern_is_linear_on_hostile_texts(most: int) -> None:
     """No pattern that reads text of clients or models costs more than linear time."""

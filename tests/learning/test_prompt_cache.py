@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
+
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.records import opening_prompts
@@ -88,6 +90,7 @@ async def drive(server: AppServer, upstream: ScriptedUpstream, runs: list[Run]) 
     return sent_by_run(upstream.requests)
 
 
+@pytest.mark.slow
 async def test_lessons_lose_nothing_of_the_prompt_cache(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from steering_gateway_testing import (
     Reply,
     ScriptedUpstream,
 )
+from tests.examples import by_day
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
 from tests.live.guidance import guidance_frames
 from tests.live.incidents import until
@@ -39,16 +40,19 @@ def gateway(gateway_server: Start, upstream: ScriptedUpstream, database: Path) -
 
 @pytest.mark.parametrize(
     ("headers", "body", "label"),
-    [
-        ({"x-conversation-id": "a"}, {"session_id": "b"}, "header:x-conversation-id"),
-        ({"x-session-id": "a"}, {}, "header:x-session-id"),
-        ({"x-anything-session-id": "a"}, {}, "header:x-anything-session-id"),
-        ({"thread-id": "a", "x-session-id": "b"}, {}, "header:thread-id"),
-        ({}, {"metadata": {"session_id": "a"}}, "body:metadata.session_id"),
-        ({}, {"prompt_cache_key": "a"}, "body:prompt_cache_key"),
-        ({"x-conversation-id": "{{ id }}"}, {}, "new"),
-        ({"x-session-id": "null"}, {"user": "someone"}, "new"),
-    ],
+    by_day(
+        [
+            ({"x-conversation-id": "a"}, {"session_id": "b"}, "header:x-conversation-id"),
+            ({"x-session-id": "a"}, {}, "header:x-session-id"),
+            ({"x-anything-session-id": "a"}, {}, "header:x-anything-session-id"),
+            ({"thread-id": "a", "x-session-id": "b"}, {}, "header:thread-id"),
+            ({}, {"metadata": {"session_id": "a"}}, "body:metadata.session_id"),
+            ({}, {"prompt_cache_key": "a"}, "body:prompt_cache_key"),
+            ({"x-conversation-id": "{{ id }}"}, {}, "new"),
+            ({"x-session-id": "null"}, {"user": "someone"}, "new"),
+        ],
+        3,
+    ),
 )
 async def test_where_the_id_comes_from(
     gateway: AppServer,

@@ -19,6 +19,7 @@ from steering_gateway_testing import (
     Reply,
     ScriptedUpstream,
 )
+from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, trace, worker
 
 Start = Callable[..., AppServer]
@@ -109,15 +110,18 @@ async def test_judged_scores_decide_and_are_kept(
 
 @pytest.mark.parametrize(
     ("answer", "result", "score"),
-    [
-        ("17", "clamped", "1.0000"),
-        ("-3", "clamped", "0.0000"),
-        ("NaN", "invalid", None),
-        ("It is going well.", "invalid", None),
-        ("", "invalid", None),
-        (Fault(FaultKind.RATE_LIMIT), "error", None),
-        (Reply("0.9", first_byte_delay_s=30), "timeout", None),
-    ],
+    by_day(
+        [
+            ("17", "clamped", "1.0000"),
+            ("-3", "clamped", "0.0000"),
+            ("NaN", "invalid", None),
+            ("It is going well.", "invalid", None),
+            ("", "invalid", None),
+            (Fault(FaultKind.RATE_LIMIT), "error", None),
+            (Reply("0.9", first_byte_delay_s=30), "timeout", None),
+        ],
+        3,
+    ),
 )
 async def test_an_unusable_answer_leaves_the_ledgers_score(
     gateway_server: Start,

@@ -117,6 +117,7 @@ async def one(http: httpx.AsyncClient, url: str, task: str, **headers: str) -> A
     return (await agent.run(6))[-1]
 
 
+@pytest.mark.slow
 async def test_a_pilot_on_two_gateways(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, config: Any
 ) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, Message, trace, worker
 
 Start = Callable[..., AppServer]
@@ -44,7 +45,7 @@ OPENINGS: dict[str, Opening] = {
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("opening", by_day(OPENINGS, 4))
 async def test_a_conversation_continued_with_another_opening(
     gateway_server: Start,
     upstream: ScriptedUpstream,

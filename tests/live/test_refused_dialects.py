@@ -110,7 +110,7 @@ async def ask(http: httpx.AsyncClient, url: str, path: str, stream: bool, **body
 @pytest.mark.parametrize(
     "both_ways", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["one way", "both"]
 )
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", by_day(LANES, 2))
 @pytest.mark.parametrize("path", by_day(DIALECTS, 2))
 async def test_the_requested_model_answers_in_every_dialect(
     path: str,

@@ -12,6 +12,7 @@ from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.budgets.test_holds import ask, until
 from tests.budgets.test_ladder import CALLING
 from tests.control import CONTROL
+from tests.examples import by_day
 from tests.live.test_replicas_seen import get, two
 from tests.postgres import empty_database
 
@@ -85,7 +86,7 @@ CHANGES: dict[str, tuple[Change, Seen, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", by_day(CHANGES, 4))
 def test_a_change_holds_at_the_other_gateway(pair: tuple[AppServer, AppServer], name: str) -> None:
     """What was different before is so soon after, without another reading of its own."""
     here, there = pair

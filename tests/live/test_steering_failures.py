@@ -16,6 +16,7 @@ import pytest
 from gateway.core.fsm import next_state
 from gateway.stores.protocols import StoreBusy
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from tests.examples import by_day
 from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
 from tests.patience import DEADLINE_MS
 
@@ -73,7 +74,7 @@ async def counted(http: httpx.AsyncClient, server: AppServer, name: str, kind: s
     return float(found[1]) if found else 0.0
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", by_day(STAGES, 4))
 async def test_a_failure_before_the_call(
     gateway_server: Start,
     upstream: ScriptedUpstream,

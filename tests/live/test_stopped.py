@@ -20,6 +20,7 @@ from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCal
 from tests.browser import chromium, new_tab, running
 from tests.budgets.runaway import Runaway
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
+from tests.examples import by_day
 from tests.official import anthropic, openai
 from tests.patience import ANSWER_S
 from tests.postgres import empty_database
@@ -96,7 +97,7 @@ def until(found: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("dialect", list(USD))
+@pytest.mark.parametrize("dialect", by_day(list(USD), 2))
 def test_every_place_says_stopped(
     gateway_server: Start,
     upstream: ScriptedUpstream,

@@ -22,6 +22,7 @@ from steering_gateway_testing import (
     ScriptedUpstream,
     Usage,
 )
+from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, Answer, opening, run_log, trace
 from tests.live.incidents import until
 from tests.patience import ANSWER_S
@@ -52,7 +53,7 @@ async def recorded(path: Path, answer: Answer) -> Any:
     return (await trace(path, answer.conversation)).steps[-1].call
 
 
-@pytest.mark.parametrize("cuts", [None, 1, 7])
+@pytest.mark.parametrize("cuts", by_day([None, 1, 7], 2))
 @pytest.mark.parametrize("options", [None, {"include_usage": False}, {"include_usage": True}])
 async def test_streamed_chat_has_tokens_by_default(
     gateway_server: Start,

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from tests.examples import by_day
 from tests.official import openai
 from tests.relay.gateways import HELLO, Heard, hear, raw_exchange
 
@@ -67,7 +68,7 @@ def request(client: httpx.Client, path: str, headers: dict[str, str], **more: An
     return hear(client, f"{client.base_url.copy_with(path=path)}", headers=named, **more)
 
 
-@pytest.mark.parametrize("headers", CLIENTS.values(), ids=CLIENTS)
+@pytest.mark.parametrize("headers", by_day(CLIENTS.values(), 4), ids=CLIENTS)
 def test_clients_are_served(
     here: httpx.Client, there: ScriptedUpstream, headers: dict[str, str]
 ) -> None:

@@ -22,6 +22,7 @@ from steering_gateway_testing import (
     closed_port,
 )
 from steering_gateway_testing.text import echo
+from tests.examples import by_day
 from tests.official import openai
 from tests.relay.gateways import HELLO, STREAMED, Heard, a_gateway, hear, replace_settings
 
@@ -156,7 +157,7 @@ def assert_cut(heard: Heard, code: str) -> None:
 
 
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
-@pytest.mark.parametrize("kind", list(ERRORS))
+@pytest.mark.parametrize("kind", by_day(list(ERRORS), 4))
 def test_errors_before_the_first_byte(
     upstream: ScriptedUpstream,
     client: httpx.Client,
@@ -270,7 +271,7 @@ def test_an_error_under_status_200(upstream: ScriptedUpstream, client: httpx.Cli
 
 
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
-@pytest.mark.parametrize("kind", sorted({*HARMLESS, *ODD_STREAMS, *UNREAD}))
+@pytest.mark.parametrize("kind", by_day(sorted({*HARMLESS, *ODD_STREAMS, *UNREAD}), 4))
 def test_what_can_be_relayed_is_relayed_byte_for_byte(
     upstream: ScriptedUpstream, client: httpx.Client, kind: FaultKind, body: dict[str, Any]
 ) -> None:

@@ -136,6 +136,7 @@ socket.getaddrinfo = look_up
 """Modules with which the import of LiteLLM, or the look-up of a name, takes more than a day."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", by_day([1, 2], 1))
 @pytest.mark.parametrize("held", HOLDING)
 def test_a_stop_waits_for_nothing_that_is_loaded(tmp_path: Path, held: str, workers: int) -> None:
@@ -163,6 +164,7 @@ def test_a_stop_waits_for_nothing_that_is_loaded(tmp_path: Path, held: str, work
     assert gateway.events("stopped")
 
 
+@pytest.mark.slow
 def test_trusted_names_without_a_restart(tmp_path: Path) -> None:
     """Hosts and origins of a new config hold at once; its limits of heads at the next start."""
     config = "server: {trusted_hosts: [gw.example], max_head_kb: 1}"
@@ -255,6 +257,7 @@ auth:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["lines", "bytes"])
 def test_a_config_that_was_cut_is_refused_or_loses_nothing(unit: str) -> None:
     """At every line and at every byte: an error, a removal, or everything that protects."""
@@ -397,6 +400,7 @@ def test_a_config_that_is_cut_under_load_opens_nothing(
     assert len(upstream.requests) == heard["right"][200]
 
 
+@pytest.mark.slow
 async def test_patterns_switched_on_wait_for_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -411,6 +415,7 @@ async def test_patterns_switched_on_wait_for_the_next_start(
     assert told == [{"keys": ["etraces.enabled"]}]
 
 
+@pytest.mark.slow
 def test_models_whose_price_a_budget_in_dollars_guesses_are_named(tmp_path: Path) -> None:
     """At the start, with what to set; a model with a price of its own is not among them."""
     here = {"api_base": "http://127.0.0.1:9/v1", "model": "openai/nobody-knows-it"}
@@ -431,6 +436,7 @@ def test_models_whose_price_a_budget_in_dollars_guesses_are_named(tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_a_config_file_that_vanishes_changes_nothing(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
@@ -455,6 +461,7 @@ def test_it_does_not_start_before_itself(tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_says_why_and_ends(tmp_path: Path) -> None:
     """A store that cannot be opened, an address that is taken: no traceback, not status 0."""
     (tmp_path / "taken").write_text("not a database " * 100)

@@ -50,7 +50,7 @@ def deployments(*servers: ScriptedUpstream, name: str = "m", **more: Any) -> lis
     ]
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 520, 524, 529])
+@pytest.mark.parametrize("status", by_day([408, 425, 429, 500, 502, 503, 504, 520, 524, 529], 3))
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 def test_a_passing_failure_is_not_seen(
     upstream: ScriptedUpstream, relay: Relay, body: dict[str, Any], status: int

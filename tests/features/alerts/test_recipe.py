@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.recipes.conftest import ScratchCopy
 from tests.recipes.conftest import scratch as scratch
 from tests.recipes.test_control import last_line
@@ -38,6 +40,7 @@ print(json.dumps([found[0].rule, KINDS[sink.kind]([one], None)]))
 """
 
 
+@pytest.mark.slow
 def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: ScratchCopy) -> None:
     """The rule's finding is raised, and the receiver gets the message of its kind."""
     scratch.replace(

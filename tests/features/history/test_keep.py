@@ -347,6 +347,7 @@ sys.exit(run_keep(named([Path(sys.argv[2])]), settings, sys.stdout, sys.stderr))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path) -> None:
     """Both end well, and nothing is stored twice."""
     logs = tmp_path / "logs"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.recipes.conftest import ScratchCopy
 from tests.recipes.conftest import scratch as scratch
 
@@ -36,6 +38,7 @@ def read(log: LogFile) -> Iterable[Session]:
 '''
 
 
+@pytest.mark.slow
 def test_a_log_format_is_a_module_and_a_row(scratch: ScratchCopy) -> None:
     """Nothing else has to know it: the command finds the file, counts and shows it."""
     scratch.write("gateway/features/history/readers/tern.py", READER)

@@ -69,18 +69,27 @@ async def failure_of(lane: LiteLLMLane, target: Any, **fields: Any) -> UpstreamF
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("kind", "status", "type", "code", "retryable"),
-    [
-        (K.BAD_REQUEST, 400, "invalid_request_error", None, False),
-        (K.UNAUTHORIZED, 401, "authentication_error", "invalid_api_key", False),
-        (K.FORBIDDEN, 403, "permission_error", "permission_denied", False),
-        (K.NOT_FOUND, 404, "not_found_error", "model_not_found", False),
-        (K.RATE_LIMIT, 429, "rate_limit_error", "rate_limit_exceeded", True),
-        (K.SERVER_ERROR, 500, "api_error", None, True),
-        (K.UNAVAILABLE, 503, "api_error", "service_unavailable", True),
-        (K.OVERLOADED, 529, "overloaded_error", "overloaded", True),
-        (K.CONTEXT_LENGTH, 400, "invalid_request_error", "context_length_exceeded", False),
-        (K.CONTENT_FILTER_ERROR, 400, "invalid_request_error", "content_policy_violation", False),
-    ],
+    by_day(
+        [
+            (K.BAD_REQUEST, 400, "invalid_request_error", None, False),
+            (K.UNAUTHORIZED, 401, "authentication_error", "invalid_api_key", False),
+            (K.FORBIDDEN, 403, "permission_error", "permission_denied", False),
+            (K.NOT_FOUND, 404, "not_found_error", "model_not_found", False),
+            (K.RATE_LIMIT, 429, "rate_limit_error", "rate_limit_exceeded", True),
+            (K.SERVER_ERROR, 500, "api_error", None, True),
+            (K.UNAVAILABLE, 503, "api_error", "service_unavailable", True),
+            (K.OVERLOADED, 529, "overloaded_error", "overloaded", True),
+            (K.CONTEXT_LENGTH, 400, "invalid_request_error", "context_length_exceeded", False),
+            (
+                K.CONTENT_FILTER_ERROR,
+                400,
+                "invalid_request_error",
+                "content_policy_violation",
+                False,
+            ),
+        ],
+        3,
+    ),
 )
 async def test_errors_keep_their_status_and_get_openais_shape(
     lane: LiteLLMLane,

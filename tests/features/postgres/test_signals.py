@@ -21,6 +21,7 @@ from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RESYNC, StoreUnav
 from steering_gateway_testing.store_conformance.keys import a_key
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.sample_patterns import add, drawn, opened, pattern
+from tests.examples import by_day
 from tests.learning.test_lessons import a_lesson
 from tests.patience import ANSWER_S
 from tests.pooler import through_pooler
@@ -90,7 +91,7 @@ async def stores() -> AsyncIterator[tuple[Stores, Stores]]:
             await each.close()
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", by_day(CHANGES, 4))
 async def test_a_change_is_told(stores: tuple[Stores, Stores], name: str) -> None:
     """The other gateway hears of it, and so does not wait until it reads everything again."""
     here, there = stores
