@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
 from gateway.config.settings import ServerSettings
 from gateway.errors import Overloaded
 
-RETRY_S: Final = 5
+RETRY_S = 5
 """Seconds that a refused client is asked to wait: about as long as a body of 60 MB takes."""
 
 
-ARRIVAL_BYTES_S: Final = 2**14
+ARRIVAL_BYTES_S = 2**14
 """After `server.max_body_s`, so much of a body or message has to arrive in each second."""
 
 
-SMALL_BYTES: Final = 2**16
+SMALL_BYTES = 2**16
 """A body or message up to this size waits for nothing, as most small calls: the room may be full of
 what others leave there, and thousands of these fit beside it."""
 

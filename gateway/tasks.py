@@ -9,7 +9,7 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,7 +19,7 @@ _running: set[asyncio.Task[Any]] = set()
 HELD_LOOP_S = 1.0
 # A request that waits for longer, for the store or a model, lends its place to the next: a part
 # that hangs must not stop the requests that do not need it.
-LENDING_S: Final = 0.1
+LENDING_S = 0.1
 
 
 def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:

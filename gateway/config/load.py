@@ -17,7 +17,7 @@ from dataclasses import field, fields, is_dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -521,8 +521,8 @@ def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -
 # Settings that a reload of the config does not change, and changes that it refuses.
 
 _RELOAD = read_toml(__package__, "reload.toml")
-_AT_START: Final[list[str]] = _RELOAD["at_start"]
-_CLOSING: Final[list[str]] = _RELOAD["closing"]
+_AT_START: list[str] = _RELOAD["at_start"]
+_CLOSING: list[str] = _RELOAD["closing"]
 
 
 def changes_at_restart(old: Settings, new: Settings) -> list[str]:

@@ -2,7 +2,6 @@
 that ended or stopped runs: a limit must not vanish quietly."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
 from gateway.data_files import read_toml
@@ -10,12 +9,12 @@ from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import mapping_at
 
 _TABLES = read_toml(__package__, "removed.toml")
-_RENAMED: Final[Mapping[str, str]] = _TABLES["renamed"]
-_LIMITS: Final[Mapping[str, str]] = _TABLES["limits"]
-_GONE: Final[Mapping[str, str]] = _TABLES["gone"] | _LIMITS
-_NO_LIMIT: Final = (None, False, "off", "hand_over")
+_RENAMED: Mapping[str, str] = _TABLES["renamed"]
+_LIMITS: Mapping[str, str] = _TABLES["limits"]
+_GONE: Mapping[str, str] = _TABLES["gone"] | _LIMITS
+_NO_LIMIT = (None, False, "off", "hand_over")
 """Values of `_LIMITS` that let every run go on; YAML reads `off` as false."""
-_VALUES: Final[Mapping[str, Mapping[str, str]]] = _TABLES["values"]
+_VALUES: Mapping[str, Mapping[str, str]] = _TABLES["values"]
 
 
 def removed_keys(raw: Fields, env: Mapping[str, str]) -> dict[str, str]:

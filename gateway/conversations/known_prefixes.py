@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Final
 
 from cachetools import LRUCache
 from msgspec import Struct, field
@@ -21,7 +20,7 @@ from gateway.values import Value
 from gateway.wire.body_prefix import BodyPrefix
 
 # Requests of one agent share their first bytes (model, system prompt): their number is limited.
-_OPENING_BYTES: Final = 256
+_OPENING_BYTES = 256
 _Opening = tuple[str, bytes]
 """A tenant, and the first bytes of its bodies."""
 Owner = tuple[str, ...]
@@ -30,10 +29,10 @@ _MOST_OWNERS = 256
 _MOST_BODIES = 64
 """Newest bodies of one owner that are known: as many agents of one key may work side by side."""
 _LOOP_BYTES = 2**16  # a digest of more is made in a thread
-_LEAST_BYTES: Final = 160 * 1024
+_LEAST_BYTES = 160 * 1024
 """Memory of a short transcript's caches, rounded up. Measured on recorded runs (CPython 3.11): the
 fold of 7 steps keeps 106 kB, of 25 steps 181 kB, of 1,000 steps with a body of 1.8 MB 981 kB."""
-_SHARE_OF_BODY: Final = 0.5  # what is added for each byte of the request; from the same measurement
+_SHARE_OF_BODY = 0.5  # what is added for each byte of the request; from the same measurement
 
 
 class KnownBodies:

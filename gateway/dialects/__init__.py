@@ -5,7 +5,6 @@ changes of the client's text. Whatever depends on the dialect is a method or an 
 nothing elsewhere compares its name. Pure: imports `wire`, `steering` and the error tree only."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.dialects.chat import CHAT
@@ -15,7 +14,7 @@ from gateway.dialects.messages_cloud import BEDROCK, VERTEX
 from gateway.dialects.responses import RESPONSES
 
 # Name -> dialect. A new dialect needs its module and a row here.
-DIALECTS: Final[Mapping[str, Dialect]] = {
+DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES, BEDROCK, VERTEX, GEMINI)
 }
 __all__ = [

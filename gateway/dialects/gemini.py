@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gateway.core.edits import AppendToResult, Edit, SystemAppend
 from gateway.core.target import GuidanceTarget
@@ -31,7 +31,7 @@ from gateway.wire.sse import encode_event
 
 _ROLES = {"model": "assistant", "function": "user", "tool": "user"}
 # Source: Gemini API reference, `Candidate.finishReason`; others are kept.
-_FINISH: Final[Fields] = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
+_FINISH: Fields = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
     ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
     "content_filter",
 )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from gateway.core.edits import AppendToResult, Edit, InsertMessage, SystemAppend
 from gateway.core.target import GuidanceTarget
@@ -97,7 +97,7 @@ def _parsed(text: str) -> Any:
 
 
 # `stop_reason` -> finish reason of chat; others are kept. Source: Messages reference.
-FINISH: Final[Mapping[str, str]] = {
+FINISH: Mapping[str, str] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "tool_calls",

@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 from gateway.dialects.base import Addressed, SteeredRequest, StreamRead
@@ -23,14 +23,12 @@ from gateway.wire.refusal import name_of
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder
 
-_INVOKE: Final = re.compile(r"(/model/)(.+)(/invoke(-with-response-stream)?)")
-_PREDICT: Final = re.compile(
-    r"(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))"
-)
-_PLACE: Final = "projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
-_VERSION: Final = "anthropic_version"  # what makes a body of Bedrock's one of Messages
-_PIECE: Final = 4096  # bytes given to the decoder at once: it copies what it has not read yet
-_LAST: Final = base64.b64encode(b'{"type":"message_stop')
+_INVOKE = re.compile(r"(/model/)(.+)(/invoke(-with-response-stream)?)")
+_PREDICT = re.compile(r"(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))")
+_PLACE = "projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
+_VERSION = "anthropic_version"  # what makes a body of Bedrock's one of Messages
+_PIECE = 4096  # bytes given to the decoder at once: it copies what it has not read yet
+_LAST = base64.b64encode(b'{"type":"message_stop')
 
 
 class VertexDialect(MessagesDialect):

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qs
 
 from gateway.auth.authenticator import Principal
@@ -31,7 +31,7 @@ from gateway.wire.parsing import parse_object, refuse_repeated
 from gateway.wire.request import ChatRequest
 
 # Compared with the path as it is sent, so that no other spelling of a path passes for one of these.
-_INFERENCE: Final = re.compile(
+_INFERENCE = re.compile(
     r"POST /(?:chat/completions|completions|complete|embeddings|moderations|rerank"
     r"|responses|responses/(?:compact|input_tokens)|messages|messages/count_tokens"
     r"|audio/(?:speech|transcriptions|translations)|images/(?:generations|edits|variations)"
@@ -40,18 +40,18 @@ _INFERENCE: Final = re.compile(
     r"|(?:GET|HEAD) /models(?:/[A-Za-z0-9._:-]+(?:/[A-Za-z0-9._:-]+)?)?"
     r"|GET /realtime"
 )
-_STORED: Final = re.compile(
+_STORED = re.compile(
     r"(?:GET|DELETE) /responses/([A-Za-z0-9_-]+)(?:/input_items)?"
     r"|POST /responses/([A-Za-z0-9_-]+)/cancel"
 )
-_FORM: Final = b"multipart/form-data"  # uploads of sound and images, which name nothing stored
+_FORM = b"multipart/form-data"  # uploads of sound and images, which name nothing stored
 
 # What a body contains that names a stored thing in its messages: most have none of it.
-_MAY_NAME: Final = re.compile(
+_MAY_NAME = re.compile(
     rb'file_ids?|file_?[uU]ri|s3Location|vector_store_ids|container|retrieval|promptVar|file_?[sS]earch|item_reference|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
 )
 # What names a stored thing, and members that hold the words of tools and schemas instead.
-_STORES: Final = (
+_STORES = (
     "file_id",
     "file_ids",
     "fileUri",
@@ -63,9 +63,9 @@ _STORES: Final = (
     "file_search",
     "promptVariables",
 )
-_OF_TOOLS: Final = ("args", "input", "response", "parameters", "input_schema", "inputSchema")
-_RIGHTS: Final = "auth.rights, or the key's own"
-_NEVER: Final = ("json", "properties", "$defs", "metadata")
+_OF_TOOLS = ("args", "input", "response", "parameters", "input_schema", "inputSchema")
+_RIGHTS = "auth.rights, or the key's own"
+_NEVER = ("json", "properties", "$defs", "metadata")
 
 
 def require_route(services: Services, principal: Principal, path: str) -> None:

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
-from typing import Final
 
 import orjson
 
@@ -51,12 +50,12 @@ from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
 from gateway.wire.request import ChatRequest
 from gateway.wire.response_tee import ResponseWatch
 
-_MEDIA_BYTES: Final = 25  # of a picture or sound, for one of a text of as many tokens
+_MEDIA_BYTES = 25  # of a picture or sound, for one of a text of as many tokens
 # A JSON string cannot contain a bare quote: these are keys.
-_USAGE: Final = re.compile(rb'"usage(?:Metadata)?"\s*:\s*(?=\{)')
-_MODEL: Final = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
-_USAGE_BYTES: Final = 4096  # longer than any usage object
-_decode: Final = json.JSONDecoder().raw_decode
+_USAGE = re.compile(rb'"usage(?:Metadata)?"\s*:\s*(?=\{)')
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
+_USAGE_BYTES = 4096  # longer than any usage object
+_decode = json.JSONDecoder().raw_decode
 
 
 async def admit(

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 import orjson
 
@@ -38,11 +37,11 @@ from gateway.wire.refusal import refusal_of
 from gateway.wire.response_tee import ResponseWatch, UsageFilter, stream_watch
 from gateway.wire.sse import encode_comment
 
-_BOM: Final = b"\xef\xbb\xbf"
-_SPACE: Final = b" \t\r\n"
-_FIELD: Final = re.compile(rb"(?:data|event|id|retry)?:")
+_BOM = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+_FIELD = re.compile(rb"(?:data|event|id|retry)?:")
 """How server-sent events begin, whatever the label of the answer says."""
-_ENOUGH_TO_TELL: Final = len(b"event:")
+_ENOUGH_TO_TELL = len(b"event:")
 """Bytes of content, without a byte order mark and white space, that tell events from JSON."""
 
 
@@ -165,7 +164,7 @@ def _passing(
     return pass_on
 
 
-_PIECE_BYTES: Final = 2**17
+_PIECE_BYTES = 2**17
 """So much of an answer is handed to the server at a time: the rest counts in the room until the
 client has read what is before it."""
 

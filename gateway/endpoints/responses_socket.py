@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from wsproto.events import CloseConnection, TextMessage
@@ -57,15 +57,15 @@ from gateway.wire.refusal import refusal_of, status_of
 from gateway.wire.request import ChatRequest
 from gateway.wire.sse import SSEDecoder
 
-_ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "error")
-_USES_NOTHING: Final = ("response.cancel", "response.processed")
+_ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+_USES_NOTHING = ("response.cancel", "response.processed")
 """Messages that ask for no tokens; where keys or budgets count those, no others pass."""
 _MOST_WAITING = 4
 _MOST_EVENTS = 64
 _MOST_WARM = 2
-_FIRST: Final = asyncio.FIRST_COMPLETED
+_FIRST = asyncio.FIRST_COMPLETED
 _LOOK_S = 1.0  # how often an idle connection looks whether the gateway is shutting down
-_OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-", b"x-request-id")
+_OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-", b"content-", b"x-request-id")
 
 _Events = asyncio.Queue[tuple[str, str]]  # types and texts; an empty type: the upstream is gone
 

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -276,7 +276,7 @@ UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "e
 """Reason why a call had no decision, see UNSTEERED_WORDS: `deadline` is its own work longer than
 `steering.deadline_ms`, `timeout` a wait longer than `steering.max_wait_ms`."""
 
-UNSTEERED_WORDS: Final[Mapping[str, str]] = {
+UNSTEERED_WORDS: Mapping[str, str] = {
     "deadline": "steering took too long",
     "timeout": "waited too long",
     "store": "the store failed",

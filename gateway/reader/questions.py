@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
 
 from gateway.core.step import Action
 from gateway.learning.gate import form
@@ -22,7 +21,7 @@ MOST_TITLE = 80  # characters of a title
 MOST_CALLS = 12  # of an alarm's stretch that are shown, the newest
 _CALL_CHARACTERS = 200  # of a call's arguments, and of its result
 
-KINDS: Final[Mapping[str, str]] = MappingProxyType(
+KINDS: Mapping[str, str] = MappingProxyType(
     {
         "new": "a new task, or the next step that was foreseen",
         "go": "go on, approval, thanks",

@@ -12,7 +12,7 @@ what a loop looks like, remains under 0.6."""
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -322,16 +322,16 @@ class RunRecord(RunUpdate):
 
 
 Severity = Literal["low", "warn", "danger"]
-SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
+SEVERITIES: tuple[Severity, ...] = ("low", "warn", "danger")
 # The scale in words, for people. The lowest is no praise: runs fail without an alarm, too.
-SEVERITY_WORDS: Final = {"low": "no alarm", "warn": "at risk", "danger": "in trouble"}
+SEVERITY_WORDS = {"low": "no alarm", "warn": "at risk", "danger": "in trouble"}
 
 # A run of recorded agents that fires at five steps in a row rarely frees itself. Severity 3 begins
 # at four steps.
-STUCK_STEPS: Final = 5
+STUCK_STEPS = 5
 # The monitor that fires because a run is long; a long run need not be stuck.
-LENGTH_MONITOR: Final = "call_count"
-_STATES: Final[Mapping[str, Severity]] = {"SLOW": "warn", "SKIP": "danger"}
+LENGTH_MONITOR = "call_count"
+_STATES: Mapping[str, Severity] = {"SLOW": "warn", "SKIP": "danger"}
 
 
 def worst(*found: str) -> Severity:

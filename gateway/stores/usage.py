@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from gateway.stores.totals import plus
 from gateway.values import Fields, Value, frozen
@@ -92,13 +92,13 @@ ESTIMATED = {"estimated_calls": "calls", "estimated_tokens": "tokens", "estimate
 
 Bucket = Literal["hour", "day", "week"]
 Dimension = Literal["model", "agent", "tenant"]
-BUCKET_S: Final[Mapping[Bucket, int]] = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
-DIMENSIONS: Final[tuple[Dimension, ...]] = ("model", "agent", "tenant")
+BUCKET_S: Mapping[Bucket, int] = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
+DIMENSIONS: tuple[Dimension, ...] = ("model", "agent", "tenant")
 # The first Monday of the epoch, which began on a Thursday.
-_MONDAY: Final = 4 * 86_400
+_MONDAY = 4 * 86_400
 
 # The counts of a UsagePoint that calls and steps add to.
-SUMS: Final = (
+SUMS = (
     "calls",
     "errors",
     "unsteered",
@@ -111,8 +111,8 @@ SUMS: Final = (
     "estimated_calls",
     "estimated_tokens",
 )
-AMOUNTS: Final = ("latency_s", "estimated_usd")  # the same, of what is no whole number
-_ADDED: Final = (*SUMS, *AMOUNTS, "runs", "successes", "failures")
+AMOUNTS = ("latency_s", "estimated_usd")  # the same, of what is no whole number
+_ADDED = (*SUMS, *AMOUNTS, "runs", "successes", "failures")
 
 
 def tag_of(by: str) -> str:

@@ -8,7 +8,7 @@ import math
 import re
 import select
 from collections.abc import AsyncIterator, Callable
-from typing import Final, cast
+from typing import cast
 
 import httptools
 
@@ -17,26 +17,26 @@ from gateway.upstream.base import IdleGuard
 from gateway.values import FieldDict
 from gateway.wire.headers import RawHeaders
 
-_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_HEAD_END = re.compile(rb"\n\r?\n")
 """The empty line behind a head, with the end of the line before it."""
 # Of versions that are read as HTTP/1.1.
-_NEWER: Final = re.compile(rb"HTTP/1\.[2-9](?= )")
-_LENGTH: Final = re.compile(rb"content-length:", re.IGNORECASE)
+_NEWER = re.compile(rb"HTTP/1\.[2-9](?= )")
+_LENGTH = re.compile(rb"content-length:", re.IGNORECASE)
 
 # Takes the next bytes of an answer; False: not these, the reading task has to handle them.
 Sink = Callable[[bytes], bool]
-_BUFFER_BYTES: Final = 2**17  # more is not read ahead of a slow client: it is one read of uvloop
-_MAX_HEAD_BYTES: Final = 2**18
+_BUFFER_BYTES = 2**17  # more is not read ahead of a slow client: it is one read of uvloop
+_MAX_HEAD_BYTES = 2**18
 """Longest head, and longest part without content of what follows it: trailers, what frames chunks.
 More than any server sends, and little enough for as many connections as there may be."""
-_JOINED_BYTES: Final = 2**13
+_JOINED_BYTES = 2**13
 """A shorter body is copied behind its head; a longer one goes out with it uncopied."""
-BODILESS: Final = (204, 304)
+BODILESS = (204, 304)
 """RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for."""
-_SIZE: Final = re.compile(rb"\r?\n([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r?\n").match
+_SIZE = re.compile(rb"\r?\n([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r?\n").match
 """The end of a chunk, or of the head, and the size of the next chunk with its extensions, between
 whose parts there may be white space (RFC 9112 section 7.1.1)."""
-_PART_OF_SIZE: Final = re.compile(rb"\r?|\r?\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)?\r?)?").fullmatch
+_PART_OF_SIZE = re.compile(rb"\r?|\r?\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)?\r?)?").fullmatch
 
 
 class PooledConnection(asyncio.Protocol):

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.tasks import Threads
@@ -21,17 +21,17 @@ from gateway.wire.headers import RawHeaders
 if TYPE_CHECKING:
     from yarl import URL
 
-_SIGNATURE: Final = b"AWS4-HMAC-SHA256"
-_OF_SIGNATURE: Final = (b"x-amz-date", b"x-amz-security-token", b"x-amz-content-sha256")
-_BEARERS: Final = (b"authorization", b"x-goog-api-key")
-_REGION: Final = re.compile(r"bedrock-runtime[a-z-]*\.([a-z0-9-]+)\.")
-_VARIABLE: Final = "AWS_BEARER_TOKEN_BEDROCK"
-_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
-_CLOUDS: Final = {  # the family of its hosts, and where its credentials come from
+_SIGNATURE = b"AWS4-HMAC-SHA256"
+_OF_SIGNATURE = (b"x-amz-date", b"x-amz-security-token", b"x-amz-content-sha256")
+_BEARERS = (b"authorization", b"x-goog-api-key")
+_REGION = re.compile(r"bedrock-runtime[a-z-]*\.([a-z0-9-]+)\.")
+_VARIABLE = "AWS_BEARER_TOKEN_BEDROCK"
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_CLOUDS = {  # the family of its hosts, and where its credentials come from
     "bedrock": ("aws", f"{_VARIABLE}, AWS_ACCESS_KEY_ID or AWS_PROFILE"),
     "vertex": ("google", "GOOGLE_APPLICATION_CREDENTIALS, or use `gcloud auth`"),
 }
-_in_thread: Final = Threads("signing", 8).run
+_in_thread = Threads("signing", 8).run
 
 
 class CloudSigner:

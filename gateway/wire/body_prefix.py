@@ -7,7 +7,7 @@ its new messages and not on the length of its history."""
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, overload
+from typing import Any, overload
 
 from gateway.errors import BadRequest
 from gateway.values import FieldDict, Fields, Value
@@ -58,8 +58,8 @@ class AsMappings(MessagesView):
         return found if isinstance(found, dict) else {}
 
 
-_SPACE: Final = re.compile(rb"[ \t\n\r]*")
-_PLACEHOLDER: Final = 7_640_891_576_956_012_809
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_PLACEHOLDER = 7_640_891_576_956_012_809
 """Replaces the known messages while the rest of a body is parsed. No message is this number, and a
 body that contains it is parsed completely."""
 

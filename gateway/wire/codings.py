@@ -7,7 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import brotli
 
@@ -18,18 +18,18 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd as zstd
 
-_ANY_ZLIB_HEADER: Final = 47
+_ANY_ZLIB_HEADER = 47
 """zlib's window argument that accepts both gzip and zlib headers."""
-_LEAST_BETWEEN: Final = 2**20
-MOST_MEMBERS: Final = 64
+_LEAST_BETWEEN = 2**20
+MOST_MEMBERS = 64
 """Members of one body. Programs that pack in parallel write one for each core or megabyte; an empty
 one has nine bytes in zstd and twenty in gzip, and costs a decompressor of its own."""
-_AT_ONCE_BYTES: Final = 2**16
+_AT_ONCE_BYTES = 2**16
 """A decompressor is given so much at a time, because it copies what follows the end of a member."""
-_ZSTD_WINDOW: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
+_ZSTD_WINDOW: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 """8 MiB, the most that a sender may ask for (RFC 9659 section 3.1); a window is memory."""
-_MOST_CODINGS: Final = 3  # on top of each other: each has a window in memory
-_NO_CODING: Final = (b"", b"identity", b"none", b"utf-8")
+_MOST_CODINGS = 3  # on top of each other: each has a window in memory
+_NO_CODING = (b"", b"identity", b"none", b"utf-8")
 
 
 class Coding(Value):
@@ -147,10 +147,10 @@ def _deflate_member(start: bytes) -> Any:
     return zlib.decompressobj(-zlib.MAX_WBITS)
 
 
-_GZIP: Final = Coding(
+_GZIP = Coding(
     opened=lambda _: zlib.decompressobj(_ANY_ZLIB_HEADER), packed=partial(zlib.compress, wbits=31)
 )
-_CODINGS: Final[Mapping[bytes, Coding]] = {
+_CODINGS: Mapping[bytes, Coding] = {
     b"gzip": _GZIP,
     b"x-gzip": _GZIP,
     b"deflate": Coding(opened=_deflate_member, packed=zlib.compress),
@@ -160,7 +160,7 @@ _CODINGS: Final[Mapping[bytes, Coding]] = {
         opened=lambda _: zstd.ZstdDecompressor(options=_ZSTD_WINDOW), packed=zstd.compress
     ),
 }
-READABLE: Final = (b"identity", *_CODINGS)
+READABLE = (b"identity", *_CODINGS)
 """Content codings that can be decoded here."""
 
 

@@ -3,27 +3,27 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, list_at, mapping_at
 from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
-_END: Final = b"data: [DONE]\n\n"
+_END = b"data: [DONE]\n\n"
 # The text before a piece: the start of a delta that contains only text, or only arguments.
-_OPENING: Final = re.compile(
+_OPENING = re.compile(
     rb'"delta": ?\{(?:'
     rb'(?:"role": ?"assistant", ?)?(?:"content": ?null, ?)?'
     rb'"(?:content|reasoning_content|reasoning|refusal)": ?"'
     rb'|"tool_calls": ?\[\{"index": ?\d+, ?"function": ?\{"arguments": ?")'
 )
 # Fields that accumulate over chunks: a chunk with a second one of these is never merged.
-_ADDS_UP: Final = re.compile(
+_ADDS_UP = re.compile(
     rb'"(?:content|reasoning_content|reasoning|refusal|arguments|name)":\s*"|"logprobs":\s*\{'
 )
-_PIECE: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')  # the inside of a JSON string
-_PATIENCE: Final = 3
+_PIECE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')  # the inside of a JSON string
+_PATIENCE = 3
 """After this number of chunks in a row that form no run, no more runs are looked for."""
 
 

@@ -3,13 +3,12 @@
 import json
 import re
 from hashlib import blake2b
-from typing import Final
 
 from gateway.wire.sse import SSEDecoder
 
-_FIELD: Final = re.compile(r'"instructions"\s{0,99}:\s{0,99}(?=")')
-_NAME: Final = b'"instructions"'
-_STRING: Final = json.JSONDecoder()
+_FIELD = re.compile(r'"instructions"\s{0,99}:\s{0,99}(?=")')
+_NAME = b'"instructions"'
+_STRING = json.JSONDecoder()
 
 
 class EchoFilter:
@@ -110,4 +109,4 @@ def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
     return (low, low + len(sent) - len(own)) if sent.endswith(own[low:]) else None
 
 
-OWN_ANSWER: Final = "Stopped by the gateway: "
+OWN_ANSWER = "Stopped by the gateway: "

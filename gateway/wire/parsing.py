@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from json.decoder import JSONDecoder
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -65,12 +65,12 @@ def _json_kind(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "a number")
 
 
-_SPACE: Final = " \t\n\r"
+_SPACE = " \t\n\r"
 _scan_once = JSONDecoder().scan_once  # type: ignore[attr-defined]  # the C scanner: (text, index) -> (value, end)
 
 # Strings are one token each, so that brackets inside them do not count; one without an end is the
 # rest of the text, so that it is read once.
-_TOKENS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 Span = tuple[int, int]
 
@@ -154,21 +154,21 @@ def skip_space(text: str, at: int) -> int:
 # of a pattern that covers a bounded part of the text, or a few searches of at most 32 kB.
 
 # Members up to this size are read: everything but the messages and large tool definitions.
-SMALL_BYTES: Final = 16 * 2**10
-_MOST_MEMBERS: Final = 10_000  # of a whole body; APIs know some fifty
+SMALL_BYTES = 16 * 2**10
+_MOST_MEMBERS = 10_000  # of a whole body; APIs know some fifty
 
-COUNTED_BYTES: Final = 2**20
+COUNTED_BYTES = 2**20
 """Bodies from this size on are looked at before they are read: a smaller one takes less than 50 ms,
 whatever is in it."""
 
 # Nanoseconds of orjson per byte and per object, array and comma, on one core of 2.8 GHz: the
 # dearest of texts, images, many short messages, `{"a":1}` and `1` repeated to 10 MB.
-_BYTE_NS: Final = 1.5
-_TOKEN_NS: Final = {b"{": 250, b"[": 100, b",": 60}
+_BYTE_NS = 1.5
+_TOKEN_NS = {b"{": 250, b"[": 100, b",": 60}
 
-_STRING_PART: Final = re.compile(rb'(?:[^"\\]{1,8192}+|\\.){1,100}+', re.DOTALL)
-_SPACES: Final = re.compile(rb"[ \t\n\r]*+")
-_SCALAR: Final = re.compile(rb"[^ \t\n\r,}]{1,10000}+")
+_STRING_PART = re.compile(rb'(?:[^"\\]{1,8192}+|\\.){1,100}+', re.DOTALL)
+_SPACES = re.compile(rb"[ \t\n\r]*+")
+_SCALAR = re.compile(rb"[^ \t\n\r,}]{1,10000}+")
 
 
 def reading_ms(raw: bytes, start: int = 0) -> float:
@@ -261,10 +261,10 @@ def _member_end(raw: bytes, at: int) -> int:
     return _brackets_end(raw, at + 1)
 
 
-_UNNESTED: Final = bytes(set(range(256)).difference(b"[]{}"))
-_ALIKE: Final = bytes.maketrans(b"{}", b"[]")
-_FIRST_BYTES: Final = 2**8
-_MOST_BYTES: Final = 2**15
+_UNNESTED = bytes(set(range(256)).difference(b"[]{}"))
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_FIRST_BYTES = 2**8
+_MOST_BYTES = 2**15
 
 
 def _brackets_end(raw: bytes, at: int) -> int:

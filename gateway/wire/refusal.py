@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from gateway.data_files import read_toml
 from gateway.values import Fields
@@ -14,15 +14,15 @@ wrong, or its answer does not say."""
 Refusal = Fields
 """The members of an error object in OpenAI's, Anthropic's, Google's or AWS's form."""
 
-_DATA: Final = read_toml(__package__, "refusals.toml")
-STATUS_OF_TYPE: Final[Mapping[Any, int]] = {
+_DATA = read_toml(__package__, "refusals.toml")
+STATUS_OF_TYPE: Mapping[Any, int] = {
     name: int(status) for status, names in _DATA["statuses"].items() for name in names.split()
 }
-_KINDS: Final[Mapping[Kind, re.Pattern[str]]] = {
+_KINDS: Mapping[Kind, re.Pattern[str]] = {
     kind: re.compile("|".join(words), re.IGNORECASE | re.DOTALL)
     for kind, words in _DATA["kinds"].items()
 }
-_SAID_CHARACTERS: Final = 4000  # of a refusal that are read
+_SAID_CHARACTERS = 4000  # of a refusal that are read
 
 
 def name_of(api: str, status: int, usual: str) -> str:

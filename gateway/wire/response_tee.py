@@ -6,20 +6,20 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from gateway.wire.codings import Unpacker, codings_of, unreadable
 from gateway.wire.sse import SSEDecoder, SSEEvent, parse_event
 
-_MARKER: Final = b"[DONE]"
-_NAME_BYTES: Final = 64  # longer than any event's name with its field
-_USAGE: Final = b'"usage"'
-_NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
-_FIELD_BYTES: Final = 16  # longer than the field before the name
+_MARKER = b"[DONE]"
+_NAME_BYTES = 64  # longer than any event's name with its field
+_USAGE = b'"usage"'
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_FIELD_BYTES = 16  # longer than the field before the name
 
 
-_FREE_BYTES: Final = 2**18  # more than almost any answer has
-_STEP_BYTES: Final = 2**20
+_FREE_BYTES = 2**18  # more than almost any answer has
+_STEP_BYTES = 2**20
 
 
 class Allowance:

@@ -4,17 +4,17 @@ Source: the WHATWG HTML standard, section 9.2 (event stream interpretation)."""
 
 import json
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-_BARE_ERROR: Final = re.compile(rb'\s*(\{\s*"(?:error"|type":\s*"error").*)', re.DOTALL)
+_BARE_ERROR = re.compile(rb'\s*(\{\s*"(?:error"|type":\s*"error").*)', re.DOTALL)
 """An error that an upstream writes into a stream without the field that would make it an event."""
 
 # Atomic groups, so that one CRLF is never taken for two line ends.
-_EVENT_END: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
-_BOM: Final = b"\xef\xbb\xbf"
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
 
-DONE: Final = b"[DONE]"
+DONE = b"[DONE]"
 
 
 class SSEEvent(NamedTuple):

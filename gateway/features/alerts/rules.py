@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any
 
 from prometheus_client import Counter
 
@@ -334,7 +334,7 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
 
 
 # Every rule, in the order in which findings are raised.
-RULES: Final[tuple[Rule, ...]] = (
+RULES: tuple[Rule, ...] = (
     _stuck,
     _handed_over,
     _stopped,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
-from typing import Final, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ class PastPrice(NamedTuple):
     rates: Rates  # US dollars per token, by kind
 
 
-PAST_PRICES: Final = (
+PAST_PRICES = (
     # OpenAI, announcement of 2025-06-10: o3 costs 80 % less from then on.
     PastPrice("o3", "2025-06-10", {"input": 10e-6, "cache_read": 2.5e-6, "output": 40e-6}),
 )

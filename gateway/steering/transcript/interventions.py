@@ -6,7 +6,7 @@ requests and the logs that agents keep on disk."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gateway.core.step import Step
 from gateway.data_files import read_toml
@@ -37,10 +37,10 @@ class Wording(NamedTuple):
 
 _TABLE = read_toml(__package__, "wordings.toml")
 _WORDS = {name: re.compile(words, re.DOTALL) for name, words in _TABLE["words"].items()}
-WORDINGS: Final = tuple(
+WORDINGS = tuple(
     [Wording(**{**row, "words": _WORDS.get(row.get("words"))}) for row in _TABLE["rows"]]
 )
-_BEGINNINGS: Final = tuple(row.begins.lower() for row in WORDINGS)
+_BEGINNINGS = tuple(row.begins.lower() for row in WORDINGS)
 _MADE_OTHERWISE = re.compile(
     r"The user made the following updates to your content"
     r"|User modified the `(?:new_string|content)`|The user modified your proposed changes"
@@ -163,7 +163,7 @@ def _undone(step: Step) -> Iterator[str]:
             yield ""
 
 
-KINDS: Final[tuple[Kind, ...]] = (
+KINDS: tuple[Kind, ...] = (
     Kind(
         name="interrupt",
         label="interrupted",
@@ -175,4 +175,4 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("correct", "answer corrected"),  # not read off messages: `gateway/reader` says it
     Kind("undo", "edit undone", _undone),
 )
-KIND_LABELS: Final = {kind.name: kind.label for kind in KINDS}
+KIND_LABELS = {kind.name: kind.label for kind in KINDS}

@@ -11,18 +11,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Literal
 
 from gateway.core.step import Step
 from gateway.data_files import read_text, read_toml
 from gateway.values import Value
 
 MessageKind = Literal["new", "go", "ask", "fix", "steer", "design", "info"]
-KINDS: Final[tuple[MessageKind, ...]] = ("new", "go", "ask", "fix", "steer", "design", "info")
+KINDS: tuple[MessageKind, ...] = ("new", "go", "ask", "fix", "steer", "design", "info")
 """new: a task, or the next step that was foreseen. go: go on, approval, thanks. ask: a question
 without criticism. fix: what was delivered is wrong or incomplete. steer: corrects how the agent
 works. design: a decision about the product. info: an answer, context, output that was asked for."""
-ACCEPTING: Final[tuple[MessageKind, ...]] = ("go", "new")
+ACCEPTING: tuple[MessageKind, ...] = ("go", "new")
 
 READ_CHARACTERS = 420  # of a message, and the end of what the agent said. Source: the labelled data
 _CALL_CHARACTERS = 130  # of the arguments of the agent's call

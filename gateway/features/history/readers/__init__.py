@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
-from typing import Final, cast
+from typing import cast
 
 from gateway.core.plugins import plugins
 from gateway.features.history.log_file import LogFile
@@ -37,7 +37,7 @@ class LogFormat(Value):
         return importlib.import_module(self.module or f".{self.name.replace('-', '_')}", __name__)
 
 
-_BUILT_IN: Final = (
+_BUILT_IN = (
     LogFormat(
         name="codex",
         homes=(".codex/sessions/**/rollout-*.jsonl", ".codex/archived_sessions/**/rollout-*.jsonl"),

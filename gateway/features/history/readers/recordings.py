@@ -2,7 +2,6 @@
 `gateway runs export` writes. The forms: `gateway.offline.recordings`."""
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
@@ -19,7 +18,7 @@ from gateway.wire.coerce import as_list, as_mapping, list_at, mapping_at, text_a
 from gateway.wire.messages import content_text
 
 AGENT = "recordings"
-_KINDS: Final[tuple[HumanKind, ...]] = ("interrupt", "reject")
+_KINDS: tuple[HumanKind, ...] = ("interrupt", "reject")
 
 
 def matches(head: bytes, name: str) -> bool:
