@@ -174,7 +174,7 @@ class Runtime:
         return opened
 
     def _follow_learning(self, opened: Opened, learner: Learner) -> None:
-        """Read runs that are over, and ask `reader.model` about what people typed in them."""
+        """Read runs that are over, and have `reader.model` read what people typed in them."""
         reader = Reader(
             store=opened.stores.learning,
             runs=opened.stores.runs,

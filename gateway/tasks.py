@@ -113,7 +113,8 @@ class OwnTime:
 
     @property
     def waiting(self) -> bool:
-        """Whether what the work waits for is not there yet; False while it waits for its turn."""
+        """True while the work waits for something else, such as the store; False while it only
+        waits for its turn."""
         return self._waits_for is not None and not self._waits_for.done()
 
     def check(self) -> None:

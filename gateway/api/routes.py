@@ -79,7 +79,8 @@ class _BodySchema(GenerateJsonSchema):
 
 
 class _ParameterSchema(_BodySchema):
-    """Schemas of parameters: None is one that is absent, which a request cannot write."""
+    """Schemas of parameters. A parameter of None is left out of a request, so that no schema
+    lists null."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])

@@ -149,8 +149,8 @@ def rule_views(found: Sequence[StoredLesson]) -> list[FieldDict]:
 async def reader_view(
     store: LearningStore, settings: ReaderSettings, tenant: str | None, now: float
 ) -> FieldDict:
-    """The reader's model: what it may use, what it has used since midnight (UTC),
-    how many jobs are in each state. `tenant` None: of all tenants."""
+    """Describes the reader's model: its limits, its use since midnight (UTC), and the number of
+    jobs in each state. `tenant` None: of all tenants."""
     tokens, usd = await store.spent(JOBS, tenant, day_start(now))
     return {
         "model": settings.model,

@@ -80,9 +80,8 @@ _ANONYMOUS = Principal()
 
 @functools.cache
 def process_key() -> str:
-    """The key with which a gateway without `auth.admin_key` is controlled, new for each process.
-    Workers share the one of the process that they were forked from. It has the form of gateway
-    keys, so that it is never forwarded."""
+    """The key that controls a gateway without `auth.admin_key`, new for each process; workers
+    share that of their parent. It has the form of gateway keys, so that it is never forwarded."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
@@ -175,7 +174,7 @@ class Authenticator:
         return None
 
     def refuse_expired(self, headers: RawHeaders) -> None:
-        """Tell the holder of an expired key that it is one. Raises: Unauthorized."""
+        """Refuse an expired key with a message that says so. Raises: Unauthorized."""
         for _, key in offered_keys(headers):
             if when := self._ring.expiry(key_digest(key)):
                 raise Unauthorized(f"the gateway key expired on {when}")

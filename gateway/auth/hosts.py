@@ -1,9 +1,8 @@
-"""Names of hosts: which ones are this machine's, and which a stranger cannot own.
+"""Names of hosts: recognises this machine's names, and names that no stranger can own.
 
-A web page reaches a gateway on loopback or in a private network when its author points a name of
-his own at that address (DNS rebinding). The browser sends that name as `Host`. So the names to
-refuse are those that a stranger can register; an address, or a name that public DNS does not have,
-is none of them."""
+A web page reaches a gateway on loopback or in a private network if its author points a name of
+his own at that address (DNS rebinding). The browser sends that name as `Host`. So names that a
+stranger can register are refused; addresses, and names that public DNS does not have, are not."""
 
 import ipaddress
 import re

@@ -121,8 +121,8 @@ def key_view(key: KeyRecord) -> FieldDict:
 
 
 def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[BudgetSettings, ...]]:
-    """The budgets of keys with limits, by tenant and name: a key and the one in whose place it was
-    made share one, with the limits of the newer."""
+    """Returns the budgets of keys with limits, by tenant and name. A key and the one that it
+    replaces share a budget, with the limits of the newer key."""
     first: dict[str, str] = {}
     found: dict[tuple[str, str], dict[str, BudgetSettings]] = {}
     for key in keys:

@@ -233,7 +233,7 @@ class BudgetGuard:
         unpriced: bool = False,
         estimated: bool = False,
     ) -> None:
-        """End a call that used `actual`, None = unknown, so that its estimate counts. Once.
+        """End a call, once. `actual`: what it used; None = unknown, so that its estimate counts.
         `estimated`: the provider reported no usage."""
         if admission.settled:
             return
@@ -405,7 +405,8 @@ def held_to_values(spending: Spending | LeftOpen | None) -> list[FieldDict]:
 def left_open(
     values: list[Fields], guard: BudgetGuard | None, exchange: Exchange, cost: Cost
 ) -> LeftOpen | None:
-    """The reservation of a call of another process; None without one, or without budgets here."""
+    """Returns the reservation of another process's call; None if there is none, or if this
+    process has no budgets."""
     if not values or guard is None:
         return None
     nothing = Reserved(accounts=())

@@ -80,8 +80,8 @@ class Holds:
         return await self._set(subject, None)
 
     async def released(self, subjects: Callable[[], Sequence[str]], wait_s: float) -> bool:
-        """Wait until none of the subjects is paused or asked about, at most so many seconds. A stop
-        ends the wait, too."""
+        """Wait until none of the subjects is paused or asked about, at most `wait_s` seconds. A
+        stop ends the wait, too."""
         end = time.monotonic() + wait_s
         while (found := self.find(subjects())) is not None and found.action != "stop":
             left = end - time.monotonic()

@@ -169,7 +169,8 @@ class _OwnLease:
         return self.asks
 
     def renewal(self, lease: str, at: float, until: float, *, closing: bool) -> Renewal:
-        """The next renewal, or again the one of which nobody knows whether it was done."""
+        """Returns the next renewal to send; if the result of the last one is not known, that one
+        again."""
         if self.sending is not None:
             return self.sending
         waiting = self.waiting
@@ -412,7 +413,7 @@ class BudgetLedger:
         return turn.done() and turn.result()
 
     def _begin(self, leases: Sequence[_OwnLease]) -> asyncio.Future[bool]:
-        """Put leases into the next round, which all that want one by then share."""
+        """Put leases into the next round. All leases that ask before it starts share the round."""
         self._queue.update(dict.fromkeys(leases))
         if self._turn is None:
             self._turn = asyncio.get_running_loop().create_future()

@@ -68,7 +68,7 @@ class BudgetStatus(Value):
         )
 
     def step(self, name: str) -> LadderStep | None:
-        """The highest step of that kind that is reached; None when none is."""
+        """Returns the highest step of this kind that is reached; None if none is."""
         return next((s for s in reversed(self.reached) if s.name == name), None)
 
 
@@ -172,7 +172,7 @@ def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
 
 
 def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
-    """Use another model: that of the budget that is used most."""
+    """Returns the advice to use the cheaper model of the budget that is used most."""
     ordered = sorted(found, key=lambda each: -each.share)
     steps = (each.step("cheaper") for each in ordered)
     models = (step.cheaper for step in steps if step is not None and step.cheaper)

@@ -48,7 +48,7 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
 
 
 def raise_it(found: BudgetStatus, metric: str) -> str:
-    """The command that raises a limit to twice of it, for the stored reason of a refusal."""
+    """Returns the command that doubles a limit, for the stored reason of a refusal."""
     budget = found.applied.budget
     account = found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
@@ -160,8 +160,9 @@ def answer_text(message: str) -> str:
 def budget_header(
     found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool, unpriced: bool = False
 ) -> str:
-    """The value of `x-gateway-budget`: each budget at or above the first step of its ladder, the
-    `refused` ones that would have stopped the call, and those in dollars if it is `unpriced`."""
+    """Returns the value of `x-gateway-budget`: each budget at or above the first step of its
+    ladder, each budget in `refused`, which would have stopped the call, and, if the call is
+    `unpriced`, each budget in dollars."""
     parts = []
     for each in found:
         name = each.applied.budget.name

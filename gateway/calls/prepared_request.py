@@ -1,4 +1,4 @@
-"""One request between its preparation and its record: what is sent, and what came of it."""
+"""One request between its preparation and its record: sends it, and notes how it ended."""
 
 import asyncio
 import json

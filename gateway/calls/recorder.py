@@ -405,7 +405,7 @@ class BackgroundAnswers:
         return kept
 
     async def learn(self, services: Services, tenant: str, response_id: str | None) -> None:
-        """Read what memory does not know of an answer that a request names."""
+        """Load the stored answer that a request names, if memory does not know it."""
         known = self._runtime.stored_answers
         store = self._store
         if not response_id or store is None or known.has(tenant, response_id):

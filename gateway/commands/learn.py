@@ -222,7 +222,7 @@ async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -
 
 
 async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) -> None:
-    """Print a diff that adds the rules that are given to a project's file, and pause them."""
+    """Print a diff that adds the active rules to a project's file, and pause them."""
     rows = [row for row in rows if row["status"] in RETRIEVED]
     if not rows:
         raise ConfigError("none of its rules is given: `gateway learn approve ID` approves one")

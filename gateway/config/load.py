@@ -101,9 +101,9 @@ def translate(raw: FieldDict) -> FieldDict:
 
 
 def misplaced(raw: Fields) -> list[str]:
-    """Faults of what would close or direct nothing, though it looks as if it did: a section of the
-    gateway within values of which any key is accepted, and sections of LiteLLM that are no
-    mappings. A wrong indentation is enough for that."""
+    """Returns errors for settings that have no effect where they stand: a section of the gateway
+    inside values that accept any key, and sections of LiteLLM that are no mappings. A wrong
+    indentation is enough, and the setting would look as if it closed or directed something."""
     listed = raw.get("model_list")
     places = {name: raw.get(name) for name in LITELLM_SECTIONS}
     faults = [
@@ -125,9 +125,9 @@ def misplaced(raw: Fields) -> list[str]:
 
 
 def ignored_keys(raw: FieldDict) -> dict[str, str]:
-    """Key paths of LiteLLM's that have no meaning here, for `gateway check-config`; for what closes
-    or limits something there, with what does it here, else with an empty text. Other keys within a
-    deployment have a meaning."""
+    """Returns the key paths of LiteLLM that have no effect here, for `gateway check-config`. A
+    key that closes or limits something in LiteLLM comes with the setting that does so here;
+    others with an empty text. Other keys within a deployment do have an effect."""
     sections = {name: raw.get(name) for name in (*_MOVED_SECTIONS, "general_settings")}
     listed = raw.get("model_list")
     for i, each in enumerate(listed if isinstance(listed, list) else ()):
@@ -177,8 +177,8 @@ _CONTENT_FALLBACKS = ("context_window", "content_policy")
 
 
 def _further_fallbacks(values: Fields, aliases: Fields) -> Iterator[FieldDict]:
-    """Entries of `router.fallbacks` beside a section's own: those for what is in a request, and
-    those that names give their aliases."""
+    """Returns further entries of `router.fallbacks`: LiteLLM's fallbacks by reason (context
+    window, content policy), and those that aliases of a name bring."""
     marks = {f"{kind}_fallbacks": f"{kind}:" for kind in _CONTENT_FALLBACKS}
     for key, mark in {"fallbacks": "", **marks}.items():
         known: FieldDict = {}
@@ -544,11 +544,11 @@ def differences(old: Settings, new: Settings) -> dict[str, str]:
 def removals(
     old: Settings, new: Settings, env: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """The key paths of what protects or directs calls in `old`, and is missing from `new`. A config
-    that was cut while it was written must open nothing: a reload with any of these is refused, and
-    a restart, which somebody asks for, applies it. A value that is the beginning of the old one
-    counts as cut. Further keys, deployments and budgets, and other values, are taken. `env`: the
-    environment, of which `OPENAI_BASE_URL` takes the place of an address that is missing."""
+    """Returns the key paths of protecting or directing settings that `old` has and `new` lacks.
+    A config that was cut while it was written must open nothing: a reload with any of these is
+    refused, while a restart, which a person asks for, applies it. A value that is the beginning
+    of the old one counts as cut. Additional keys, deployments and budgets, and other values, are
+    accepted. `env`: the environment; `OPENAI_BASE_URL` replaces a missing address."""
     lost = []
     defaults = Settings()
     if base := env.get("OPENAI_BASE_URL"):
@@ -578,8 +578,9 @@ def removals(
 
 
 def as_started(old: Settings, new: Settings) -> Settings:
-    """`new` with what takes effect at the next start as it is in `old`, so that nothing of it holds
-    by half: a cut `storage` must not have content stored that was not to be."""
+    """Returns `new`, but keeps the settings from `old` that need a restart, so that none takes
+    effect in part: otherwise a broken `storage` section could have content stored that was not
+    to be."""
     for path in _AT_START:
         section, _, key = path.partition(".")
         value = getattr(old, section)

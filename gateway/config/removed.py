@@ -1,5 +1,7 @@
-"""Settings of earlier versions, named with what takes their place. They stop no start, except those
-that ended or stopped runs: a limit must not vanish quietly."""
+"""Settings of earlier versions, each with its replacement.
+
+They prevent no start, except settings that ended or stopped runs: a limit must not vanish
+without notice."""
 
 from collections.abc import Mapping
 
@@ -18,8 +20,8 @@ _VALUES: Mapping[str, Mapping[str, str]] = _TABLES["values"]
 
 
 def removed_keys(raw: Fields, env: Mapping[str, str]) -> dict[str, str]:
-    """Settings of earlier versions that a config or the environment has: the name as it is written
-    there, and one line that says what takes its place."""
+    """Returns the settings of earlier versions that a config or the environment still contains:
+    each name as written there, with one line on what replaces it."""
     found: dict[str, str] = {}
     for old, new in _RENAMED.items():
         found |= dict.fromkeys(_written(old, raw, env), f"has another name: {new}")

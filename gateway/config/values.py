@@ -104,7 +104,8 @@ class Faults:
             self.found.append(fault)
 
     def explain(self, fault: str) -> bool:
-        """Whether the key of `fault`, one above or one below it is known to be wrong."""
+        """Returns True if an error was already reported for the key of `fault`, or for a key
+        above or below it."""
         for one in self.found:
             short, long = sorted((key_path(fault), key_path(one)), key=len)
             if long.startswith(short) and long[len(short) : len(short) + 1] in ("", ".", "["):

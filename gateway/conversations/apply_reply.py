@@ -165,9 +165,10 @@ def _apply_first(
 
 
 def _keys(conversation: Conversation, index: ConversationIndex) -> Iterator[tuple[bytes, str]]:
-    """(hash, kind) by which another gateway finds the run of an agent that sends no id: of the
-    latest reply or its calls, for one that shortens its history, and of the history from its first
-    reply on, for one that rebuilds what comes before when it continues."""
+    """Returns (hash, kind) pairs by which another gateway finds the run of an agent that sends
+    no id. One kind finds an agent that shortens its history: the hash of the latest reply, or of
+    its calls. The other finds an agent that rewrites the beginning of its history: the hash of
+    the messages from the first reply on."""
     branch = conversation.history.branch
     tenant = conversation.tenant
     if conversation.external_key is not None:

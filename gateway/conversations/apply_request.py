@@ -208,7 +208,8 @@ def open_conversation(
 
 
 def task_digest(messages: Sequence[object]) -> bytes:
-    """A digest of what the user first asks for, without what the client put around it."""
+    """Returns a digest of the user's first request, without the text that the client puts around
+    it."""
     return digest_fields("task", task_of(messages, 0))
 
 

@@ -145,8 +145,8 @@ class ConversationIndex:
         return known, {name: held[name].history.branch for name in ids if name in held}
 
     def branches_of(self, tenant: str, external_key: str) -> dict[str, Branch]:
-        """The branches under a client's id, most recently used first; none of which nothing was
-        read yet."""
+        """Returns the branches under a client's id, most recently used first, without branches
+        that were never read."""
         ids = self._by_key.get((tenant, external_key), ())
         found = [self._by_id[i].history.branch for i in ids if i in self._by_id]
         return {b.conversation_id: b for b in reversed(found) if b.served_hash}

@@ -97,9 +97,9 @@ class KnownBodies:
 
 
 class BodyTree:
-    """Named bodies by their known bytes, a radix tree: a look-up compares one byte at each place
-    where bodies part, and then the bytes of those it has found. Comparing each took 2 ms of a call
-    with 900 conversations of one system prompt in memory."""
+    """A radix tree of known request bodies, by name. A look-up compares one byte wherever bodies
+    part, and then all bytes of the bodies it has found. Comparing with each body took 2 ms of a
+    call with 900 conversations of one system prompt in memory."""
 
     def __init__(self) -> None:
         self._root: _Node | None = None
@@ -293,7 +293,7 @@ class GrowingBodies:
         return Growth(size=own.size, digest=own.digest, conversation_id=longest.conversation_id)
 
     def keep(self, owner: Owner, body: Growth) -> None:
-        """Know a body, whose conversation is named, from now on."""
+        """Remember a body under its conversation."""
         self._owners[owner] = [*self._owners.get(owner, ()), body][-_MOST_BODIES:]
 
 

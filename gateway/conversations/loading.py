@@ -66,8 +66,9 @@ class ConversationLoader:
             self._restore(record)
 
     async def load_prefix_hashes(self, tenant: str, incoming: Incoming) -> None:
-        """Load the conversations with a prefix hash in this history, also those in memory of which
-        the store has more hashes: another gateway has served them since."""
+        """Load the conversations that have a prefix hash in this history. A conversation in
+        memory is loaded again if the store has newer hashes of it, because another gateway has
+        served it since."""
         digests = [digest for _, digest in reversed(incoming.hashes.candidates)]
         rows = await self._store.find_prefix_hashes(tenant, digests) if digests else []
         refs = [(row, _ref(row)) for row in rows]
@@ -183,9 +184,10 @@ def _ref(row: PrefixHashRecord) -> PrefixHashRef:
 
 
 def can_refresh(known: Conversation, stored: Conversation) -> bool:
-    """Whether the conversation in memory has read what its stored state continues from. Not while
-    it has what is not stored, and not after a compaction: its history is another one. Not after a
-    retry either: it may be under way, and would be saved over a state that is further."""
+    """True if the conversation in memory has read everything that its stored state continues
+    from. False while it holds changes that are not stored, and after a compaction, which changes
+    the history. False after a retry as well: that call may still be under way, and would be
+    saved over a newer state."""
     return (
         known.history.chain is not None
         and known.run.start == stored.run.start

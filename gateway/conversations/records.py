@@ -337,7 +337,8 @@ def with_acts(
     *,
     masks_secrets: bool,
 ) -> tuple[tuple[RunUpdate, ...], tuple[StepRow, ...]]:
-    """The rows with what a person did, and rows for what they did to stored steps and runs."""
+    """Returns the rows with acts of a person added, and new rows for acts on steps and runs that
+    are stored already."""
     if not acts:
         return tuple(runs), tuple(steps)
     updates = {run.id: run for run in runs}
@@ -438,8 +439,8 @@ def etraces_of(result: SteeringResult) -> tuple[ETrace, ...]:
 
 
 def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
-    """Kinds of what was decided to be done on this call, whether or not it was; of one that was
-    refused only that it ends the run."""
+    """Returns the kinds of acts that were decided for this call, carried out or not. For a
+    refused call that is only the end of the run."""
     decision = result.decision
     if call.control.mode or decision is None or result.unsteered:
         return (OWN_MODE,) if call.control.mode else ()

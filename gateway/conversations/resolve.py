@@ -285,7 +285,7 @@ class ConversationResolver:
         return ConversationMatch(kind=MatchKind.COMPACTION, conversation_id=chosen)
 
     async def _load_parent(self, tenant: str, parent: str, value: str | None) -> None:
-        """Load the conversation that started this one, for the first request of this one."""
+        """Load the parent conversation when a sub-agent sends its first request."""
         known = value is not None and self.index.branches_of(tenant, value)
         if not known and not self.index.branches_of(tenant, parent):
             with suppress(StoreError):
@@ -364,8 +364,8 @@ class ConversationResolver:
 
 
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
-    """The identity of a request that names the answer it continues from. It is that answer, unless
-    the client sent an id that only this conversation uses."""
+    """Returns the identity of a request that names the answer from which it continues. That
+    answer decides, unless the client sent an id that only this conversation uses."""
     if identity.value is None or identity.weak:
         field = "previous_response_id" if body.get("previous_response_id") else "conversation"
         return Identity(source=f"body:{field}")
@@ -383,7 +383,8 @@ def _without_history(
     tenant: str,
     conversation: Conversation | None,
 ) -> Incoming:
-    """The request with a history that equals no other, as long as what is known of this one."""
+    """Returns the request with a random history, which equals no other, of as many messages as
+    the conversation is known to have."""
     chain = conversation.history.chain if conversation is not None else None
     root = secrets.token_bytes(16)
     count = chain.count if chain is not None else 0

@@ -433,7 +433,8 @@ class RequestSteerer:
     def use_requested_model(
         self, result: SteeringResult, request: SteeredRequest, reason: str
     ) -> None:
-        """Use the requested model after the routed one refused a call and let that one rest."""
+        """Switch to the requested model after the routed model refused a call, and let the
+        routed one rest."""
         current = result.conversation.run
         refused = result.model
         result.model = request.model

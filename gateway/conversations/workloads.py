@@ -168,8 +168,8 @@ class Workloads:
             await self._follow_pilot(self._changes)
 
     async def _follow_pilot(self, changes: ChangeStore) -> None:
-        """The pilot as it is now. Whoever sees first that enough runs have an outcome ends the
-        draws."""
+        """Read the pilot as it is now. The first gateway to see that enough runs have an outcome
+        ends the draws."""
         newest = self._newest.get("pilot")
         if newest is None:
             return
@@ -183,8 +183,9 @@ class Workloads:
             self.pilot = ended
 
     def _read_policy(self, change: Change) -> None:
-        """Follow a change of the policy. One that cannot be read leaves the earlier one; without
-        any, nothing that was learned applies: something was published in its place."""
+        """Follow a change of the published policy. A policy that cannot be read leaves the
+        earlier one in force. If there is no earlier one, nothing that was learned applies,
+        because it was meant to be replaced."""
         try:
             self.follow(msgspec.json.decode(change.body, type=LearnedPolicy | None))
         except msgspec.MsgspecError as error:
@@ -273,7 +274,7 @@ class RunWorkloads:
 
 
 def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:
-    """The workload of the newest run, which keeps the one that it began with."""
+    """Returns the workload of the newest run; a run keeps the workload with which it began."""
     run = result.conversation.run
     if run.workload is None:
         tools = tool_names(request.body)

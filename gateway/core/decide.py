@@ -155,10 +155,10 @@ def _candidates(planned: Plan, found: Found) -> tuple[ETrace, ...]:
 
 
 def passing(query: Query, matches: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:
-    """The matches an injection may use: over floor and gate, not excluded, best first. A pattern's
-    `gate_threshold` replaces the gate. Patterns for the query's cause need none; while there are
-    any, used or not, they replace all others. Universal rules are those for all agents, then those
-    for the query's kind, in order of their ids."""
+    """Returns the matches that may be injected: above floor and gate, not excluded, best first.
+    A pattern's `gate_threshold` replaces the gate. Patterns for the query's cause need no
+    similarity; while there are any, used or not, they replace all others. Universal rules come
+    in the order of their ids, those for all agents first, then those for the query's kind."""
     unique = {match.pattern.pattern_id: match for match in matches}
     kept = [match for key, match in unique.items() if key not in query.exclude]
     if query.tier is Tier.E3:

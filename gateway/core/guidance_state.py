@@ -55,8 +55,8 @@ class GuidanceState(Value, omit_defaults=True):
     lessons: int = 0  # number of lessons given
 
     def next_run(self) -> GuidanceState:
-        """The state a conversation's next run starts with: fresh caps. The head of the prompt stays
-        as it is, with the rules that this run or an earlier one began with."""
+        """Returns the state with which the conversation's next run starts: caps are fresh, and
+        the head of the prompt keeps the rules that this run or an earlier one began with."""
         head = [item for item in self.injections if item.place == "system" and item.step < 0]
         return GuidanceState(injections=tuple([replace(i, step=_EARLIER_RUN) for i in head]))
 

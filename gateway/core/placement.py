@@ -170,8 +170,9 @@ class _Body:
         self._texts: dict[tuple[int, MessageRole | None], list[str]] = {}
 
     def tail(self) -> Injection | None:
-        """An empty block behind the newest message that takes guidance; None for none. Nothing may
-        follow a prefill or calls without answers: the message before those takes it."""
+        """Returns an empty block after the newest message that takes guidance; None if no
+        message does. Nothing may follow a prefill or calls without answers; then the message
+        before those takes it."""
         if self._placement == "system":
             return None
         end = len(self._messages)

@@ -1,4 +1,4 @@
-"""Policy: every threshold, window and weight of scoring, states and monitors, as one value."""
+"""`gateway policy`: writes what was learned as a file for review, and applies a reviewed one."""
 
 import dataclasses
 import enum

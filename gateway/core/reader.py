@@ -16,7 +16,7 @@ COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
 
 
 class Cause(Value):
-    """One kind of trouble, as a row of `causes.json` states it."""
+    """One kind of trouble, as a table of `causes.json` states it."""
 
     name: str = field(name="cause")  # the id by which patterns and records name it
     when: str  # failed, repeated, waiting, reworded, undone or talk

@@ -281,7 +281,8 @@ def place(
 def thrifty(
     routed: RoutedModel, advice: Advice, requested: str, serves: Serves | None
 ) -> RoutedModel:
-    """The route, or the model that a budget asks for, where that can serve the request."""
+    """Returns the cheaper model that a budget asks for, if it can serve the request; else the
+    route unchanged."""
     cheaper = advice.cheaper
     if not cheaper or cheaper == routed.model:
         return routed
@@ -336,7 +337,8 @@ def _routed(
     signal: ActionSignal,
     call: CallFacts,
 ) -> tuple[RoutedModel, RunChoice | None]:
-    """The model of a call, and the choice of the learned policy for its run; None without one."""
+    """Returns the model of a call, and the learned policy's choice for its run (None without
+    that policy)."""
     requested = call.requested
     choice = memory.choice
     if call.repeats_model is not None:

@@ -40,8 +40,9 @@ def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget
 
 
 def system_marker(messages: Sequence[Message], others: Sequence[Message]) -> dict[str, str] | None:
-    """The `cache_control` for the end of the client's system prompt, the first of `messages`; None
-    if it has one or is empty, and where `messages` and `others` use none, or all four."""
+    """Returns the `cache_control` to put at the end of the client's system prompt, the first of
+    `messages`. None if the prompt is empty or has a marker, if the client sets no marker
+    anywhere, or if it has used all four."""
     system = messages[0]
     content = system.get("content")
     if isinstance(content, list) and content:

@@ -87,8 +87,8 @@ def brings_news(moment: Moment) -> bool:
 def due_text(
     guidance: GuidanceState, moment: Moment, injection: InjectionSettings, *, every_alarm: bool
 ) -> tuple[MonitorText | None, tuple[str, ...]]:
-    """The text that is due, and why there is none where a monitor would give one. `every_alarm`:
-    see `plan`."""
+    """Returns the monitor text that is due, or why there is none though a monitor would give
+    one. `every_alarm`: see `plan`."""
     readings = moment.signal.readings
     if moment.step is None or readings is None or moment.signal.at_risk is False:
         return None, ()

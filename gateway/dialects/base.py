@@ -138,7 +138,7 @@ class SteeredRequest(ChatRequest):
         """The complete history as the core reads it, including what the upstream stores."""
 
     def complete(self, named: Fields, earlier: "EarlierHistory | None") -> None:
-        """Add to the transcript what the upstream stores of it."""
+        """Add the part of the history that the upstream stores to the transcript."""
         self.named = named
         self.earlier = earlier
         own = self.own_messages
@@ -271,7 +271,8 @@ class Dialect(ABC):
     repeats_instructions: ClassVar[bool] = False
 
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
-        """Filter that takes the edits out of an answer that repeats them; None for none."""
+        """Returns the filter that removes the edits from an answer that repeats them; None if
+        the dialect repeats nothing."""
         return None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:

@@ -336,7 +336,8 @@ def _chat_part(block: Fields) -> list[FieldDict]:
 
 
 def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
-    """`texts` as further parts of the system instruction; none to one that the upstream refuses."""
+    """Append `texts` as further parts of the system instruction, unless the upstream refuses
+    one."""
     names = ("systemInstruction", "system_instruction")
     key = next((name for name in names if request.spans(name)), names[0])
     given = request.body.get(key)

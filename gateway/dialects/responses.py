@@ -224,7 +224,7 @@ def _read(response: FieldDict, *, ended: bool, failure: Refusal | None = None) -
 
 
 def chat_view(response: Fields) -> ChatView | None:
-    """A response in the shape of a chat completion; None for one that failed or is not finished."""
+    """Returns a response in the form of a chat completion; None if it failed or is not finished."""
     status = response.get("status")
     output = response.get("output")
     if status not in ("completed", "incomplete", None) or not isinstance(output, list):
@@ -268,7 +268,7 @@ def _text(item: Fields) -> str:
 
 
 def _has_front(request: SteeredRequest) -> bool:
-    """Whether guidance goes into `instructions` and not into the client's leading item. An upstream
+    """True if guidance goes into `instructions`, not into the client's leading item. An upstream
     that stores responses stores their items, too, and adds them to the next request. It does not
     store `instructions`, so that only these can be sent with every request."""
     body = request.body

@@ -61,8 +61,9 @@ _decode = json.JSONDecoder().raw_decode
 async def admit(
     runtime: Runtime, services: Services, exchange: Exchange, call: UpstreamCall, sent: CallBody
 ) -> CountedCall | None:
-    """Reserve a call on the budgets that it counts on; None if it is free, or counts on none.
-    Raises: BudgetExceeded: a budget has not enough left, or is hard and cannot count the call."""
+    """Reserve a call on the budgets that it counts on. Returns None if the call is free or
+    counts on no budget. Raises: BudgetExceeded: a budget has not enough left, or is hard and
+    cannot count the call."""
     guard = services.budgets
     if guard is None or sent.counted == "free":
         return None
@@ -305,7 +306,7 @@ class _Answering:
             await response.aclose()
 
     async def _pass_on(self, response: LaneResponse, watch: DisconnectWatch) -> None:
-        """Relay an answer as it is."""
+        """Relay an answer unchanged."""
         if self.asked is not None and response.status < 300:
             # On record before the client has the last byte, like every call.
             await self.runtime.stored_answers.pending.settle(*self.asked, UpstreamReply())
@@ -324,7 +325,7 @@ Asked = tuple[str, str]  # tenant and id of a background answer
 
 
 def _conversation(services: Services, tenant: str, call: UpstreamCall, request: ChatRequest) -> str:
-    """The id of the conversation that a call is about, by whose deployment it is answered."""
+    """Returns the id of the conversation that a call is about; its deployment answers the call."""
     named = {k.decode("latin-1"): v.decode("latin-1") for k, v in call.headers}
     known = identify(named, request.body, services.resolver.settings)
     return conversation_id(tenant, known.value) if known.value is not None else ""
@@ -379,9 +380,9 @@ async def _to_keeper(
     call: UpstreamCall,
     content: bytes | AsyncIterator[bytes],
 ) -> LaneResponse:
-    """The answer of the upstream that has what the call is about, which is asked once. Only if that
-    cannot do twice what was asked once, a call is repeated whose connection was closed while it was
-    sent (RFC 9110, section 9.2.2)."""
+    """Returns the answer of the upstream that stores the object of the call. It is asked once. A
+    call whose connection was closed while it was sent is repeated only if doing it twice has no
+    further effect (RFC 9110, section 9.2.2)."""
     target = (call.at or services.table.default).for_client(call.dialect, call.api, call.seat)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")

@@ -268,9 +268,9 @@ class Relay:
         labelled: bool,
     ) -> None:
         """Relay an event stream, chunk by chunk. The chunk with the end marker waits for
-        `complete`. A stream that breaks off, or in which a reply began that has neither an end
-        marker nor a finish reason, gets an error event and no proper end. One of which a part
-        cannot be read ends as the upstream's."""
+        `complete`. A stream gets an error event and no proper end if it breaks off, or if a
+        reply began in it that has neither an end marker nor a finish reason. A stream with a
+        part that cannot be read ends as the upstream ended it."""
         watch = self._watch = stream_watch(encoding, self._limit, self.dialect.end)
         self._count(watch)
         plain = encoding in (b"", b"identity")

@@ -356,8 +356,8 @@ class _Connection:
             call()
 
     def prepare(self, request: SteeredRequest) -> None:
-        """Complete what a request says over HTTP: that it is answered by a stream, and what the
-        request that it continues contained, if that only prepared it."""
+        """Complete a request with what a client says in other ways over HTTP: that the answer is
+        a stream. If the request continues one that only prepared it, add the items of that one."""
         request.body["stream"] = True
         earlier = self.warm.get(request.previous_response_id or "")
         if earlier is not None and not request.unread:
@@ -380,7 +380,8 @@ class _Connection:
         sending.connection = prepared.connection = self
 
     def _target_of(self, services: Services, model: str) -> Target | None:
-        """The deployment of a model at this very host, with this very key; None if it has none."""
+        """Returns the deployment of a model at this very host with this very key; None if the
+        model has no such deployment."""
         table = services.table
         seat = self.call.seat
         own = self._host

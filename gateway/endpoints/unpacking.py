@@ -49,11 +49,10 @@ _further = Threads("unpacking large", max(1, (os.cpu_count() or 1) // 2), _MOST_
 
 
 async def unpacked(content: bytes, coding: bytes, limit: int, share: Share) -> PackedBody | None:
-    """The body with its plain bytes; None for one in another coding, one that is broken or cut, one
-    of more than 64 members, one that would unpack to more than `limit` bytes or to 200 times its
-    size, and one that takes far more processor time than others of its size. Raises: Overloaded:
-    256 bodies wait to be unpacked, or this one was not within 30 s, or there was no room for the
-    plain bytes."""
+    """Returns the body with its plain bytes, or None if it cannot be unpacked: another coding,
+    broken or cut, more than 64 members, plain bytes above `limit` or above 200 times its size,
+    or far more processor time than other bodies of its size. Raises: Overloaded: 256 bodies wait
+    to be unpacked, this one took more than 30 s, or there was no room for the plain bytes."""
     codings = codings_of(coding) if coding else []
     if not codings:
         is_big = len(content) > _AT_ONCE_BYTES

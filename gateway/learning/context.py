@@ -44,8 +44,9 @@ def project_of(prompts: Sequence[PromptMessage]) -> tuple[str, str]:
 
 
 def scope_of(pattern: Pattern) -> str | None:
-    """The digest of the project that a lesson is for, "" for the runs without one; None for a
-    shared one, and for one from before lessons had a project: they hold in all of them."""
+    """Returns the digest of the project that a lesson is for; "" for runs without a project.
+    None for a shared lesson and for one that was learned before lessons had projects: these
+    apply in every project."""
     lesson = pattern.lesson if pattern.tenant else None
     return lesson.applies_when.get("scope") if lesson else None
 

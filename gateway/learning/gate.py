@@ -1,8 +1,8 @@
 """The one gate that every text of a lesson passes before it can be advice. Pure.
 
-What lessons are read off is written by people, models and tools, so that a text may carry the data
-of one task, or an order that does harm. `refusal` says why a text is refused, and whether a person
-who approves this very text may give it all the same."""
+Lessons are read off texts of people, models and tools. Such a text may carry data of one task,
+or an order that does harm. `refusal` says why a text is refused, and whether it may be given if
+a person approves exactly this text."""
 
 import itertools
 import re
@@ -46,10 +46,10 @@ _PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
 
 
 def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -> str:
-    """Reason why a text may not be advice; "" if it may. `known`: names and values that the
-    agent's own tools declare, besides those that belong to no task; `approved`: a person wrote or
-    approved this very text, which allows what does something, and values, and never a credential
-    or a frame's mark."""
+    """Returns the reason why a text may not be advice; "" if it may. `known`: names and values
+    that the agent's own tools declare, and that thus belong to no single task. `approved`: a
+    person wrote or approved this very text; that allows orders and values, but never a
+    credential or the marks of a frame."""
     if not text.strip() or not text.isprintable():
         return "it is empty or has control characters"
     if has_secret(text):

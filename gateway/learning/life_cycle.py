@@ -75,7 +75,8 @@ class Move(NamedTuple):
 def next_move(
     lesson: StoredLesson, now: float, *, bar: float = 1 / FALSE_DISCOVERIES
 ) -> Move | None:
-    """The change that is due, None for none. `bar`: of `proof_bar`."""
+    """Returns the change of status that is due, None for none. `bar`: the e-value needed, see
+    `proof_bar`."""
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
@@ -113,8 +114,9 @@ def rule_stays(lesson: StoredLesson) -> bool:
 
 
 def proof_bar(tried: Sequence[Posterior]) -> float:
-    """The e-value from which a lesson is proved, among all that its tenant has tried, so that at
-    most `FALSE_DISCOVERIES` of those proved are not (e-BH: holds for dependent e-values)."""
+    """Returns the e-value from which a lesson counts as proved, among all lessons that its
+    tenant has tried. It keeps the share of false proofs at or below `FALSE_DISCOVERIES` (e-BH,
+    which holds for dependent e-values)."""
     values = sorted((found.proof for found in tried if found.decisions), reverse=True)
     bars = [len(values) / (FALSE_DISCOVERIES * rank) for rank in range(1, len(values) + 1)]
     if not bars:

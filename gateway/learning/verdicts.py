@@ -78,10 +78,11 @@ def implicit(
     acts: Collection[Intervention] = (),
     before: str = "",
 ) -> list[Derived]:
-    """Verdicts read off a run that is over. `answered`: it ended with a final answer;
-    `failing_state`: in SLOW or SKIP; `next_task`: the person's next message, if any, `before` which
-    the agent said this; `acts`: what the person did to the last answer, of which those without
-    words count for nothing: after 42 % of these the work was wrong, which says too little."""
+    """Returns verdicts read off a run that is over. `answered`: it ended with a final answer.
+    `failing_state`: it ended in SLOW or SKIP. `next_task`: the person's next message, if any;
+    `before`: what the agent had said. `acts`: what the person did to the last answer. Acts
+    without words give no verdict: after 42 % of them the work was wrong, which is too close to
+    chance."""
     stops = {act.kind for act in acts if act.words}
     found: list[Derived] = []
     tests = [call for call in calls if is_test(call) and not call.reading.transient]

@@ -167,7 +167,7 @@ class Learner:
         return report
 
     async def _unforgotten(self, run_id: str, tenant: str | None) -> RunTrace | None:
-        """A stored run; None for one that is not known, or forgotten."""
+        """Returns a stored run; None if it is unknown or forgotten."""
         trace = await self.runs.get_run(run_id, tenant=tenant)
         forgotten = await self.store.forgotten(trace.run.tenant) if trace else frozenset[str]()
         return None if run_id in forgotten else trace
@@ -214,8 +214,8 @@ class Learner:
         self.changed()
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str] | None:
-        """Remove what was learned from a run, for good; the lessons that are gone, None for a run
-        that is not known."""
+        """Remove what was learned from a run, for good. Returns the ids of the lessons that are
+        gone, None for an unknown run."""
         decided = await self.store.open_decisions(run_id, settled=True)
         gone = await self.store.forget(tenant, run_id, self.now())
         if gone is not None:

@@ -42,7 +42,8 @@ _RESTS = 10
 
 
 class _Scope:
-    """The patterns of one tier that are one tenant's, or shared, in the order of their numbers."""
+    """The patterns of one tier that belong to one tenant, or are shared, in the order of their
+    numbers."""
 
     # of unit length, one row a pattern; NaN for zeros, which are similar to nothing
     vectors: NDArray[np.float32]

@@ -92,9 +92,9 @@ class EventHub:
 
     @contextlib.contextmanager
     def subscribe(self, *, tenant: str | None, after: str | None = None) -> Iterator[Subscription]:
-        """Subscribe while the block runs; tenant None receives every tenant's events. Those after
-        the id `after` are delivered first; one that is not kept counts as one dropped event.
-        Raises: TooManySubscribers."""
+        """Subscribe while the block runs; tenant None receives every tenant's events. Events
+        after the id `after` are delivered first; if that id is no longer kept, one dropped event
+        is counted. Raises: TooManySubscribers."""
         if len(self._subscriptions) >= self._limit:
             raise TooManySubscribers(f"{self._limit} subscribers are connected already")
         subscription = Subscription(tenant, self._queue_limit)

@@ -190,7 +190,7 @@ class ReplayedCalls:
         return decision
 
     def _begin(self, run: int) -> None:
-        """Add what the call just answered took to its run, and note the run of the next one."""
+        """Add the tokens of the answered call to its run, and note the run of the next call."""
         if len(self.models) <= len(self._calls):
             tokens = sum(self._calls[len(self.models) - 1].tokens)
             self._memory = replace(self._memory, tokens=self._memory.tokens + tokens)
@@ -354,7 +354,7 @@ def _play_messages(
 def _play_steps(
     recorded: Sequence[Fields], policy: Policy, calls: ReplayedCalls
 ) -> tuple[dict[int, StepOutcome], list[Decision]]:
-    """The same for exported steps, which are scored one by one."""
+    """Play exported steps, scored one by one, with the same result as `_play`."""
     run = RunFold(policy, READER, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}
     decisions = []

@@ -27,8 +27,8 @@ class RunningGateway:
 
 @contextlib.contextmanager
 def announced(url: str, database: str, key: str = "") -> Iterator[None]:
-    """List this process among the running gateways while the block runs. `key`: the one with which
-    it is controlled; the file is readable for this user only."""
+    """List this process among the running gateways while the block runs. `key`: the admin key of
+    this process; only this user can read the file."""
     facts = {"url": url, "database": database, "started_at": time.time(), "key": key}
     file = None
     with contextlib.suppress(OSError):

@@ -56,7 +56,8 @@ class PaidModel:
     metrics: Metrics  # calls and tokens
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
-        """US dollars for so many tokens; 0 for a model without a known price."""
+        """Returns the US dollars for these numbers of tokens; 0 for a model without a known
+        price."""
         usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
         return self.services().catalogue.cost(model, usage) or 0.0
 

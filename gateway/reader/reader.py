@@ -1,8 +1,9 @@
-"""Asks a model what people typed, and what alarms are about, once for each text, in the background.
+"""Asks a model about messages that people typed and about alarms, in the background, once for
+each text.
 
-What there is to ask of a run that is over becomes jobs of its store. A job is claimed by one
-gateway at a time, and again when that one died; an attempt is counted when it is claimed, and its
-call is on the budgets of the tenant. Equal texts are asked about once."""
+The questions about a run that is over become jobs of its store. One gateway at a time claims a
+job; if that gateway dies, the job can be claimed again. An attempt is counted when it is
+claimed, and its call counts on the budgets of the tenant. Equal texts are asked about once."""
 
 import asyncio
 import hashlib
@@ -214,7 +215,8 @@ class Reader:
         await self._end(job, "read")
 
     async def _thing(self, job: Job) -> tuple[RunTrace | None, Thing | None]:
-        """The run of a job, and what is asked about it; None for what is gone or forgotten."""
+        """Returns the run of a job, and what is asked about it; None for a run that is gone or
+        forgotten."""
         run_id = str(job.payload.get("run"))
         asked = (job.payload.get("question"), job.payload.get("step"))
         trace = await self.runs.get_run(run_id, tenant=job.tenant)
@@ -225,7 +227,8 @@ class Reader:
         return trace, next(same, None)
 
     async def _earlier(self, trace: RunTrace) -> RunTrace | None:
-        """The run before in the conversation; None for the first one, and for a forgotten one."""
+        """Returns the previous run of the conversation; None for the first run, and if the
+        previous one was forgotten."""
         run = trace.run
         name = f"{run.conversation_id}.{run.sequence - 1}"
         if not run.sequence or name in await self.store.forgotten(run.tenant):
@@ -286,7 +289,8 @@ def _digest(*parts: str) -> str:
 
 
 def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
-    """The job with what its attempt used in place of what was reserved; None = not known."""
+    """Returns the job with the actual use of its attempt in place of the reserved amount. None =
+    the use is not known."""
     if used is None:
         return job
     more = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens

@@ -121,8 +121,8 @@ def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> Pi
 def pilot_change(
     args: Any, found: PilotReport | None, used: Collection[str], now: float
 ) -> Pilot | None:
-    """The new state that a verb of `gateway pilot` asks for, None for none. `used`: ids of earlier
-    ones. Raises ConfigError: it cannot be done now."""
+    """Returns the pilot as a verb of `gateway pilot` changes it, None for no change. `used`: ids
+    of earlier pilots. Raises ConfigError: the change is not possible now."""
     if args.runs is not None and args.runs < 1:
         raise ConfigError("pilot: --runs: at least 1")
     asked = ModeOfRuns(tenant=args.tenant, client=args.client.lower(), project=args.project)
@@ -159,7 +159,8 @@ def _new_id(used: Collection[str], now: float) -> str:
 
 
 def _stopped(pilot: Pilot) -> Pilot:
-    """The pilot ended; one that is over, without the modes that were applied after it."""
+    """Returns the pilot, ended. If it is over already, returns it without the modes that were
+    applied after it."""
     if not pilot.over:
         return replace(pilot, over=True)
     if not pilot.applied:
@@ -226,9 +227,9 @@ def _sample(units: Sequence[ExperimentRun], arm: str) -> Sample:
 
 
 def judge(drawn: Drawn, share: float = 1.0, settled: int | None = None) -> Verdict:
-    """The verdict after the first unit at which one was proved, of the first `settled` ones: it
-    stays, whatever comes later. `share`: of the runs that are units with an act, for the forecast,
-    which is made of all units."""
+    """Returns the verdict of the first `settled` units. It is given at the first unit at which
+    one of the two was proved, and stays, whatever comes later. `share`: of the runs that are
+    units with an act, for the forecast, which is made of all units."""
     steer = _evidence(drawn[:settled], steers=True)
     watch = _evidence(drawn[:settled], steers=False)
     for units, (helps, does_not) in enumerate(zip(steer, watch, strict=True), start=1):
@@ -254,8 +255,8 @@ def _evidence(drawn: Drawn, *, steers: bool) -> list[float]:
 
 
 def _capital(drawn: Drawn, unknown: bool | None, *, steers: bool) -> list[float]:
-    """The e-value after each unit, with unknown outcomes read as `unknown`; None leaves them out,
-    so that the value stays as it was."""
+    """Returns the e-value after each unit. Unknown outcomes are read as `unknown`; with None
+    they are skipped, so that the e-value stays as it was."""
     read = [(on, unknown if won is None else won) for on, won in drawn]
     seen = [(on is steers, 0.5, won) for on, won in read if won is not None]
     values = e_values(seen, 0.0 if steers else -MATTERS, _BETS)

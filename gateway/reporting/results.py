@@ -287,7 +287,7 @@ def _effects(
     none: float,
     least: float,
 ) -> list[Effect]:
-    """The known lines on one scale around `none` that shows every interval."""
+    """Returns the known effects, on one scale around `none` on which every interval fits."""
     known = [(name, found) for name, found in lines if found is not None]
     ends = [end for _, found in known for end in (found.low, found.high) if math.isfinite(end)]
     far = max([least, *(abs(end - none) for end in ends)]) * _MARGIN

@@ -1,8 +1,8 @@
-"""Value of a routing policy, from the log of decisions drawn with known probability.
+"""Value of a routing policy, from a log of decisions drawn with known probability.
 
-A run that began on a model which another policy would have given it, too, counts for that policy,
+If another policy would have given a run the same first model, the run counts for that policy,
 with the inverse of the model's probability as weight. So one log tells the success and cost of
-policies that were not followed, as far as exploration gave them a share."""
+policies that were not followed, as far as exploration has tried their models."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -149,7 +149,8 @@ def _solved(runs: Runs) -> str:
 
 
 def _stopped(runs: Runs) -> Saving:
-    """The cost of stopped runs by then. Nobody knows what they would have gone on to cost."""
+    """Returns the row of stopped runs: their cost when they were stopped. What they would have
+    cost is unknown."""
     kinds = Counter(run.stopped.words for run in runs if run.stopped)
     words = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     costs = _costs(runs)

@@ -104,8 +104,9 @@ class Pilot:
     def treatment(
         self, about: tuple[str, str, str], unit: str, began: float
     ) -> tuple[str | None, str]:
-        """The arm of a conversation that `began` then, None for none, and its mode, empty for the
-        config's. `about`: tenant, agent and project."""
+        """Returns the arm and the mode of a conversation that began at `began`. Arm None: it
+        takes part in no comparison; mode "": the config decides. `about`: tenant, agent and
+        project."""
         if not self.over and began >= self.windows[0][0] and self.runs.includes(*about):
             if any(start <= began and (end is None or began < end) for start, end in self.windows):
                 arm = "on" if draw(self.id + self.salt, unit) < 0.5 else "shadow"

@@ -140,9 +140,10 @@ def trials(
     regret: float,
     costs: Mapping[str, float],
 ) -> dict[str, float]:
-    """The model to try more often than the others, with the share of its runs in multiples of what
-    is explored: a cheaper one with few outcomes that may be close to the chosen one, `best`, or
-    one with which it is open which of both is to be chosen."""
+    """Returns the model to try more often than the others, with the share of its runs in
+    multiples of what is explored. That is a cheaper model with few outcomes that may be close to
+    `best`, the chosen one, or a model for which the outcomes do not decide yet whether it should
+    be chosen instead."""
     for model in sorted(models, key=costs.__getitem__):
         cheaper = costs[model] < costs[best]
         margin = rates.closer(*((model, best) if cheaper else (best, model)), regret)
@@ -156,10 +157,9 @@ def trials(
 def begin(
     rates: WorkloadRates, models: Mapping[str, int], default: str, *, regret: float, explore: float
 ) -> RunChoice:
-    """The model a run begins on, of those that can serve it, `models` as `candidates` gives them.
-    Only the default and models with outcomes of their own compete; the others are tried: every
-    candidate alike by exploration, and a cheaper one more often. Without any outcome the states
-    decide."""
+    """Returns the model on which a run begins, among the `models` that can serve it. Only the
+    default and models with outcomes compete; the others are tried: every candidate equally by
+    exploration, and a cheaper one more often. Without any outcome the states decide."""
     if not (rates.chosen or any(map(rates.knows, models))) or len(models) < 2:
         certain = {default: 1.0}
         return RunChoice(model=default, default=default, probabilities=certain, learned=False)
@@ -198,9 +198,9 @@ def escalate(
     *,
     regret: float,
 ) -> str:
-    """The model that a run in trouble continues on: `current`, or one with a better chance, the
-    cheapest of those that are at most `regret` points below the best. `fallback` is the states'
-    model, which is taken where nothing is known of it: nobody has shown that it is no better."""
+    """Returns the model on which a run in trouble continues: the cheapest of the better ones
+    that are at most `regret` points below the best, else `current`. `fallback`: the states'
+    model, which is taken if it has no outcomes, because nothing shows that it is no better."""
     if fallback != current and not rates.knows(fallback):
         return fallback
     chances = {model: rates.rate(model) for model in models}

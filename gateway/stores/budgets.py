@@ -243,7 +243,8 @@ class Stored(Value):
     version: int = 0  # counts the writes; a write names the one that it replaces
 
     def seen(self, by: str = "") -> Account:
-        """The account with what gateways hold; without what `by` itself does."""
+        """Returns the account with the amounts that gateways hold. `by`: leaves out what this
+        gateway holds."""
         others = [lease for name, lease in self.leases.items() if name != by]
         return replace(
             self.account,
@@ -363,7 +364,7 @@ class BudgetStore(ABC):
         """Replace accounts by what the functions make of them; they may be called again."""
 
     async def renew(self, asked: Sequence[Renewal], at: float) -> Sequence[Stored]:
-        """Renew leases, each of another account; the accounts after it."""
+        """Renew leases, each of another account. Returns the accounts after that."""
         changes: dict[AccountKey, Change] = {r.wanted.key: partial(renewed, r, at) for r in asked}
         found = await self.change(changes)
         return [found[each.wanted.key] for each in asked]
@@ -385,8 +386,8 @@ class BudgetStore(ABC):
     async def allow(
         self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool | None
     ) -> Account:
-        """Set limits of an account, which is opened if there is none; those that are left out stay,
-        and so does `lifted` if it is None."""
+        """Set limits of an account; the account is opened if it does not exist. Limits that are
+        left out stay as they are, and so does `lifted` if it is None."""
 
         def change(found: Stored | None) -> Stored:
             new = Account(budget=key.budget, subject=key.subject, started_at=at)
@@ -453,7 +454,7 @@ class Control(Value):
 
     @property
     def question(self) -> Question | None:
-        """The question to a person; None without one."""
+        """Returns the question to a person; None if the hold asks none."""
         try:
             return json.decode(self.about, type=Question) if self.about else None
         except MsgspecError:

@@ -62,7 +62,8 @@ class StepPlan(Struct):
 
 
 def plan_steps(steps: Iterable[StepRow], stored: Mapping[int, StoredStep]) -> StepPlan:
-    """Decide about a run's steps in one call, in order, next to what is `stored` of them."""
+    """Decide which of a call's steps are inserted, scored or replaced, compared with what is
+    `stored`."""
     plan = StepPlan()
     known = dict(stored)
     places: dict[int, int] = {}  # of the fresh steps in `plan.fresh`

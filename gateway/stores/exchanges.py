@@ -174,7 +174,7 @@ class AnswerStore:
         await self._engine.write(_KEEP, **row, answered=answer.call)
 
     async def find_answer(self, tenant: str, id: str) -> AnswerRecord | None:
-        """The answer with this id; None when there is none, or it is another tenant's."""
+        """Returns the answer with this id; None if there is none for this tenant."""
         for place, echo, call, at in await self._engine.fetch(_FIND, tenant=tenant, id=id):
             return AnswerRecord(tenant=tenant, id=id, at=at, place=place, echo=echo, call=call)
         return None

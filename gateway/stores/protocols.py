@@ -225,8 +225,8 @@ class KeyStore(Protocol):
         """Revoke a key; False when no key has that id, or it is already revoked."""
 
     async def change_key(self, key_id: str, changes: Fields) -> KeyRecord | None:
-        """Replace some fields of a key's terms; the key afterwards, None when no key has that id,
-        or it is revoked. Raises: ValueError: a value that is not allowed."""
+        """Replace some fields of a key's terms. Returns the key afterwards; None if no key has
+        that id, or it is revoked. Raises: ValueError: a value that is not allowed."""
 
     async def delete_keys(self) -> int:
         """Delete all keys, as if none had been made; returns how many were valid."""

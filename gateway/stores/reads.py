@@ -31,8 +31,8 @@ class TimeLimits:
         self._rings_at = 0.0  # uvloop's handle of a time that has passed does not tell it
 
     def within(self, seconds: float) -> "_Limit":
-        """For `with`: cancel what is inside after so many seconds, and raise TimeoutError. As
-        `asyncio.timeout` does, it leaves a cancellation by somebody else as it is."""
+        """For `with`: cancels the block after `seconds` and raises TimeoutError. Like
+        `asyncio.timeout`, it does not hide a cancellation from elsewhere."""
         return _Limit(self, seconds)
 
     def begin(self, limit: "_Limit") -> None:

@@ -273,8 +273,8 @@ def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
 
 
 def stop_of(error: str | None, reasons: Sequence[str], at: float) -> Stop | None:
-    """The budget that refused the newest call of a run, at this time; None for a call that was
-    sent, or that met a hold: one is in force while it is stored."""
+    """Returns the stop by a budget that refused the newest call of a run, at this time; None if
+    the call was sent, or met a hold (which is stored as long as it is in force)."""
     if error != BudgetExceeded.label:
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")

@@ -191,7 +191,7 @@ class UsagePoint:
 
     @property
     def cached_share(self) -> float | None:
-        """Of the input tokens; None where there are none."""
+        """Share of the input tokens that were cached; None without input tokens."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else None
 
     @property

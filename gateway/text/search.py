@@ -9,8 +9,9 @@ from functools import cached_property
 
 
 class Expressions:
-    """Expressions in a syntax that Rust and Python share, and plain texts, in small letters. One of
-    them is in every text in which the thorough search that follows would find something."""
+    """Quick filter before a thorough search. It has expressions in a syntax that Rust and Python
+    share, and plain texts in lower case; every text with a match for the thorough search matches
+    one of them."""
 
     def __init__(self, expressions: Sequence[str] = (), *, texts: Sequence[str] = ()) -> None:
         self._all = [*expressions, *map(_literal, texts)]

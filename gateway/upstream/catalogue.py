@@ -125,8 +125,9 @@ class ModelCatalogue:
         return None if info is None or not usage else info.cost(usage)
 
     def doubts(self, settings: Settings) -> Iterator[str]:
-        """One line, which begins with its setting, for each model of the config whose price budgets
-        in dollars do not know, and for one that is to stand for those."""
+        """Yields a warning, which begins with the setting, for each configured model without a
+        known price while a budget counts dollars, and for a model that should stand in for these
+        but has no price either."""
         control = settings.control
         in_usd = [each.name for each in settings.all_budgets() if each.limits.usd is not None]
         price = control.unpriced_price

@@ -126,7 +126,7 @@ def family_of_provider(provider: str) -> str:
 
 
 def has_gateway_key(text: bytes) -> bool:
-    """Whether a text contains what has the form of a key that this gateway makes."""
+    """True if the text contains anything in the form of this gateway's keys."""
     return b"gw-" in text and _GATEWAY_KEY.search(text) is not None
 
 
@@ -197,7 +197,7 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
 
 
 def _families(target: Target) -> tuple[str, str]:
-    """The provider whose headers, and the one whose keys, the host of a target takes."""
+    """Returns two providers: whose headers, and whose keys, the host of a target accepts."""
     host = target.api_base.host
     own = _OF_SEAT.get(target.seat, ANY)
     family = family_of_host(host)

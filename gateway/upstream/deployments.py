@@ -393,9 +393,10 @@ class DeploymentTable:
         seated: bool = False,
         kind: str = "",
     ) -> list[Target]:
-        """The targets to ask after those of `model`: those of its fallbacks, in their order. A
-        fallback without a deployment is asked for by its own name at the default upstream. `kind`:
-        what stands before the name, for a request that was refused for what is in it."""
+        """Returns the targets to ask after those of `model`: the targets of its fallbacks, in
+        their order. A fallback without a deployment is asked for by its own name at the default
+        upstream. `kind`: prefix of the name, for a request that was refused because of its
+        content."""
         entries = self._settings.router.fallbacks[::-1]  # the last entry of a name counts
         names = (f"{kind}{model}", f"{kind}*")
         listed = (entry[name] for name in names for entry in entries if name in entry)
@@ -534,9 +535,9 @@ def _versioned(base: str) -> httpx.URL:
 
 
 def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
-    """The targets as a conversation prefers them, by weight: one that comes or goes moves only the
-    conversations that it gets or had. Source: Thaler and Ravishankar (1998), with the weights of
-    Schindelhauer and Schomaker (2005)."""
+    """Returns the targets in the order in which a conversation prefers them, by weight. A target
+    that is added or removed moves only the conversations that prefer it. Source: Thaler and
+    Ravishankar (1998), with the weights of Schindelhauer and Schomaker (2005)."""
     seen: Counter[str] = Counter()
     scored = []
     for target in group:

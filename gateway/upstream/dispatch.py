@@ -349,8 +349,8 @@ _NO_ROUTE = frozenset({404, 405})
 
 
 def _may_lack_route(call: UpstreamCall, answer: Delivery) -> bool:
-    """Whether an answer may say that the upstream does not have the call's dialect, which nobody
-    has said that it has, and which LiteLLM could translate."""
+    """True if the answer may mean that the upstream has no route for the call's dialect, in a
+    case where nobody has configured that it has one and LiteLLM could translate."""
     dialect = call.dialect
     target = answer.target
     if answer.status not in _NO_ROUTE or dialect is None or call.path != dialect.path:

@@ -214,7 +214,7 @@ class Http1Answer:
         transport.write(head + (b"0\r\n\r\n" if chunked else b""))
 
     def _sent(self, sender: asyncio.Task[None]) -> None:
-        """Note that the request is out; what cut it short breaks its answer off, too."""
+        """Note that the request is written. If writing it failed, its answer fails, too."""
         if sender.cancelled():
             return
         if (cut := sender.exception()) is None:
@@ -256,8 +256,8 @@ class Http1Answer:
         return chunk
 
     async def beginning(self, limit_s: float, is_enough: Callable[[bytes], bool]) -> bytes:
-        """The beginning of the body, which is still to be read: once there is enough of it, at its
-        end, or after so many seconds."""
+        """Returns the beginning of the body without consuming it: when `is_enough` of it has
+        come, at its end, or after `limit_s` seconds."""
         timer = None
         ends_at = math.inf  # no context of asyncio's: it makes fifteen calls
         while True:

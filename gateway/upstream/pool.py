@@ -118,7 +118,7 @@ class Pool:
         return None
 
     def _close_expired(self) -> None:
-        """Close what has been idle for too long, and forget what has been closed meanwhile."""
+        """Close connections that were idle for too long, and drop those that have closed."""
         loop = asyncio.get_running_loop()
         kept = dict[Origin, list[PooledConnection]]()
         for origin, connections in self._idle.items():

@@ -52,9 +52,10 @@ class CloudSigner:
         body: object,
         refusal: GatewayError | None,
     ) -> RawHeaders:
-        """The headers of a request as it is sent now, with a credential. `refusal`: the answer
-        where the operator's may not be spent. Raises: Unauthorized: the client has none, and the
-        gateway has none to add; Forbidden: it has, and the settings do not allow it."""
+        """Returns the headers of a request with a credential. `refusal`: raised if the
+        operator's credential would be needed and may not be used. Raises: Unauthorized: neither
+        the client nor the gateway has a credential; Forbidden: the gateway has one, and the
+        settings do not allow its use."""
         if (api := target.seat) not in _CLOUDS:
             return headers
         headers = [h for h in headers if h[0] != _BEARERS[0] or not h[1].startswith(_SIGNATURE)]

@@ -155,8 +155,8 @@ class MessageSide:
             return CloseConnection(CloseReason.POLICY_VIOLATION, _LATE)
 
     async def _whole(self, event: Message[Any]) -> Event | None:
-        """The message that is complete with a frame, or part of one; what ends the connection, if
-        it is too large or there is no room for it."""
+        """Returns the message that a frame completes, if it does. Ends the connection if the
+        message is too large or finds no room."""
         text = isinstance(event, TextMessage)
         self._parts.write(event.data.encode() if text else event.data)
         size = self._parts.tell()

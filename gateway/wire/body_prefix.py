@@ -100,9 +100,9 @@ class BodyPrefix(Value):
         return BodyPrefix(raw=raw, spans=(*self.spans, *new), list_key=self.list_key)
 
     def read(self, raw: bytes, loads: Loads) -> FieldDict | None:
-        """The object in a body that begins with this one, without parsing the old messages. None
-        when the rest is not JSON, or when the body has a second list under the same key, which
-        would be the one that counts."""
+        """Parses a body that begins with this one, without parsing the old messages again.
+        Returns None if the rest is not JSON, or if the body has the key of the list twice: then
+        the second list would count."""
         start = raw[: self.opening + 1]
         rest = raw[_space_end(raw, self.end) :]
         placeholder = b"%d" % _PLACEHOLDER

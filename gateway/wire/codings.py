@@ -165,14 +165,14 @@ READABLE = (b"identity", *_CODINGS)
 
 
 def codings_of(named: bytes) -> list[bytes]:
-    """The codings in a header, in the order in which they were applied, without those that are
-    none."""
+    """Returns the codings that a header names, in the order in which they were applied, without
+    `identity`."""
     items = named.lower().split(b",")
     return [name for item in items if (name := item.strip()) not in _NO_CODING]
 
 
 def unreadable(codings: Sequence[bytes]) -> list[bytes]:
-    """The codings that cannot be undone; all of them, if they are too many."""
+    """Returns the codings that cannot be undone here; all of them if there are too many."""
     few = len(codings) <= _MOST_CODINGS
     return [name for name in codings if not few or name not in _CODINGS]
 

@@ -88,7 +88,8 @@ def _run(payloads: list[bytes], start: int, before: bytes, after: bytes) -> tupl
 
 
 def _frame(payload: bytes) -> tuple[bytes, bytes] | None:
-    """The bytes before and after the one piece of text in a chunk; None without exactly one."""
+    """Returns the bytes before and after the text in a chunk, for a chunk with exactly one piece
+    of text; else None."""
     opening = _OPENING.search(payload)
     if opening is None:
         return None
@@ -185,8 +186,9 @@ def _add_delta(state: FieldDict, delta: Fields) -> None:
 
 
 def _index_of(calls: Mapping[int, FieldDict], part: Fields) -> int:
-    """The call that a part belongs to. Without an index it is that of the same id; another id, or a
-    name behind a call that has one, begins the next, and any other part goes on with the newest."""
+    """Returns the index of the call that a part belongs to. A part without an index continues
+    the call with the same id. Another id, or a name after a call that has one, begins the next
+    call; any other part continues the newest."""
     if isinstance(index := part.get("index"), int):
         return index
     newest = max(calls, default=-1)

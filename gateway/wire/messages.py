@@ -57,7 +57,7 @@ def digest_fields(*fields: str) -> bytes:
 
 
 def _digest(joined: str) -> bytes:
-    """The digest of fields that were joined; the frequent ones are, where they are known."""
+    """Returns the digest of joined fields, from a cache for frequent ones."""
     digest = _NOTHING_YET.copy()
     digest.update(joined.encode("utf-8", "surrogatepass"))
     return digest.digest()
@@ -264,7 +264,7 @@ class MessageReader:
 
 
 def fold(atoms: Sequence[bytes]) -> bytes | None:
-    """One digest for the atoms of one message, 16 bytes; None when there are none."""
+    """Returns one digest, 16 bytes, for the atoms of one message; None if it has no atoms."""
     if len(atoms) < 2:
         return atoms[0] if atoms else None
     return digest_bytes(b"".join(atoms))
@@ -312,9 +312,9 @@ def system_text(body: Mapping[str, object], messages: Sequence[object]) -> str:
 
 
 def offered_tools(body: Mapping[str, object]) -> Iterator[Fields]:
-    """The tools (or legacy functions) that a request offers, in any dialect and in its order. Those
-    in a namespace are given one by one. Codex puts its tools into an item of the history, before
-    the first message that is not the system's."""
+    """Yields the tools (or legacy functions) that a request offers, in any dialect and in its
+    order; the tools of a namespace one by one. Codex puts its tools into an item of the history,
+    before the first message that is not the system's."""
     for key in ("tools", "functions"):
         yield from _flat(body.get(key))
     items = body.get("input")

@@ -183,9 +183,9 @@ def reading_ms(raw: bytes, start: int = 0) -> float:
 
 
 def skim(raw: bytes, loads: Loads) -> tuple[FieldDict, dict[str, list[Span]]]:
-    """The members of the object in `raw`, and (start, end) of the values of each key. Members above
-    `SMALL_BYTES`, and those that no parser reads, are None and were not checked. Raises:
-    BadRequest: not an object, or one with too many members."""
+    """Returns the members of the object in `raw`, and (start, end) of the values of each key.
+    Members above `SMALL_BYTES`, and those that no parser reads, are None and were not checked.
+    Raises: BadRequest: `raw` is no object, or one with too many members."""
     body: FieldDict = {}
     spans: dict[str, list[Span]] = {}
     try:

@@ -110,10 +110,10 @@ def _candidates(digests: Sequence[bytes], before: ChainState) -> tuple[tuple[int
 def chain_digests(
     messages: Sequence[object], tenant: str, *, resume: ChainState | None = None
 ) -> PrefixHashes:
-    """The prefix hashes of a whole transcript; never raises, whatever the messages are. With
-    `resume` only the messages after its `count` are read: the caller guarantees that those before
-    are the ones it was made from, for the same tenant. A state that counts more messages than there
-    are is not used."""
+    """Returns the prefix hashes of a whole transcript; never raises, whatever the messages are.
+    `resume`: only the messages after its `count` are read; the caller guarantees that the
+    messages before are the same, for the same tenant. A `resume` that counts more messages than
+    there are is not used."""
     if resume is None or resume.count > len(messages):
         resume = start_state(tenant)
     return extend(resume, messages[resume.count :])

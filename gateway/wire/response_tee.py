@@ -40,9 +40,9 @@ class Allowance:
 
 
 class ResponseWatch:
-    """Sees every byte of an answer and changes none. Keeps at most `limit_bytes` (decompressed),
-    and of those beyond 256 kB as many as `allowance` gives. Beyond that, or with a compression that
-    it cannot decode, it is `opaque`: the answer is relayed unwatched."""
+    """Sees every byte of an answer and changes none. It keeps at most `limit_bytes`
+    (decompressed); bytes beyond 256 kB only as far as `allowance` gives room. An answer that is
+    larger, or in a compression that cannot be decoded, is `opaque`: it is relayed unwatched."""
 
     __slots__ = (
         "_chunks",

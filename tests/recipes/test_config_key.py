@@ -10,7 +10,7 @@ from tests.recipes.conftest import ROOT, ScratchCopy
 
 CHECK = Path("tests/config/test_documented.py")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-plugin-autoload")
-FIELD = "    drain_s: float = 30\n"
+FIELD = "    drain_s: float = 30"
 LINE = "  port: 8080 # 0 = any free port\n"
 
 LOAD = """
@@ -25,7 +25,7 @@ raise SystemExit(main(["check-config", "--config", "wrong.yaml"]))
 @pytest.mark.slow
 def test_a_config_key_is_a_field_and_a_line(scratch: ScratchCopy) -> None:
     """The file and the environment set it; a wrong value is refused with the path of the key."""
-    scratch.replace("gateway/config/settings.py", FIELD, FIELD + '    motto: str = "now"\n')
+    scratch.replace("gateway/config/settings.py", FIELD, '    motto: str = "now"\n' + FIELD)
     scratch.write(str(CHECK), (ROOT / CHECK).read_text())
     missing = scratch.run(*PYTEST, str(CHECK), status=1)
     assert "not in config.yaml: ['server.motto']" in missing.stdout

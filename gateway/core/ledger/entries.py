@@ -117,9 +117,9 @@ class Entries:
         self._open.pop(key, None)
 
     def open(self, key: str, ending: Ending, *, since: int = 0, patience: int = PATIENCE) -> Entry:
-        """The entry with this key, and this step as a try of it; a new one if the agent has left
-        the old one. Several tries of one step count once. `since`: step of the try that this one
-        repeats, which counts as the first."""
+        """Returns the entry with this key, with this step added as a try of it; a new entry if
+        the agent has left the old one. Several tries in one step count once. `since`: the step
+        of the try that this one repeats; that try counts as the first."""
         clock = self._clock
         entry = self._open.pop(key, None)
         if entry is None or clock.news - entry.news > patience:

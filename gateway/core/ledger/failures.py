@@ -1,4 +1,4 @@
-"""Failures of calls: which one it is, whether a call is about it, and what settles it."""
+"""Failures of calls: recognises a failure, the calls that try again, and what settles it."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Edits of files: which one takes an earlier one back, or sets the same once more."""
+"""Edits of files: finds those that take an earlier one back, or set the same value again."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Files:
         return path if path and self._edits[path][-1][1] > since else ""
 
     def edit(self, edit: FileEdit, step: int) -> EditedAgain | None:
-        """Remember an edit; what it repeats or takes back, None for one that does neither."""
+        """Remember an edit. Returns what it repeats or takes back, or None if it does neither."""
         seen = self._edits.pop(edit.path, None) or deque(maxlen=REMEMBERED_EDITS)
         earlier = [each for each, _ in seen]
         newest = seen[-1][0] if seen else None

@@ -347,8 +347,8 @@ class Ledger:
         return entry
 
     def _fail_in_a_row(self, facts: ActionFacts) -> Entry:
-        """The entry of a tool whose calls have failed since the last one of it that did not, with
-        no news from another tool in between."""
+        """Returns the entry of a tool whose calls have all failed since its last success, while
+        no other tool brought news."""
         return self._entries.add(f"denied {facts.tool}", Ending.DENIED, facts, patience=0)
 
     def _settle(self, action: Action, facts: ActionFacts) -> None:

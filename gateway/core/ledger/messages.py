@@ -1,4 +1,4 @@
-"""Messages of an agent: which one says an earlier one again."""
+"""Messages of an agent: finds those that repeat an earlier one."""
 
 from collections import deque
 
@@ -29,8 +29,8 @@ class Messages:
         self._texts: deque[_Message] = deque(maxlen=REMEMBERED_TEXTS)
 
     def say(self, facts: StepFacts, step: int) -> tuple[str, int] | None:
-        """Remember a message; the key and the step of the one that it says again, None for a new
-        one. A short form of answer to different wishes of a person is a new one."""
+        """Remember a message. Returns the key and step of the earlier message that it repeats,
+        or None for a new one. Short answers to different requests of a person count as new."""
         words = facts.vocabulary
         long = len(words) >= LONG_TEXT_WORDS
         found = None

@@ -93,8 +93,8 @@ def shows_all(action: Action, facts: ActionFacts, path: str) -> bool:
 
 
 def _names_its_own(action: Action, earlier: Action) -> bool:
-    """True if a result differs from another one, and names what its own call asked for: that is no
-    id that differs by chance."""
+    """True if a result differs from an earlier one and contains a name that its call asked for.
+    Then the difference is not just an id that varies by chance."""
     shown = action.observation[:PLACE_CHARS]
     if shown == earlier.observation[:PLACE_CHARS]:
         return False
@@ -143,8 +143,8 @@ def _shows_the_same(call: SeenCall, other: SeenCall) -> bool:
 
 
 def _asks_alike(facts: ActionFacts, asked: ActionFacts, *, named: bool) -> bool:
-    """True for one command with other options, one test run once more in another way, and one
-    thing that is put in other words."""
+    """True if two calls ask for the same: one command with other options, one test run in
+    another way, or one query in other words."""
     if facts.program is not None and facts.effect.settles and asked.effect.settles:
         return True
     question = facts.question

@@ -19,7 +19,7 @@ class Try(Value):
 
     @property
     def waits(self) -> bool:
-        """True if it waits for something that is not there yet."""
+        """True if the call waits for something that is not there yet."""
         return self.kind == "pending"
 
     @property

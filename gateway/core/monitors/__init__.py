@@ -1,7 +1,8 @@
-"""Health monitors: what a run looks like so far, as one score per way of going wrong.
+"""Health monitors: each gives a run a score for one way of going wrong.
 
 `table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
-readings; `reference` and `over_ledger` hold the monitors of the two suites, imported when used."""
+readings; `reference` and `over_ledger` hold the monitors of the two suites, each imported when
+used."""
 
 from typing import Any
 

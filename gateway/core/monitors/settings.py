@@ -1,4 +1,4 @@
-"""Settings of the monitors: which run, how they are weighted, and when one fires."""
+"""Settings of the monitors: the ones that run, their weights, and the scores at which they fire."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -62,7 +62,8 @@ def _failure_value(entry: Entry) -> float:
 
 
 def failure_reason(entry: Entry) -> str:
-    """One failure as words: which one it is, of what, and what changed in between."""
+    """Describes the newest failure of an entry in words: its count, its object, and what changed
+    since the first."""
     if entry.count < 2:
         return f"{entry.name} fails" if entry.ending is Ending.FAILED else _refusal(entry)
     times = ordinal(entry.count)

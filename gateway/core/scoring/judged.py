@@ -36,7 +36,7 @@ _ANSWER = re.compile(
 
 
 class JudgedScorer(ReadsLedger, Judgeable):
-    """The difficulty that a model gave, and that of the ledger where it gave none."""
+    """Uses the difficulty that a model gave, and the ledger's where the model gave none."""
 
     __slots__ = ("_chain", "_own", "reason")
 

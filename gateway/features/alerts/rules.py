@@ -36,7 +36,7 @@ class CallWindow:
 
     @property
     def cached_share(self) -> float | None:
-        """Of the input tokens; None without any."""
+        """Share of the input tokens that were cached; None without input tokens."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else None
 
 

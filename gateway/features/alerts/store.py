@@ -75,9 +75,9 @@ class AlertStore:
     async def raise_alert(
         self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
     ) -> bool:
-        """Store `alert` with a delivery to each sink, due at the given time. False when its key was
-        seen less than `cooldown_s` before: then only the time at which it was last seen moves, so
-        that a condition that flaps is one alert."""
+        """Store `alert` with a delivery to each receiver, due at the given time. Returns False
+        if its key was seen less than `cooldown_s` before: then only the time of the last
+        sighting is updated, so that a condition that flaps is one alert."""
         row = row_of(alert, _NAMES)
         row["facts"] = orjson.dumps(dict(alert.facts)).decode()
         deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in sinks.items()]
@@ -114,7 +114,8 @@ class AlertStore:
         return sorted(claimed, key=lambda delivery: (delivery.sink, delivery.alert.raised_at))
 
     async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
-        """Note the results of attempts, except those that somebody else has claimed since."""
+        """Note the results of attempts, except for deliveries that another gateway has claimed
+        since."""
         rows = [
             {
                 **row_of(result, ("alert_id", "sink", "next_at", "error")),
@@ -132,7 +133,8 @@ class AlertStore:
         await self._engine.transact(work)
 
     async def list_alerts(self, *, tenant: str | None, limit: int = 50) -> list[StoredAlert]:
-        """The newest alerts first; `tenant` None means every alert, those of no tenant too."""
+        """Returns the alerts, newest first. `tenant` None: all alerts, also those that belong to
+        no tenant."""
 
         async def work(connection: Connection) -> list[StoredAlert]:
             found = []

@@ -461,8 +461,9 @@ class AlertOutbox:
 
 
 def due_at(rule: str, now: float, settings: AlertSettings) -> float:
-    """Time of the first attempt for an alert raised at `now` (both epoch). Those of one
-    `group_wait_s` are due together, on every gateway, and make one message."""
+    """Returns the time of the first attempt for an alert raised at `now` (both epoch seconds).
+    All alerts within one `group_wait_s` are due together, on every gateway, and make one
+    message."""
     wait_s = 0.0 if rule == "approval_asked" else settings.group_wait_s
     due = (now // wait_s + 1) * wait_s if wait_s else now
     quiet = settings.quiet_minutes()

@@ -59,9 +59,9 @@ class Pace:
 
 
 class Spool:
-    """Records in the order in which they came, within `max_records` and `max_bytes`. Those of one
-    conversation are written one after the other, because each is saved over the version before it.
-    Look-ups find what waits like what is stored."""
+    """Records that wait, in the order in which they came, within `max_records` and `max_bytes`.
+    The records of one conversation are written one after another, because each replaces the
+    version before it. Look-ups find a waiting record as if it were stored."""
 
     def __init__(self, *, max_records: int, max_bytes: int) -> None:
         self._max_records = max_records

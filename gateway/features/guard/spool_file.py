@@ -165,7 +165,7 @@ class SpoolFile:
         self.entries.difference_update(removed)
 
     def mark(self, stored: Collection[Entry]) -> None:
-        """Mark records, which cannot be removed now, as those that are stored. Raises: OSError."""
+        """Mark records as stored that cannot be removed from the file now. Raises: OSError."""
         for entry in self.entries.intersection(stored):
             os.pwrite(self._marks, b"\1", entry.number)
             self.entries.discard(entry)
@@ -235,8 +235,9 @@ def _sync(folder: Path) -> None:
 
 
 class SpoolFolder:
-    """The files of one process: the one that it writes to, and those that it took over. What
-    cannot be read stays where it is, or under another name, and is named in the log once."""
+    """The spool files of one process: the one that it writes to, and those that it took over
+    from ended processes. A file that cannot be read stays where it is or is renamed, and is
+    named in the log once."""
 
     def __init__(self, folder: Path, synchronous: str) -> None:
         self._folder = folder
@@ -251,8 +252,8 @@ class SpoolFolder:
         return {*self._named, *(file.lock.path for file in self.files)}
 
     def write(self, changes: dict[Entry, None], redact: Callable[[CallRecord], CallRecord]) -> None:
-        """Add and remove entries; those of files that somebody has deleted are written again, and
-        join `changes`. May be repeated with the same changes. Raises: OSError, apsw.Error."""
+        """Add and remove entries. Entries of files that somebody has deleted are written again,
+        and join `changes`. May be repeated with the same changes. Raises: OSError, apsw.Error."""
         for file in [each for each in self.files if not each.lock.is_current()]:
             for entry in file.entries:
                 entry.file = None

@@ -131,9 +131,9 @@ def run_keep(
     err: TextIO,
     takes: Takes = lambda session: True,
 ) -> int:
-    """Keep the sessions of these files that `takes` chooses, and learn from them; the exit status.
-    The database is the one that other commands read; if there is none, that of `gateway wrap` is
-    made. Raises ConfigError: the store cannot be opened or written."""
+    """Keep the sessions of these files that `takes` chooses, and learn from them. Returns the
+    exit status. The database is the one that other commands read; if there is none, that of
+    `gateway wrap` is made. Raises ConfigError: the store cannot be opened or written."""
     with reported():
         return asyncio.run(_keep_all(found, _with_database(settings), out, err, takes))
 

@@ -53,8 +53,9 @@ def at_home(home: Path) -> list[Found]:
 
 
 def named(paths: Iterable[Path]) -> list[Found]:
-    """The session logs among these files and folders. What was named and has none has a `problem`;
-    inside of a folder such files are left out. Raises ConfigError: a path does not exist."""
+    """Returns the session logs among these files and folders. A file that was named and holds no
+    session has a `problem`; inside a folder such files are left out. Raises ConfigError: a path
+    does not exist."""
     found: list[Found] = []
     for path in paths:
         try:

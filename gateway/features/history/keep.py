@@ -297,7 +297,8 @@ class _Rows:
     def _note_acts(
         self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
     ) -> None:
-        """Note what the person did since the answer before this one, as it is noted live."""
+        """Note what the person did between the previous answer and this one, with the same words
+        as for a live call."""
         since = self._since_answer()
         human = self._source.session.human
         if len(since) == len(self._history.window):

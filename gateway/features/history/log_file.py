@@ -75,8 +75,8 @@ class LogFile:
             self.skip(f"cannot be read: {exc.__cause__}", self.seen + 1)
 
     def document(self) -> object:
-        """The value of a file that is one JSON document; None, and noted, if it is none. Raises
-        ConfigError: the file cannot be read."""
+        """Returns the value of a file that holds one JSON document. If it does not, notes that
+        and returns None. Raises ConfigError: the file cannot be read."""
         values = _values(self.text().encode("utf-8", "surrogatepass"))
         self.seen = 1
         if not values:

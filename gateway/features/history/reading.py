@@ -48,8 +48,8 @@ PAST_PRICES = (
 
 
 def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float | None:
-    """US dollars of one call: as the agent noted it, else by the price list; None if unknown.
-    `tokens`: those of its usage as `tokens_of` gives them, if they have been read."""
+    """Returns US dollars of one call: as the agent noted it, else by the price list; None if
+    unknown. `tokens`: from `tokens_of`, if they have been read already."""
     if call.cost_usd is not None:
         return call.cost_usd
     tokens = tokens_of(call.usage) if tokens is None else tokens
@@ -169,7 +169,7 @@ class SessionReading(FileFacts, kw_only=True):
 
     @property
     def usd(self) -> float | None:
-        """US dollars of the calls with a price; None if none has one."""
+        """US dollars of the calls with a known price; None if no call has one."""
         priced = [call.usd for call in self.calls if call.usd is not None]
         return sum(priced) if priced else None
 

@@ -101,8 +101,8 @@ class Session(FileFacts, kw_only=True):
             self.did("reject", said or "", at, back=1)
 
     def typed(self, text: str, at: float | None) -> None:
-        """Note what a result or a notice of Gemini CLI tells of the person: a call that they
-        rejected, or work that they interrupted."""
+        """Note an act of the person that a result or a notice of Gemini CLI reports: a rejected
+        call, or interrupted work."""
         text = text.removeprefix("<untrusted_context>").lstrip()
         if (said := rejection(text)) is not None:
             self.did("reject", said, at, back=1)
@@ -147,7 +147,8 @@ _WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL
 
 
 def project_of(folder: str) -> str:
-    """The project of a working directory: the folder itself, or the one whose worktree it is."""
+    """Returns the project of a working directory: the folder itself, or the repository whose
+    worktree it is."""
     return _WORKTREE.sub("", folder)
 
 

@@ -58,8 +58,8 @@ def steps_asked(text: str) -> range:
 
 
 def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console: Console) -> None:
-    """Print the head of one session and the steps that are wanted. Raises ConfigError: there is no
-    such session, or it has none of these steps."""
+    """Print the head of one session and the steps that are asked for. Raises ConfigError: the
+    session or the steps do not exist."""
     session, path = find_session(found, name)
     asked = steps_asked(wanted)
     reading = read_session(session, policy, path)

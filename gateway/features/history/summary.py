@@ -1,4 +1,4 @@
-"""Many sessions as sums: by project, model and week, what people stopped, what alarmed."""
+"""Sums over many sessions, by project, model and week, with interruptions and alarms."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -217,7 +217,7 @@ def _counts(usage: Fields) -> FieldDict:
 
 
 def _count(value: Any) -> int | None:
-    """A count of tokens; one that is written as a text or with a fraction of zero is one, too."""
+    """Returns a count of tokens, which may be written as text or as a float without a fraction."""
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value.strip()[:18])
     number = as_number(value, None)

@@ -80,9 +80,9 @@ def copied(value: Any) -> Any:
 
 
 def _json_object(arguments: Any) -> Any:
-    """Arguments that parse as an object, which is all other wires can carry. A model's broken
-    arguments are echoed by agents together with the tool's complaint about them; they are kept
-    under one key so that the model sees what it wrote."""
+    """Returns a call's arguments as an object, the only form that other APIs can carry. Agents
+    echo a model's broken arguments together with the tool's complaint about them; broken ones
+    are kept under one key, so that the model sees what it wrote."""
     if not isinstance(arguments, str):
         return arguments if arguments is not None else "{}"
     try:

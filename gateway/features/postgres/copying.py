@@ -62,9 +62,9 @@ VALUES ($1, $2, $3, $4, $5::float4[]::vector)
 async def copy_all(
     source: SQLiteDatabase, target: PostgresDatabase, progress: Progress, *, vectors: bool
 ) -> dict[str, int]:
-    """Copy every table; the number of rows by table. All or nothing. Patterns that are copied
-    without their `vectors` get new ones when a gateway searches them. Raises: StoreError when the
-    target has conversations, runs or keys already."""
+    """Copy every table, all or nothing. Returns the number of rows by table. Patterns that are
+    copied without their `vectors` get new ones when a gateway searches them. Raises: StoreError
+    when the target has conversations, runs or keys already."""
     total = sum([(await _read(source, f"SELECT count(*) FROM {name}"))[0][0] for name in _TABLES])
     copied = dict.fromkeys(_TABLES, 0)
 
@@ -139,8 +139,8 @@ _CONVERT: Mapping[str, Callable[[Any], Any]] = {
 
 
 async def _set_counters(connection: asyncpg.Connection) -> None:
-    """New rows get numbers above those that were copied. Keys of copied runs are small: their steps
-    are in the default partition, and are removed one by one."""
+    """Set the counters so that new rows get numbers above the copied ones. Copied runs have
+    small keys: their steps are in the default partition, and are removed one by one."""
     for table in _COUNTED:
         await connection.execute(
             f"SELECT setval(pg_get_serial_sequence('{table}', 'pk'), "

@@ -119,8 +119,8 @@ def breaks_connection(error: BaseException) -> bool:
 
 
 def refused(error: BaseException, dsn: str, settings: StorageSettings) -> BaseException:
-    """The StoreError for what the attempt to connect to `dsn` raised. StoreUnreachable for what
-    time may repair; StoreUnavailable for what somebody has to repair."""
+    """Returns the StoreError for an exception that connecting to `dsn` raised: StoreUnreachable
+    if waiting may help, StoreUnavailable if a person has to act."""
     place = settings.place
     if isinstance(error, ValueError) and not isinstance(error, OSError):
         # The driver refuses an option of the URL. A certificate error is a ValueError, too.

@@ -147,7 +147,7 @@ class Prepared(Value):
 
 
 def everything(call: CallRecord, run: RunUpdate) -> Delta:
-    """All that the call says of a run, for one of which nothing is stored yet."""
+    """Returns all changes that the call brings to a run of which nothing is stored yet."""
     steps = list(call.steps)
     injections = list(call.injections)
     if len(call.runs) > 1:

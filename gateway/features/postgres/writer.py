@@ -60,9 +60,9 @@ class _Job:
 
 
 class Writer:
-    """Commits calls, in the order in which they came as far as one conversation is concerned. A
-    group has at most one call of a conversation: the next one is made from the version that the
-    first one gives."""
+    """Commits calls; those of one conversation in the order in which they came. A group has at
+    most one call of a conversation, because the next call builds on the version that the first
+    one creates."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._settings = settings
@@ -193,8 +193,8 @@ async def _refusal(
 async def _commit_alone(
     connection: asyncpg.Connection, call: CallRecord, mode: str, *, careful: bool
 ) -> None:
-    """Write one call next to what is stored of it, in a transaction of its own. Raises: StoreError,
-    VersionConflict."""
+    """Write one call in a transaction of its own, merged with what is stored of it already.
+    Raises: StoreError, VersionConflict."""
     async with connection.transaction():
         refused = await _refusal(connection, call.conversation, " FOR UPDATE")
         if refused is not None:

@@ -41,10 +41,10 @@ Result = TypeVar("Result")
 
 
 def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None) -> Settings:
-    """The settings of a gateway for one command: the user's, with a free port. Its database is the
-    one of the working folder if there is one or the config names one, else one in the user's state
-    folder: a command leaves no file in the project it works on. Raises ConfigError: the user's
-    settings are refused."""
+    """Returns the settings of a gateway for one command: the user's, with a free port. The
+    database is the one that the config names, else that of the working folder if it has one,
+    else one in the user's state folder: a command leaves no file in the project it works on.
+    Raises ConfigError: the user's settings are refused."""
     server = {"HOST": LOOPBACK, "PORT": "0", "DRAIN_S": "1", "WORKERS": "1"}
     own = dict(env) | {f"GATEWAY_SERVER__{key}": value for key, value in server.items()}
     if mode is not None:

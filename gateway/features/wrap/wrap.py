@@ -194,8 +194,8 @@ def _report(
 
 
 def _other(options: WrapOptions) -> str:
-    """The address of a gateway that runs and is to be used: the named one, or the one that the
-    variables name; empty for none."""
+    """Returns the address of the running gateway to use: the one that an option names, else the
+    one that the environment names; "" for none."""
     if options.gateway == RUNNING:
         found = next(filter(None, (gateway_at(each.url) for each in running_gateways())), "")
         if not found:
@@ -386,7 +386,8 @@ def _dollars(totals: Sequence[Fields], name: str) -> float | None:
 
 
 def _cached_share(totals: Sequence[Fields]) -> float | None:
-    """Input tokens that the provider's cache had, of those that it reported; None without any."""
+    """Returns the share of the reported input tokens that the provider's cache had; None without
+    input."""
     tokens = _sum(totals, "input_tokens")
     return _sum(totals, "cached_tokens") / tokens if tokens else None
 

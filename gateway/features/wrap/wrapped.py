@@ -223,9 +223,9 @@ class CannotStart(ConfigError):
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Keep the signals of the child's time for `run`. Threads that are started inside never get
-    them. One that was there before (libraries start some when they are imported) may, so each
-    signal also has a handler, which notes it for `run`."""
+    """Hold back signals during the child's life, for `run`. Threads that are started inside the
+    block never get them. A thread that existed before (some libraries start one at import) may,
+    so each signal also has a handler, which notes it for `run`."""
     if not _HAS_SIGNALS:
         yield
         return

@@ -228,8 +228,8 @@ def label(tool: str, arguments: str) -> str:
 
 
 def named_object(arguments: str) -> str:
-    """The file, address, query or other value of a call's arguments that says what it is about;
-    "" without one."""
+    """Returns the value among a call's arguments that names its object: a file, an address, a
+    query; "" without one."""
     values = _parse(arguments)
     if not isinstance(values, dict):
         return "" if isinstance(values, list) else arguments[:_NAMED_CHARS]

@@ -150,7 +150,8 @@ PATCH_CHARS = 262_144
 
 
 def _edit(path: str, old: str, new: str) -> FileEdit:
-    """The edit, with the digests of the texts without the blanks around them, in one process."""
+    """Returns the edit with the digests of both texts, blanks at their ends removed; the digests
+    hold within one process."""
     before, after = (hash(text) if (text := side.strip()) else 0 for side in (old, new))
     return FileEdit(path=path, old=before, new=after, is_line="\n" not in new.strip())
 

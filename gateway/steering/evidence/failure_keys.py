@@ -80,7 +80,8 @@ def read_action(action: Action) -> CallReading:
 
 
 def _own_names(call: ReadCall) -> frozenset[str]:
-    """Words of the call's own arguments: what a complaint repeats of them is of one task."""
+    """Returns the words of the call's own arguments. Where a complaint repeats them, they belong
+    to one task and not to the kind of failure."""
     words = call.canonical[:_ERROR_CHARS].split()
     if call.operation.startswith("$"):
         words = [word for word in words[2:] if word[0] != "-"]  # past program and sub-command

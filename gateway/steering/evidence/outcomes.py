@@ -353,7 +353,7 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
 
 
 def is_bare(failure: str) -> bool:
-    """True for a line that says that something failed, and not what."""
+    """True for a line that says that something failed, but not what."""
     return _BARE.fullmatch(failure.rpartition(" / ")[2].strip()) is not None
 
 

@@ -25,9 +25,9 @@ _IDS = re.compile(
 
 
 def sameness(text: str, *, exact: bool = False, image: int = 0) -> int:
-    """A digest that is equal for results that say the same; holds within one process. Ids, times
-    and durations do not count, unless little else is there. `exact`: the text is content, which is
-    compared as it is; `image`: the digest of a picture in it, 0 for none."""
+    """Returns a digest that is equal for results that say the same; it holds within one process.
+    Ids, times and durations do not count, unless the result has little else. `exact`: the text
+    is content, which is compared unchanged; `image`: the digest of a picture in it, 0 for none."""
     if exact or not text:
         return hash((text, image))
     middle = ""

@@ -99,8 +99,8 @@ class LessonSettings:
 
 
 def lesson_text(pattern: Pattern, limit: int) -> str:
-    """A lesson as it is given, at most `limit` characters, "" for one without text; a quotation
-    unless an operator, a template or a person of the project wrote it."""
+    """Returns the text of a lesson as it is given, at most `limit` characters; "" if it has
+    none. It is a quotation unless an operator, a template or a person of the project wrote it."""
     texts = content(pattern.fields)
     lesson = pattern.lesson
     if lesson is not None and lesson.trust is not Trust.MODEL and is_rule(pattern):

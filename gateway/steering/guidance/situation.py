@@ -168,7 +168,7 @@ def _because(
 
 
 def restored_edit() -> Situation | None:
-    """The newest edit restores what an earlier one replaced."""
+    """Recognises a newest edit that restores what an earlier one replaced."""
     return _because("undone")
 
 

@@ -219,9 +219,9 @@ class Branch(Value):
         return bool(self.reply_calls) and self.reply_calls == request.calls
 
     def is_retried_by(self, request: Incoming, *, named: bool = False) -> bool:
-        """Whether a request with the history of the branch's latest one is that one once more. It
-        is when the client marks it as a retry or names the conversation (`named`), or when the
-        answer did not arrive whole; only then may another model be asked."""
+        """True if a request with the same history as the branch's latest one is a retry of it.
+        It is if the client marks it as a retry or names the conversation (`named`), or if the
+        answer did not arrive whole; only in the last case may it ask another model."""
         ids = request.calls
         own = self.served_calls
         # Short ids prove no difference: some clients number the calls of a request again.
@@ -268,10 +268,11 @@ class Branch(Value):
         tail: bytes = b"",
         echoed_hash: bytes | None = None,
     ) -> Branch:
-        """The branch after a complete reply to the request with the prefix hash `served`. `final`:
-        the reply calls no tool. `calls`: the ids of its calls, dropped when they equal those of the
-        turn before: a provider that numbers the calls of each reply from one identifies nothing by
-        them. A reply to a request that is no longer the latest leaves the branch unchanged."""
+        """Returns the branch after a complete reply to the request with the prefix hash
+        `served`. `final`: the reply calls no tool. `calls`: the ids of its calls, dropped if the
+        turn before had the same: a provider that numbers the calls of each reply from one
+        identifies nothing by them. A reply to a request that is no longer the latest leaves the
+        branch unchanged."""
         if served != self.served_hash:
             return self
         return replace(

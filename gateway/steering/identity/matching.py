@@ -221,10 +221,11 @@ def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
 def _awaiting_results(
     request: Incoming, branches: Branches, found: _Found | None, *, named: bool
 ) -> Branch | None:
-    """The one branch whose latest reply made the calls that the request answers. Providers reuse
-    call ids: a history that is known up to the latest reply has priority, and the request must
-    contain the reply that made the calls. Short ids occur in several agents' replies: they count
-    only under an id from the client (`named`), for the branch of the known history."""
+    """Returns the one branch whose latest reply made the calls that the request answers.
+    Providers reuse call ids: a history that is known up to the latest reply has priority, and
+    the request must contain the reply that made the calls. Short ids occur in replies to several
+    agents: they count only together with an id from the client (`named`), for the branch of the
+    known history."""
     if found and found.whole and found.current and found.branch.served_calls == request.calls:
         return None  # the branch's latest request again
     if found and not found.whole and request.hashes.turns_after(found.position) == 0:

@@ -222,7 +222,7 @@ def item_call(item: Fields) -> RequestedCall | None:
 
 
 def item_result(item: Fields) -> Result | None:
-    """The result in an item, or None when it is none."""
+    """Returns the result that an item holds, or None if it holds none."""
     if not text_at(item, "type").endswith("_output"):
         return None
     output = item.get("output")
@@ -248,7 +248,8 @@ def item_reasoning(item: Fields) -> str:
 
 
 def _output_text(value: object) -> str:
-    """The text of an output: as it is, of its parts, or what a shell printed, one after another."""
+    """Returns the text of an output: a string as it is, the parts of a list joined, and the
+    streams that a shell printed, one after another."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

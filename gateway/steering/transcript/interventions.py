@@ -55,8 +55,8 @@ def is_interruption(text: str) -> bool:
 
 
 def rejection(text: str) -> str | None:
-    """The person's words in the result of a call that they rejected, "" if there are none; None if
-    the text is no such result."""
+    """Returns the person's words in the result of a call that they rejected, "" without words;
+    None if the text is not the result of a rejected call."""
     row = _row(text, "reject")
     if row is None:
         return None
@@ -137,7 +137,7 @@ def answer_interventions(answer: Answer, *, of_reply: bool) -> list[Intervention
 
 
 def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
-    """The texts that a person wrote in these messages, and what a client wrote for them, apart."""
+    """Returns the texts of the user messages, without what a client wrote into them."""
     found: list[str] = []
     for message in messages:
         if not isinstance(message, dict) or message.get("role") != "user":

@@ -296,8 +296,8 @@ class StepReader:
 
 
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
-    """Calls with their results, matched by id, what is left over in order. Without any call each
-    result becomes an action; results beyond the calls are dropped."""
+    """Returns the calls with their results, matched by id, and the rest in order. Without any
+    call each result becomes an action; surplus results are dropped."""
     if not calls:
         return tuple([_action(RequestedCall(name=result.name), result) for result in results])
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)

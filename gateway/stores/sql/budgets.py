@@ -119,8 +119,8 @@ class SQLBudgetStore(values.BudgetStore):
 class ControlStore:
     """The holds in force, and proofs of admin keys. Every method may raise StoreError.
 
-    A key is stored nowhere. What is derived from it signs what operators set, and a digest of that
-    is stored. A key may be short, and who can read the database can try keys: hence scrypt
+    No key is stored. A value derived from the key signs what operators set, and a digest of that
+    value is stored. A key may be short, and who can read the database can try keys: hence scrypt
     (RFC 7914), 16 MB and about 50 ms a try."""
 
     def __init__(self, engine: db.Engine) -> None:

@@ -120,8 +120,9 @@ class ChangeStore:
         return await self.find(kind=kind, limit=limit)
 
     async def put(self, change: Change, *, after: str | None) -> bool:
-        """Append a change. `after`: the id of the newest one of its kind that its author knew, None
-        for none; False, and nothing is stored, when another one came in between."""
+        """Append a change, unless another change of its kind was stored in the meantime.
+        `after`: the id of the newest change that the author has seen, None for none. Returns
+        False if nothing was stored."""
 
         async def work(connection: Connection) -> bool:
             await connection.take_turn("operator_changes")
@@ -158,7 +159,8 @@ class ChangeStore:
 
 
 def persons_name(stated: str) -> str:
-    """A name that a caller states. Raises BadRequest: it is one that the gateway itself uses."""
+    """Returns the name that a caller states. Raises BadRequest: the gateway itself uses this
+    name."""
     letters = filter(str.isalnum, unicodedata.normalize("NFKC", stated))
     if "".join(letters).casefold() in _RESERVED:
         raise BadRequest(f"author: {stated[:80]!r} is the gateway; state a person's name")
@@ -166,7 +168,8 @@ def persons_name(stated: str) -> str:
 
 
 def pilot_of(change: Change | None) -> Pilot | None:
-    """The pilot as a change left it; None without one, or one that this version cannot read."""
+    """Returns the pilot as a change left it; None without a change, and if this version cannot
+    read it."""
     try:
         return msgspec.json.decode(change.body, type=Pilot) if change is not None else None
     except msgspec.MsgspecError:

@@ -179,7 +179,7 @@ class Engine(ABC):
         """The result of `work` in one transaction; nothing of it stays when it raises."""
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """The rows that one statement returns that only reads."""
+        """Run one statement that only reads, and return its rows."""
         return await self.read(lambda connection: connection.fetch(statement, **values))
 
     async def made(self, make: Callable[[Row], T], statement: str, /, **values: Any) -> list[T]:
@@ -192,7 +192,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """The rows that one statement returns that writes."""
+        """Run one statement that writes, and return its rows."""
 
     @abstractmethod
     async def commit(self, call: CallRecord) -> int:

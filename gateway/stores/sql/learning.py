@@ -262,10 +262,10 @@ class LearningStore:
         return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
 
     async def forget(self, tenant: str | None, run_id: str, at: float) -> list[str] | None:
-        """Remove what is known of a run (jobs by `run`), and the lessons that nothing else
-        supports; returns the ids of those lessons, None for a run that is not known. From then on
-        nothing is learned from it, and `decisions` leaves it out. Texts of the lessons that are
-        gone are masked where other runs were given them, and lessons that stay no longer hold words
+        """Remove what was learned from a run, its jobs in the reader, and the lessons that no
+        other run supports. Returns the ids of the removed lessons, None for an unknown run. From
+        then on nothing is learned from the run, and `decisions` leaves it out. Texts of removed
+        lessons are masked where other runs were given them, and remaining lessons hold no words
         of the run."""
         of_run = {"run_id": run_id, "tenant": tenant}
 

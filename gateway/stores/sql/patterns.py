@@ -503,10 +503,8 @@ def _content(pattern: Pattern) -> FieldDict:
 
 
 class _Known:
-    """Stored patterns, and those that are added to them one after the other.
-
-    `contents`: the digest by tenant and id, empty for a lesson. `changed`: the patterns
-    to write, in their order."""
+    """The stored patterns during one import, with those added so far. `contents`: the digest by
+    tenant and id, empty for a lesson. `changed`: the patterns to write, in their order."""
 
     def __init__(self, rows: Sequence[db.Row]) -> None:
         self.contents = {(t, own): "" if origin else digest for t, own, digest, origin in rows}

@@ -48,8 +48,8 @@ class FileIdentity:
         """The reason why the file has to be checked before it is used again; empty without one."""
 
     def lost(self, writer: apsw.Connection) -> protocols.StoreReplaced | None:
-        """The error for what is written to these files when they are not those at the path any
-        more, or when somebody else has written to them."""
+        """Returns the error for writes to files that are no longer the ones at the path, or that
+        another program has written to."""
         if self.path == IN_MEMORY:
             return None
         moved = _moved(writer)
@@ -79,8 +79,8 @@ class FileIdentity:
                 _remove_log(self.path)
 
     def translated(self, error: BaseException) -> BaseException:
-        """The StoreError for an error of SQLite; after one that says that the file is damaged, the
-        file is checked."""
+        """Returns the StoreError for an error of SQLite. If the error says that the file is
+        damaged, the file is checked."""
         doubt = f"is damaged ({error})"
         translated = translate(error, self.path)
         if isinstance(translated, protocols.StoreCorrupt) and doubt != self._sound:

@@ -46,11 +46,10 @@ def damage(path: str, check: str, *, alone: str = "", limit_s: float = inf) -> s
 
 
 def set_aside(path: str, check: str, limit_s: float = inf) -> str:
-    """Look for damage in a file that nobody has open; a damaged one gets another name, with its
-    log. A file that is sound without its log, as a backup is that was copied there, stays: only
-    the log goes. One that is no database stays, too, unless there is something of a gateway beside
-    it: the path may be wrong. Returns the name under which it is kept, empty when it stays. Raises:
-    StoreUnavailable."""
+    """Look for damage in a file that nobody has open. A damaged file gets another name, with its
+    log. A file that is sound without its log, such as a copied backup, stays, and only the log
+    goes. A file that is no database stays as well, unless files of a gateway are next to it: the
+    path may be wrong. Returns the new name, "" if the file stays. Raises: StoreUnavailable."""
     if not os.path.exists(path):
         return ""
     try:

@@ -133,10 +133,11 @@ class Database:
         return database
 
     async def reopen(self) -> str | None:
-        """Close the connections and open the file again; one that is damaged is replaced by a new
-        one. Returns the name under which it is kept, if it was. Meanwhile, and after an error,
-        every operation raises StoreUnavailable. Of a database in memory nothing is left. Raises:
-        StoreDamaged while somebody writes to the file; and other StoreErrors."""
+        """Close the connections and open the file again; a damaged file is replaced by a new
+        one. Returns the name under which the damaged file is kept, if there was one. Meanwhile,
+        and after an error, every operation raises StoreUnavailable. A database in memory loses
+        its content. Raises: StoreDamaged while another program writes to the file; and other
+        StoreErrors."""
         async with self._reopening:
             if self._closing is not None:
                 raise StoreClosed("the store is closed")

@@ -339,7 +339,8 @@ def _save_run(
 
 
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
-    """Add the tags of new names; those of the first call that had one stay. Returns them all."""
+    """Add tags of new names to a run, and return all of its tags. A name that the run has keeps
+    its value."""
     known = orjson.loads(stored) if run.tags else {}
     if not run.tags.keys() - known.keys():
         return stored

@@ -48,8 +48,8 @@ def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: Scra
     )
     scratch.replace(
         ALERT_SETTINGS,
-        "    window_s: float = 600\n",
-        "    idle: bool = False\n    window_s: float = 600\n",
+        "    window_s: float = 600",
+        "    idle: bool = False\n    window_s: float = 600",
     )
     scratch.replace(ALERT_SETTINGS, '"discord", "apprise")\n', '"discord", "apprise", "plain")\n')
     rule = """def _idle(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:

@@ -102,7 +102,7 @@ def test_sums_over_time_are_the_logs(start: Start, upstream: ScriptedUpstream) -
         steps = [s for run in runs for s in client.get(f"/api/runs/{run}").json()["steps"]]
         page = client.get("/dashboard/time", params={"bucket": "hour", "by": "model"}).text
     calls = [step["call"] for step in steps]
-    rows = re.findall(r'<tr data-start="(\d+)">(.*?)</tr>', page)
+    rows = re.findall(r'<tr data-start="(\d+)">(.*?)</tr>', page, re.DOTALL)
     found: dict[str, list[int]] = {}
     for start_s, row in rows:
         assert time.time() - 7200 < int(start_s) <= time.time()
@@ -118,7 +118,9 @@ def test_sums_over_time_are_the_logs(start: Start, upstream: ScriptedUpstream) -
             tagged = {"x-gateway-tag-team": team}
             Agent(client, upstream, f"Task of {team}").answer(**tagged)
         page = client.get("/dashboard/time", params={"by": "tag:team"}).text
-    rows = re.findall(r"<tr data-start.*?<td>(.*?)</td><td[^>]*>.*?</td><td[^>]*>(\d+)<", page)
+    rows = re.findall(
+        r"<tr data-start.*?<td>(.*?)</td>\s*<td[^>]*>.*?</td>\s*<td[^>]*>(\d+)<", page, re.DOTALL
+    )
     assert dict(rows) == {"(none)": str(len(calls)), "data": "1", "web": "2"}
     assert 'value="tag:team" selected' in page
     only = page_of(server, "/dashboard/time?bucket=day&model=gpt-4o-mini")

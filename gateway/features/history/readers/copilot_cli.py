@@ -1,7 +1,8 @@
 """Copilot CLI's sessions: one event per line, in `~/.copilot/session-state/*/events.jsonl`.
 
-Sub-agents' events are between those of the session, marked with their id, or in older versions with
-that of the call that began them. The JSON documents of versions 0.0 are not read."""
+Events of sub-agents stand between those of the session. They are marked with the sub-agent's id,
+in older versions with the id of the call that began it. The JSON documents of versions 0.0 are
+not read."""
 
 import re
 from collections.abc import Iterable

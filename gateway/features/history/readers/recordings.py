@@ -105,7 +105,8 @@ def read_acts(
 
 
 def _from_steps(session: Session, data: Fields) -> None:
-    """Add an exported run; without texts it has its calls and what they cost."""
+    """Add an exported run. If it was exported without texts, only its calls and their cost are
+    added."""
     steps = msgspec.convert(data.get("steps"), list[StepRow])
     made = {step.step_index + 1: step.call for step in steps}
     for message, index in chat_messages(steps):
