@@ -15,7 +15,7 @@ from gateway.hooks import named
 from gateway.process import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    "commands.serve": ("serve", "dashboard"),
+    "commands.serve": ("serve",),
     "commands.check_config": ("check-config",),
     "commands.recorded": ("replay", "calibrate"),
     "commands.patterns": ("patterns",),
@@ -113,12 +113,12 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     known = command == "--version" or any(command in names for names in _MODULES.values())
     of_features = named("commands", command) if command and not known else {}
-    for module, names in _MODULES.items():
-        if command in names or not (known or of_features):
-            importlib.import_module(f"gateway.{module}").add_parser(commands)
     if not known:
         for add_parser in (of_features or named("commands")).values():
             add_parser(commands)
+    for module, names in _MODULES.items():
+        if command in names or not (known or of_features):
+            importlib.import_module(f"gateway.{module}").add_parser(commands)
     # The benchmark parses its own arguments, --help included.
     summary = "measure this gateway and others side by side"
     bench = commands.add_parser("bench", help=summary, add_help=False)

@@ -1,4 +1,4 @@
-"""`gateway serve` and `dashboard`: start a gateway, and print its addresses and mode."""
+"""`gateway serve`: start a gateway, and print its addresses and mode."""
 
 import argparse
 import os
@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gateway.auth.authenticator import process_key
-from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
-from gateway.process.running import running_gateways
 from gateway.text.sanitize import one_line
 from gateway.values import Fields
 
@@ -26,19 +24,12 @@ _MODES = {
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the commands."""
+    """Declare the command."""
     serve = commands.add_parser("serve", help="start the gateway")
     serve.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     serve.add_argument("--host", help="address to listen on (server.host)")
     serve.add_argument("--port", type=int, help="port to listen on (server.port)")
     serve.set_defaults(run=_serve)
-    summary = "show the recorded runs in a browser, also those of `gateway wrap`"
-    pages = commands.add_parser("dashboard", help=summary)
-    pages.add_argument("run_id", nargs="?", help="open this run's page")
-    pages.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
-    port = "port to listen on (default: a free one)"
-    pages.add_argument("--port", type=int, default=0, help=port)
-    pages.set_defaults(run=_dashboard)
 
 
 def config_file(given: Path | None) -> Path | None:
@@ -55,44 +46,15 @@ def _serve(args: argparse.Namespace) -> int:
 
     path = config_file(args.config)
     given = {"GATEWAY_SERVER__HOST": args.host, "GATEWAY_SERVER__PORT": args.port}
-    load = partial(_loaded, path, given)
+    load = partial(loaded, path, given)
     settings = load()
     announce = partial(_announce, settings) if sys.stderr.isatty() else None
     return 0 if serve(settings, load, path, announce) else 1
 
 
-def _dashboard(args: argparse.Namespace) -> int:
-    from gateway.server import serve
-
-    path = config_file(args.config)
-    settings = load_settings(path, upstreams=False)
-    storage = found_storage(settings.storage, args.run_id)
-    if not storage.shared and (storage.in_memory or not Path(storage.path).exists()):
-        raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
-    page = f"/dashboard/runs/{args.run_id}" if args.run_id else "/dashboard"
-    database = str(Path(storage.path).absolute())
-    for each in running_gateways():
-        if each.database == database:
-            sys.stdout.write(f"{each.url}{page}\n{_key_line(each.key)}")
-            return 0
-    given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_LOGGING__LEVEL": "warning"}
-    if not storage.shared:
-        given["GATEWAY_STORAGE__PATH"] = storage.path
-    load = partial(_loaded, path, given)
-
-    def announce(url: str) -> None:
-        sys.stdout.write(f"{url}{page}\n{_key_line(process_key())}(until Ctrl-C)\n")
-        sys.stdout.flush()
-
-    return 0 if serve(load(), load, path, announce) else 1
-
-
-def _key_line(key: str) -> str:
-    """The line with the key that changes on the pages need; empty where an admin key is set."""
-    return f"to change something there, log in with {key}\n" if key else ""
-
-
-def _loaded(path: Path | None, given: Fields) -> Settings:
+def loaded(path: Path | None, given: Fields) -> Settings:
+    """The settings of a file, with variables for what the options of a command set. Raises:
+    ConfigError, which names the option."""
     asked = {name: str(each) for name, each in given.items() if each is not None}
     try:
         return load_settings(path, dict(os.environ) | asked)

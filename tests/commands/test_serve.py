@@ -1,4 +1,4 @@
-"""What `gateway serve` says at a terminal, `gateway dashboard`, and variables that set nothing."""
+"""What `gateway serve` says at a terminal, and variables that set nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from gateway.cli import main
 from gateway.commands.serve import facts
 from gateway.config import misspelt_variables, settings_from_dict
-from gateway.process.running import announced
 
 
 def test_the_start_says_where_what_and_how_to_only_watch() -> None:
@@ -42,31 +41,6 @@ def test_a_variable_with_one_underscore_is_told(
     assert misspelt_variables({"GATEWAY_FSM_FAST_THRESHOLD": "0.1"}) == [
         ("GATEWAY_FSM_FAST_THRESHOLD", "GATEWAY_FSM__FAST_THRESHOLD")
     ]
-
-
-def test_the_dashboard_of_a_running_gateway_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """From any folder; its key, unless it is kept from agents. Without a database it says so and
-    starts nothing."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert main(["dashboard"]) == 2
-    assert "there is no database yet" in capsys.readouterr().err
-    database = tmp_path / "elsewhere.db"
-    database.touch()
-    with announced("http://127.0.0.1:4321", str(database)):
-        assert main(["dashboard", "c-1.0"]) == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines() == ["http://127.0.0.1:4321/dashboard/runs/c-1.0"]
-    assert str(database) in told.err
-    with announced("http://127.0.0.1:4321", str(database), "gw-its-key"):
-        assert main(["dashboard"]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "to change something there, log in with gw-its-key"
-    ]
-    assert not list((tmp_path / "steering-gateway").iterdir())
 
 
 def test_a_wrong_option_is_told_by_its_own_name(

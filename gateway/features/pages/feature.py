@@ -2,4 +2,7 @@
 
 from gateway.hooks import Feature
 
-FEATURE = Feature(parts={"routes": "routes:dashboard_routes"})
+FEATURE = Feature(
+    parts={"routes": "routes:dashboard_routes"},
+    commands={"dashboard": "command:add_parser"},
+)

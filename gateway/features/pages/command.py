@@ -1,0 +1,56 @@
+"""`gateway dashboard`: the pages of a gateway that runs, or of one for the occasion."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gateway.auth.authenticator import process_key
+from gateway.commands.serve import config_file, loaded
+from gateway.commands.store import found_storage
+from gateway.config import DEFAULT_FILE, load_settings
+from gateway.errors import ConfigError
+from gateway.process.running import running_gateways
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    summary = "show the recorded runs in a browser, also those of `gateway wrap`"
+    pages = commands.add_parser("dashboard", help=summary)
+    pages.add_argument("run_id", nargs="?", help="open this run's page")
+    pages.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
+    port = "port to listen on (default: a free one)"
+    pages.add_argument("--port", type=int, default=0, help=port)
+    pages.set_defaults(run=_dashboard)
+
+
+def _dashboard(args: argparse.Namespace) -> int:
+    from gateway.server import serve
+
+    path = config_file(args.config)
+    settings = load_settings(path, upstreams=False)
+    storage = found_storage(settings.storage, args.run_id)
+    if not storage.shared and (storage.in_memory or not Path(storage.path).exists()):
+        raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
+    page = f"/dashboard/runs/{args.run_id}" if args.run_id else "/dashboard"
+    database = str(Path(storage.path).absolute())
+    for each in running_gateways():
+        if each.database == database:
+            sys.stdout.write(f"{each.url}{page}\n{_key_line(each.key)}")
+            return 0
+    given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_LOGGING__LEVEL": "warning"}
+    if not storage.shared:
+        given["GATEWAY_STORAGE__PATH"] = storage.path
+    load = partial(loaded, path, given)
+
+    def announce(url: str) -> None:
+        sys.stdout.write(f"{url}{page}\n{_key_line(process_key())}(until Ctrl-C)\n")
+        sys.stdout.flush()
+
+    return 0 if serve(load(), load, path, announce) else 1
+
+
+def _key_line(key: str) -> str:
+    """The line with the key that changes on the pages need; empty where an admin key is set."""
+    return f"to change something there, log in with {key}\n" if key else ""
