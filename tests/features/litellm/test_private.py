@@ -28,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("litellm_clients")
 LANE = "gateway/features/litellm/lane.py"
 ROOM = "gateway/features/litellm"
 SDK = f"{ROOM}/sdk.py"
-ANSWERS = f"{ROOM}/answers.py"
 
 
 def look_at(file: str, part: str) -> str:
@@ -206,14 +205,14 @@ async def test_a_stream_gives_its_adapter(loaded: sdk.Sdk, upstream: ScriptedUps
     upstream.script(Reply("hello"))
     stream = await ask(loaded, upstream, stream=True)
     for name in ("completion_stream", "received_finish_reason", "chunk_creator", "fetch_stream"):
-        assert hasattr(stream, name), look_at(ANSWERS, f"CustomStreamWrapper.{name}")
+        assert hasattr(stream, name), look_at(LANE, f"CustomStreamWrapper.{name}")
     if stream.completion_stream is None:
         await stream.fetch_stream()
     adapter = stream.completion_stream
-    assert hasattr(adapter, "__aiter__"), look_at(ANSWERS, "the adapter below the wrapper")
+    assert hasattr(adapter, "__aiter__"), look_at(LANE, "the adapter below the wrapper")
     kinds = {type(chunk).__name__ async for chunk in adapter}
-    assert kinds, look_at(ANSWERS, "what an adapter gives")
-    assert kinds <= {"dict", "ModelResponseStream"}, look_at(ANSWERS, "what an adapter gives")
+    assert kinds, look_at(LANE, "what an adapter gives")
+    assert kinds <= {"dict", "ModelResponseStream"}, look_at(LANE, "what an adapter gives")
 
 
 def test_generic_chunks_have_the_fields_that_are_read(litellm: Any) -> None:
