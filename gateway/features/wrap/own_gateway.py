@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from gateway.observability.logging import configure_logging
 from gateway.process.running import state_database, state_folder
 from gateway.process.start_checks import check
 from gateway.server import GatewayServer, in_thread, uvicorn_config
-from gateway.stores.budgets import NOTHING, Account
+from gateway.stores.budgets import NOTHING, Account, Control
 from gateway.tasks import spawn
 from gateway.text import formatting
 
@@ -85,6 +85,8 @@ class _Server(GatewayServer):
         self.runtime = app.runtime
         self.loop: asyncio.AbstractEventLoop | None = None
         self.run_ids: dict[str, None] = {}
+        self.asked: Callable[[Control], None] | None = None
+        """Called when a person is asked whether a run may go on."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to collect, and serve."""
@@ -103,6 +105,10 @@ class _Server(GatewayServer):
                 for event in await subscription.take(_EVENTS_S):
                     if run_id := event.get("run_id"):
                         self.run_ids[str(run_id)] = None
+                    if self.asked is not None and event.get("action") == "ask":
+                        found = self.runtime.holds.find([str(event["subject"])])
+                        if found is not None:  # nobody has answered yet
+                            self.asked(found)
 
 
 @dataclass(frozen=True, slots=True)

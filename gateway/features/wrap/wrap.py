@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -35,7 +36,7 @@ from gateway.features.wrap.own_gateway import (
 )
 from gateway.process.running import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
-from gateway.stores.budgets import AccountKey
+from gateway.stores.budgets import AccountKey, Control
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
 from gateway.stores.sql.changes import GATEWAY
@@ -124,6 +125,7 @@ def wrap(options: WrapOptions) -> int:
             say(limit_line(budget, own.settings.control))
         if own is not None and sys.stderr.isatty():  # where a log would keep it, nobody gets it
             say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
+            own.server.asked = None if options.quiet else _ask
         status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done)
         traces = _read(read, say)
         if options.outcome_from is not None and traces:
@@ -147,6 +149,18 @@ def wrap(options: WrapOptions) -> int:
                 for line in _act_lines(own, budget.name if budget else "", traces, before):
                     say(line, first=False)
     return status
+
+
+def _ask(asked: Control) -> None:
+    """Show at the terminal what a person is asked. A program that reads single keys has drawn the
+    screen: then it is a notification of the terminal (OSC 9), which leaves that as it is."""
+    why = one_line(asked.reason, _WHY_CHARS)
+    text = f"{why}: gateway runs approve {asked.subject}, or deny, from another terminal"
+    if termios.tcgetattr(sys.stderr)[3] & termios.ICANON:
+        _say(text)
+    else:
+        sys.stderr.write(f"\x1b]9;gateway: {text}\x07")
+        sys.stderr.flush()
 
 
 def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:

@@ -21,7 +21,7 @@ import pytest
 from gateway.cli import main
 from gateway.errors import ConfigError
 from gateway.features.wrap.own_gateway import wrap_budget
-from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import START_S, TRUSTS_NOBODY, GatewayProcess
 
@@ -329,6 +329,58 @@ def test_the_terminal_is_the_commands_own(
     expected = sorted([signal.SIGINT, signal.SIGTERM, signal.SIGWINCH])
     assert f"signals {[int(number) for number in expected]} 1" in shown
     assert "now 90" in shown
+
+
+@pytest.mark.parametrize(
+    ("begins", "shown_as"),
+    [
+        ("", "\ngateway: budget two"),
+        ("import tty; tty.setcbreak(0)\n", "\x1b]9;gateway: budget two"),
+    ],
+    ids=["lines", "keys"],
+)
+def test_the_terminal_shows_what_a_person_is_asked(
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+    terminal: tuple[int, int],
+    begins: str,
+    shown_as: str,
+) -> None:
+    """As a line, or as a notification to a command that reads single keys; what it names, with the
+    key that was shown before, lets the command go on."""
+    upstream.default = Reply("Look.", tool_calls=(ToolCall("ls", {}),))
+    ladder = [{"at": 1.0, "do": "ask"}]
+    budget = {"name": "two", "scope": "run", "limits": {"calls": 2}, "ladder": ladder}
+    about = {"budgets": [budget], "control": {"poll_s": 0.1}}
+    (config := tmp_path / "asks.yaml").write_text(json.dumps(about))
+    ours, theirs = terminal
+    variables = environment(tmp_path, upstream)
+    agent = [sys.executable, "-c", begins + AGENT, "3", "0"]
+    process = subprocess.Popen(
+        command("--config", str(config), "--", *agent),
+        cwd=tmp_path,
+        env=variables,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )
+    shown = _until(ours, "", "from another terminal\a" if begins else ", or deny")
+    asked = re.search(r"budget two: .*: gateway (runs approve \S+), or deny", shown)
+    key = re.search(r"its admin key: (\S+)", shown)
+    assert asked, shown
+    assert key, shown
+    assert shown_as in shown
+    subprocess.run(
+        [sys.executable, "-m", "gateway", *asked[1].split()],
+        cwd=tmp_path,
+        env={**variables, "GATEWAY_ADMIN_KEY": key[1]},
+        check=True,
+        timeout=WAIT_S,
+    )
+    _until(ours, shown, "gpt-4o 3")
+    assert process.wait(WAIT_S) == 0
 
 
 STOPPABLE = """
