@@ -12,7 +12,7 @@ PURE   := tests/wire tests/steering tests/text tests/conversations
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-fast check nightly newest-litellm bench bench-instructions evidence reference docs pictures release lock fix cover clean
+.PHONY: help install demo serve test test-fast check nightly faults newest-litellm bench bench-instructions evidence reference docs pictures release lock fix cover clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -49,6 +49,10 @@ check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tes
 
 nightly: newest-litellm ## the longest tests, every property on more examples, the newest LiteLLM
 	@$(PY) -m pytest $(SPREAD) -m "nightly or hypothesis" --hypothesis-profile=nightly
+	@$(MAKE) --no-print-directory faults
+
+faults: $(STAMP) ## plant random faults in copies, and count those that the tests notice
+	@$(PY) -m scripts.faults --jobs $(JOBS) $(ARGS)
 
 newest-litellm: $(STAMP) ## the tests of the LiteLLM lane with the newest release of LiteLLM
 	@$(PY) -m pip install --quiet --upgrade --no-deps --target $(VENV)/newest litellm

@@ -6,7 +6,6 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 import h11
 
@@ -37,12 +36,7 @@ class Tap:
         self._threads[0].start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for end in (self._listener, *self._open):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -9,7 +9,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -63,14 +62,9 @@ class Fleet:
             gateway.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *why: object) -> None:
         for gateway in self.gateways:
-            gateway.__exit__(kind, error, trace)
+            gateway.__exit__(*why)
 
     @property
     def ports(self) -> list[int]:

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import unquote
 
@@ -275,12 +274,7 @@ class Host:
             self._servers.append(self._started({"ssl_certfile": str(self.certificate)}))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._servers:
             self._servers.pop().stop()
 

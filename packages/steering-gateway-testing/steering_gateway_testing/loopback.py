@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import threading
-from types import TracebackType
 from typing import Protocol, Self
 
 from steering_gateway_testing.ports import LOOPBACK
@@ -33,12 +32,7 @@ class LoopbackServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

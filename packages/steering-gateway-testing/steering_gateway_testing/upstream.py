@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from steering_gateway_testing.connection import Connection
 from steering_gateway_testing.exchange import FramedAnswer
@@ -72,12 +71,7 @@ class ScriptedUpstream:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.stop()
         if error is None and self.errors:
             raise self.errors[0]

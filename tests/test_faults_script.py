@@ -1,0 +1,46 @@
+"""The script that plants faults: which there are, and that a planted one is another program."""
+
+from __future__ import annotations
+
+import ast
+
+from scripts.faults import ROOMS, ROOT, drawn, faults_of, planted
+
+SOURCE = '''
+def is_over(used: int, limit: int, log: list[str]) -> bool:
+    """Größer."""
+    if used > limit:
+        log.append("über")
+    return used >= limit
+'''
+
+
+def test_each_kind_of_fault_is_planted() -> None:
+    """By its place in the bytes, also behind letters that take two."""
+    found = {fault.kind: planted(SOURCE, fault) for fault in faults_of("x.py", SOURCE)}
+    assert set(found) == {
+        "comparison shifted",
+        "condition negated",
+        "call dropped",
+        "value dropped",
+    }
+    assert "if (not (used > limit)):" in found["condition negated"]
+    assert "        pass\n" in found["call dropped"]
+    assert "    return None\n" in found["value dropped"]
+    assert "return ((used) > (limit))" in found["comparison shifted"]
+
+
+def test_drawn_faults_leave_programs() -> None:
+    """Every room has its share, the same draw gives the same, and each is still Python."""
+    faults = drawn(40, seed=3)
+    assert faults == drawn(40, seed=3)
+    for number, fault in enumerate(faults):
+        assert fault.file.startswith(list(ROOMS)[number % len(ROOMS)])
+        source = (ROOT / fault.file).read_text()
+        assert ast.dump(ast.parse(planted(source, fault))) != ast.dump(ast.parse(source))
+
+
+def test_the_rooms_have_tests() -> None:
+    """Each folder and each of its tests is there."""
+    assert [each for room, tests in ROOMS.items() for each in (room, *tests)]
+    assert all((ROOT / each).exists() for room, tests in ROOMS.items() for each in (room, *tests))
