@@ -17,8 +17,6 @@ If anything in `prepare` fails or is late, the request goes out without a new de
 guidance that was injected before, recorded like any other, and counted with its reason. This is the
 only place where steering may fail without the request failing."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A call that fits into the leases of all its accounts costs no statement. What wa
 with the next renewal. While the store fails, calls that need more than the leases hold are counted
 by what was last seen, without other gateways' calls; hard budgets refuse them."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

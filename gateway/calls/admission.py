@@ -9,8 +9,6 @@
 Unlike steering this does not fail open: a budget holds in every mode but `steering.mode: shadow`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import time

@@ -9,8 +9,6 @@ A call whose answer is made in the background, or relayed by another gateway, ha
 Memory (`StoredAnswers` in `gateway/conversations/index.py`) is asked first; the store keeps the
 same for other gateways and after a restart."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -2,8 +2,6 @@
 
 The keys are those of the first release: a file written by any version since then loads."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode, b64encode
 from typing import Any

@@ -3,8 +3,6 @@
 A request whose messages are read is matched from memory, or from the store where that may know more
 (`is_settled`); one whose messages are not read by the client's id, or by its bytes."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

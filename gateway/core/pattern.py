@@ -9,8 +9,6 @@ A pattern's `fields` may have any of three shapes; `content()` reads them all in
 * generic: `title`, `guidance`, `example`, `tags`;
 * short: `situation`, `dead_ends`, `unlock`."""
 
-from __future__ import annotations
-
 import enum
 import hashlib
 import json

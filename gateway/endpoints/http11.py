@@ -1,7 +1,5 @@
 """uvicorn's HTTP/1.1 protocol, adapted to the needs of a proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import sys

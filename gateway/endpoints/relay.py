@@ -2,8 +2,6 @@
 
 A broken answer is made visible; one that cannot be read is relayed and recorded as unread."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

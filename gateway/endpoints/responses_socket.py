@@ -6,8 +6,6 @@ HTTP. Everything else crosses as it is.
 
 Source: OpenAI's guide "WebSocket mode"; Codex, `codex-api/src/endpoint/responses_websocket.rs`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The first slice of a body, which is enough for most, waits only for other first slices. A body whose
 client has left, or that has had its time, gets no further slice: nothing has to be stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -7,8 +7,6 @@ model with a better chance, never back. A share of the runs is given a model by 
 knowledge of each keeps growing. Each decision is logged with its probability, so that the policy
 can be evaluated from the log alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate

@@ -3,8 +3,6 @@
 Also the providers that refuse `stream_options`, which are later asked without it, and the calls
 that the gateway makes for itself to a model of its deployments (`ask`), which are never steered."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -4,8 +4,6 @@ The adapters raise at a field of an unexpected type, at any depth, although noth
 depends on it. So a count that is none, an odd role or a null list are left out here; what the
 fields mean is not changed, and fields that are not known are kept."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

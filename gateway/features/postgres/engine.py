@@ -1,8 +1,6 @@
 """The PostgreSQL engine: numbers the values of a statement, and treats what its texts lack. Its
 conversations and retention."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ after the calls before their mistakes; and the draw whether they are given.
 The draw is the lesson's trial, and later its hold-out. It depends on the lesson's version, the run
 and the step alone (a rule is for a whole run): equal on each gateway, and after a restart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec.structs import replace

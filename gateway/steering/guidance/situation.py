@@ -3,8 +3,6 @@
 Read only when guidance is due. Texts of tools and agents are read within limits, and quoted
 sanitised and cut."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence, Set
 from functools import cache

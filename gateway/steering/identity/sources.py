@@ -1,7 +1,5 @@
 """The headers and body fields in which clients send a conversation id, and how each is read."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -2,8 +2,6 @@
 
 A change of accounts is one statement: a row is written only if it has the version that was read."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets
