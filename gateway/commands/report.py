@@ -27,6 +27,7 @@ from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
+from gateway.text.formatting import print_line
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
@@ -112,7 +113,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     elif isinstance(found, HealthSummary):
         _print_summary(console, found, shown)
     else:
-        console.print(Text(_rendered("week.txt", shown)))
+        print_line(console, _rendered("week.txt", shown), "")
 
 
 def _rendered(template: str, values: FieldDict) -> str:
@@ -171,9 +172,9 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
         success = formatting.percent(rate.solved / runs if runs else None, 1)
         shown.add_row(*(Text(one_line(cell, 40)) for cell in cells), f"{runs:,.0f}", success)
     console.print(shown)
-    console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
+    print_line(console, f"\n{found.decided:,} runs decided by what was learned")
     if found.published:
-        console.print(Text(f"published, and followed in its place: {found.published}"))
+        print_line(console, f"published, and followed in its place: {found.published}", "")
     if not found.values:
         return
     columns = ("runs", "as many as", "success", "95 %", "cost a run", "over states")
@@ -192,10 +193,10 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
 
 
 def _print_report(console: Console, found: ExperimentReport) -> None:
-    console.print(Text(f"{one_line(found.experiment, 80)}: {found.runs} runs", style="bold"))
+    print_line(console, f"{one_line(found.experiment, 80)}: {found.runs} runs")
     console.print(_arms(found))
     for comparison in found.comparisons:
-        console.print(Text(f"\n{comparison.arm} against {comparison.baseline}", style="bold"))
+        print_line(console, f"\n{comparison.arm} against {comparison.baseline}")
         shown = Table(box=None, pad_edge=False, show_header=False)
         for effect in effects_of(comparison):
             show = formatting.points if effect.kind == "points" else formatting.change
@@ -204,16 +205,16 @@ def _print_report(console: Console, found: ExperimentReport) -> None:
             shown.add_row(effect.name, show(effect.estimate), limits, style=style)
         console.print(shown)
     if len(found.strata) > 1:
-        console.print(Text(f"\nwithin strata, by {found.stratum}", style="bold"))
+        print_line(console, f"\nwithin strata, by {found.stratum}")
         console.print(_strata(found))
     if found.sample_ratio is not None:
         ratio = found.sample_ratio
         seen = ", ".join(f"{arm} {units}" for arm, units in ratio.observed.items())
         verdict = "BROKEN" if ratio.suspicious else "as configured"
-        console.print(Text(f"\nsample ratio: {verdict} ({seen}; p = {ratio.p_value:.3g})"))
-    console.print(Text("\nbefore you draw conclusions", style="bold"))
+        print_line(console, f"\nsample ratio: {verdict} ({seen}; p = {ratio.p_value:.3g})", "")
+    print_line(console, "\nbefore you draw conclusions")
     for caveat in found.caveats:
-        console.print(Text(f"- {caveat.message}", style="yellow"))
+        print_line(console, f"- {caveat.message}", "yellow")
 
 
 def _arms(found: ExperimentReport) -> Table:
@@ -256,7 +257,7 @@ def _points(value: float, low: float, high: float) -> str:
 
 
 def _print_summary(console: Console, found: HealthSummary, shown: FieldDict) -> None:
-    console.print(Text(_rendered("summary.txt", shown)))
+    print_line(console, _rendered("summary.txt", shown), "")
     for title, counts in (
         ("time in state", found.states),
         ("fires per monitor", found.fires),
@@ -264,7 +265,7 @@ def _print_summary(console: Console, found: HealthSummary, shown: FieldDict) -> 
     ):
         if not counts:
             continue
-        console.print(Text(f"\n{title}", style="bold"))
+        print_line(console, f"\n{title}")
         for name, count in sorted(counts.items(), key=lambda item: -item[1]):
             style = formatting.STATE_COLOURS.get(name, "")
-            console.print(Text(f"{one_line(name, 24):24} {count:>10,}", style=style))
+            print_line(console, f"{one_line(name, 24):24} {count:>10,}", style)

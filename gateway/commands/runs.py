@@ -31,6 +31,7 @@ from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord, Stop
 from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
+from gateway.text.formatting import print_line
 from gateway.text.sanitize import one_line
 from gateway.text.svg import stretches
 from gateway.values import FieldDict
@@ -315,10 +316,10 @@ def _print_run(trace: queries.RunTrace) -> None:
     console = Console(highlight=False)
     run = trace.run
     steps = trace.steps
-    console.print(Text(one_line(run.title, 200) or run.id, style="bold"))
+    print_line(console, one_line(run.title, 200) or run.id)
     for line in _facts(run):
         console.print(Text(line, style="dim"), soft_wrap=True)
-    console.print(Text("\nstates", style="bold"))
+    print_line(console, "\nstates")
     for first, length, state in stretches(step.state for step in steps):
         part = steps[first : first + length]
         hardest = max(part, key=lambda step: step.difficulty or 0.0)
@@ -329,23 +330,23 @@ def _print_run(trace: queries.RunTrace) -> None:
         console.print(Text(line, style=formatting.STATE_COLOURS.get(state, "")), soft_wrap=True)
     alarms = [(step.step_index, alarm) for step in steps for alarm in step.alarms]
     if alarms:
-        console.print(Text("\nalarms", style="bold"))
+        print_line(console, "\nalarms")
     for index, alarm in alarms:
         console.print(Text(f"step {index:<4} {one_line(alarm, 300)}"), soft_wrap=True)
-    console.print(Text("\nmonitors", style="bold"))
+    print_line(console, "\nmonitors")
     for name in dict.fromkeys(name for step in steps for name in step.scores):
         highest = max(step.scores.get(name) or 0.0 for step in steps)
         at = ", ".join(str(step.step_index) for step in steps if name in step.fired)
         fired = f", fired at {at}" if at else ""
-        console.print(Text(f"{name:12} up to {formatting.score(highest)}{fired}"))
+        print_line(console, f"{name:12} up to {formatting.score(highest)}{fired}", "")
     acts = [(step, act) for step in steps if step.content for act in step.content.human]
     if acts:
-        console.print(Text("\ninterventions", style="bold"))
+        print_line(console, "\ninterventions")
     for step, act in acts:
         head = f"step {step.step_index:<4} {KIND_LABELS.get(act.kind, act.kind):16} "
         console.print(Text(head, style="yellow").append(one_line(act.words, 120)))
     if trace.injections:
-        console.print(Text("\nguidance", style="bold"))
+        print_line(console, "\nguidance")
     for given in trace.injections:
         where = given.placement if given.applied else "shadow"
         head = f"step {given.step_index:<4} {given.source:8} {where:8} "

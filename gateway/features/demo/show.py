@@ -21,7 +21,7 @@ from gateway.core.render import ADVISORY, FRAME_CLOSE
 from gateway.features.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
-from gateway.text.formatting import STATE_COLOURS
+from gateway.text.formatting import STATE_COLOURS, print_line
 from gateway.upstream.models import capabilities
 
 REQUESTED = "gpt-4o"
@@ -82,13 +82,13 @@ class _Demo(ExitStack):
     def shown(self, console: Console, mode: str) -> list[Turn]:
         """A run, shown call by call."""
         columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
-        console.print(Text(f"call  {columns}", style="dim"))
+        print_line(console, f"call  {columns}", "dim")
         run: list[Turn] = []
         for turn in self.turns({"x-gateway-mode": mode}):
             run.append(turn)
             console.print(_line(len(run), turn))
             for source in _sources(turn):
-                console.print(Text(f"      └ guidance: {source}", style="magenta"))
+                print_line(console, f"      └ guidance: {source}", "magenta")
         end = Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
         if run[-1].answer is not None:
             end = Text(f"  done: {run[-1].answer}\n", "bold green")

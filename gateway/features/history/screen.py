@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.features.history.summary import PlaceToLook, Summary, Sums, largest
-from gateway.text.formatting import UNKNOWN, count, counted, money, percent
+from gateway.text.formatting import UNKNOWN, count, counted, money, percent, print_line
 from gateway.text.sanitize import one_line
 
 ROWS = 5  # of projects, models and weeks
@@ -25,7 +25,7 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     total = summary.total
     command = shlex.join(["gateway", "history", *options])
     sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
-    console.print(Text(f"{sessions}, {days(summary)}", style="bold"))
+    print_line(console, f"{sessions}, {days(summary)}")
     cost = f", {money(total.usd)}" if total.usd else ""
     read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
     console.print(
@@ -37,7 +37,7 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
         console.print(line, style="dim", markup=False)
     console.print()
     for line in (acts(summary), alarmed(summary)):
-        console.print(Text(line, style="bold"))
+        print_line(console, line)
     if summary.places:
         console.print("Where that was, alarms first, each the newest first:")
     for number, place in enumerate(summary.places, 1):

@@ -16,7 +16,7 @@ from gateway.features.history.find import Found
 from gateway.features.history.reading import SessionReading, is_alarm, outcomes_of, read_session
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from gateway.text.formatting import count, counted, iso, money
+from gateway.text.formatting import count, counted, iso, money, print_line
 from gateway.text.sanitize import one_line, visible
 from gateway.text.secrets import mask_repeated
 from gateway.values import FieldDict
@@ -68,7 +68,7 @@ def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console
     steps = extract(session.messages)
     if not any(step.index in asked for step in steps):
         raise ConfigError(f"--steps: the session has the steps 0 to {len(steps) - 1}")
-    console.print(Text(_head(reading), style="bold"))
+    print_line(console, _head(reading))
     console.print(visible(path), style="dim", markup=False)
     turns = iter([*reading.human, None])
     turn = next(turns)
@@ -76,12 +76,12 @@ def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console
         while turn is not None and turn.position < start:
             if step.index in asked or step.index - 1 in asked:
                 said = f": {one_line(turn.text, 4 * _CHARACTERS)}" if turn.text else ""
-                console.print(Text(f"  you {_ACTS[turn.kind]}{said}", style="cyan"))
+                print_line(console, f"  you {_ACTS[turn.kind]}{said}", "cyan")
             turn = next(turns)
         if step.index in asked:
             _print_step(step, scored.get(step.index), reading, console)
     while turn is not None and steps[-1].index in asked:
-        console.print(Text(f"  you {_ACTS[turn.kind]}: {one_line(turn.text, 640)}", style="cyan"))
+        print_line(console, f"  you {_ACTS[turn.kind]}: {one_line(turn.text, 640)}", "cyan")
         turn = next(turns)
 
 
@@ -111,11 +111,11 @@ def _print_step(
         line.append(f"  {_signs(outcome)}", style="bold red" if is_alarm(outcome) else "yellow")
     console.print(line)
     if step.thought:
-        console.print(Text(f"      {one_line(mask_repeated(step.thought), 2 * _CHARACTERS)}"))
+        print_line(console, f"      {one_line(mask_repeated(step.thought), 2 * _CHARACTERS)}", "")
     for action in step.actions:
-        console.print(Text(f"      {call_line(action)}", style="green"))
+        print_line(console, f"      {call_line(action)}", "green")
         for shown in _result(action):
-            console.print(Text(f"        {shown}", style="dim"))
+            print_line(console, f"        {shown}", "dim")
 
 
 def _signs(outcome: StepOutcome) -> str:
