@@ -158,6 +158,7 @@ SOURCES = [
     path for room in ("gateway", "scripts", "bench", "lab") for path in (ROOT / room).rglob("*.py")
 ]
 SHORT_NAME = re.compile(r"`([\w./-]+\.(?:py|toml|sql))`")
+DOCUMENT = re.compile(r"\bdocs/[\w/-]+\.md\b")
 DOTTED_NAME = re.compile(r"`(gateway(?:\.\w+)+)`")
 OF_OTHERS = {"complexity_router/stall_detector.py", "gateway.db"}
 """Files that a document names and that are none of the repository."""
@@ -198,6 +199,7 @@ def test_docstrings_and_comments_name_what_there_is() -> None:
         text = path.read_text()
         names = {name for name in SHORT_NAME.findall(text) if name not in known_names()}
         names |= {name for name in DOTTED_NAME.findall(text) if not is_there(name)}
+        names |= {name for name in DOCUMENT.findall(text) if not (ROOT / name).exists()}
         missing |= {f"{path.relative_to(ROOT)}: {name}" for name in names}
     assert not missing
 

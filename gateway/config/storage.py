@@ -24,7 +24,7 @@ class StorageSettings:
     """Database of the runs: its place, durability and retention. Raises: ValueError (`<field>:
     <what is wrong>`).
 
-    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`,
+    When a store counts as unavailable, and what waits for it: `gateway/features/guard/guarded.py`,
     on disk `disk_spool.py`. The clock: `gateway/lifecycle.py`.
     """
 

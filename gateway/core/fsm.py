@@ -44,7 +44,7 @@ class FSMSettings:
     """Thresholds and windows of the state machine.
 
     Raises: ValueError: a window below 1, a threshold or margin outside [0, 1], thresholds not in
-    order. Source: reference section 3.
+    order. Source: docs/names.md, the state machine.
     """
 
     fast_threshold: float = 0.2  # in [0, 1]; a score below it is easy
@@ -142,7 +142,7 @@ RULES: tuple[tuple[FSMState, Guard, FSMState], ...] = (
     (FSMState.SKIP, _leaves_skip, FSMState.NORMAL),
     (FSMState.SKIP, _demoted, FSMState.SLOW),
 )
-"""Every transition; all comparisons are strict. Source: reference section 3."""
+"""Every transition; all comparisons are strict. Source: docs/names.md, the state machine."""
 _RULES_OF = {
     state: tuple([(guard, target) for origin, guard, target in RULES if origin is state])
     for state in FSMState

@@ -8,7 +8,7 @@ from gateway.values import frozen
 
 STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 
-# Steps between two monitor texts, by difficulty state. Source: reference section 5.
+# Steps between two monitor texts, by difficulty state. Source: docs/names.md, guidance of a call.
 COOLDOWN_STEPS: Mapping[str, int] = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}
 
 E2When = Literal["always", "at_risk"]
@@ -19,7 +19,7 @@ Lifetime = Literal["run", "call"]
 
 @frozen
 class EtraceSettings:
-    """Look-ups per tier of patterns. Source of the defaults: reference section 6.1."""
+    """Look-ups per tier of patterns. Source: docs/names.md, look-ups of E-traces."""
 
     enabled: bool = True  # false = no pattern is looked up
     e1_top_k: int = 1  # patterns of tier e1 wanted per look-up

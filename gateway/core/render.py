@@ -39,7 +39,7 @@ _RULES: tuple[tuple[re.Pattern[str], ModelFamily], ...] = (
     (re.compile(r"gemini|gemma"), ModelFamily.GEMINI),
     (re.compile(r"(?:^|[/:._-])o[1-9](?:$|[-._:@])"), ModelFamily.O_SERIES),
     (re.compile(r"gpt|codex"), ModelFamily.GPT),
-)  # First match wins. Source: reference section 6.4 for Claude; the providers' model names.
+)  # First match wins. Source: the providers' model names; for Claude docs/names.md, texts.
 
 
 @remembered
@@ -128,8 +128,8 @@ class Same(Generic[T]):
 def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     """A pattern as labelled lines for models of `family`; each field at most `limit` characters.
     Universal rules get ALWAYS and NEVER lines, or the pattern's question; e2 and e1 get situation,
-    cause, solution and dead end, as far as present. Source: reference section 6.4 for the three
-    Claude families."""
+    cause, solution and dead end, as far as present. Source for the three Claude
+    families: docs/names.md, texts of E-traces."""
     return _pattern_text(Same(pattern), family, limit)
 
 

@@ -34,7 +34,7 @@ CALIBRATED: Mapping[str, Gates] = {
     "hashing-256-1": Gates(e1=0.80, e2=0.66),
 }
 UNCALIBRATED = Gates(e1=0.80, e2=0.70)
-"""For embedders without measurements. Source: reference section 6.1."""
+"""For embedders without measurements. Source: docs/names.md, look-ups of E-traces."""
 
 
 def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:

@@ -388,7 +388,7 @@ class LiveRun:
         return {name: self.newest.evidence.get(name, "") for name in self.newest.fired}
 
 
-# Source: reference section 12: a sparkline of the last 30 runs, numbers to 4 decimals.
+# Source: docs/names.md, the dashboard: a sparkline of the last 30 runs, numbers to 4 decimals.
 RECENT_RUNS = 30
 _DECIMALS = 4
 

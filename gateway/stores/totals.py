@@ -22,7 +22,7 @@ from gateway.steering.transcript.user_words import title_of
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 from gateway.values import Value
 
-# Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
+# Source: docs/names.md, the dashboard: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.
 WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6

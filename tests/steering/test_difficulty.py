@@ -62,7 +62,7 @@ def direct_score(thought: str | None) -> float:
 
 @pytest.mark.parametrize(("thought", "score"), SAMPLES)
 def test_sample_values(thought: str, score: float) -> None:
-    """The sample table of reference section 2, to its six decimals."""
+    """The sample table of docs/names.md, the step score, to its six decimals."""
     assert round(heuristic_score(thought), 6) == score
 
 

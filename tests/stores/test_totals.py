@@ -70,7 +70,7 @@ def test_totals_count_what_was_there(steps: list[StepRow]) -> None:
     ],
 )
 def test_severity_bands(composite: float, severity: str) -> None:
-    """low < 0.35 <= warn < 0.6 <= danger (reference section 12)."""
+    """low < 0.35 <= warn < 0.6 <= danger (docs/names.md, the dashboard)."""
     assert severity_of(composite) == severity
 
 

@@ -14,7 +14,7 @@ from gateway.core.step import Action, Step
 from gateway.values import Value
 from gateway.wire.coerce import lowered, word_count
 
-# Plain substrings, so that "0 errors" is an error. Source: reference section 1.3.
+# Plain substrings, so that "0 errors" is an error. Source: docs/names.md, the error flag.
 ERROR_MARKS = ("error", "exception", "traceback", "failed", "not found", "assertion", "invalid")
 
 
@@ -60,7 +60,8 @@ class ReferenceSuite(Suite[CallText]):
 
 class Streak:
     """Length of the newest run of equal tool names over the cap; a single call scores 0. Arguments
-    are not compared, steps without a call are passed over. Source: reference section 4.1."""
+    are not compared, and steps without a call are passed over. Source: docs/names.md, the six
+    monitors."""
 
     __slots__ = ("_cap", "_length", "_name")
 
@@ -83,7 +84,7 @@ class Streak:
 
 
 class CallCount:
-    """Calls so far over the budget. Source: reference section 4.2."""
+    """Calls so far over the budget. Source: docs/names.md, the six monitors."""
 
     __slots__ = ("_budget", "_calls")
 
@@ -115,7 +116,7 @@ _EXTENSION = re.compile(r"\.[A-Za-z]{1,5}")
 class EditRevert:
     """1 for a newest edit that is nearer to the last but one than to the last; failed edits of one
     file in a row give 0.5 for the first and 1 from the second, and never expire. An error of any
-    step marks the newest edit so far. Source: reference section 4.3."""
+    step marks the newest edit so far. Source: docs/names.md, the six monitors."""
 
     __slots__ = ("_before", "_cycles", "_failed", "_path", "_reverted", "_worst")
 
@@ -207,7 +208,7 @@ _PLACEHOLDER = "#"
 
 class TestRepeat:
     """1 once two neighbouring failures of test steps have one signature; never expires. Steps that
-    are no failing tests add nothing and break nothing. Source: reference section 4.4."""
+    are no failing tests add nothing and break nothing. Source: docs/names.md, the six monitors."""
 
     __slots__ = ("_last", "_repeated")
 
@@ -239,7 +240,7 @@ class TestRepeat:
 def failure_signature(observation: str) -> str:
     """The first 200 characters of a failure without what changes from run to run. Temporary paths,
     identifiers, addresses, process ids, time stamps and long numbers become one placeholder each.
-    Source: reference section 4, failure signature."""
+    Source: docs/names.md, the six monitors, failure signature."""
     text = observation.lstrip()
     if (cut := text.find("\n", _PREFIX_CHARS)) >= 0:
         # No volatile stretch crosses a line end, so a prefix of lines normalises by itself.
@@ -261,7 +262,7 @@ TWO_TOOLS = 0.7
 
 class Diversity:
     """Distinct tools in the newest calls, once the run has made a minimum of calls. Strict
-    alternation of two tools counts as healthy. Source: reference section 4.5."""
+    alternation of two tools counts as healthy. Source: docs/names.md, the six monitors."""
 
     __slots__ = ("_minimum", "_tail", "_total")
 
@@ -309,7 +310,7 @@ RATIO_SPAN = 3.0
 
 class Hedge:
     """Hedging phrases per word, late against early; after a retraction the score stays 1. Source:
-    reference section 4.6."""
+    docs/names.md, the six monitors."""
 
     __slots__ = ("_hedges", "_retraction", "_words")
 
@@ -349,6 +350,7 @@ class Hedge:
 
 
 def retraction(lower: str) -> str:
-    """A retracting phrase in a lower-cased text, or nothing. Source: reference section 4."""
+    """Returns a retracting phrase in a lower-cased text, or "". Source: docs/names.md, the six
+    monitors."""
     found = (pattern.search(lower) for pattern in _RETRACTIONS)
     return next((each.group() for each in found if each), "")

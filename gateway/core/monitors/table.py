@@ -47,7 +47,7 @@ class MonitorRow(Value, forbid_unknown_fields=True):
     reads_in: tuple[SuiteName, ...] = ()
 
 
-# Names, order and failure types: reference sections 4.7 and 18; weights: reference section 4.8.
+# Source of names, order, failure types and weights: docs/names.md, the six monitors.
 _BUILT_IN = msgspec.json.decode(read_text(__package__, "table.json"), type=tuple[MonitorRow, ...])
 
 

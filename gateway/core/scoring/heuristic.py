@@ -7,7 +7,7 @@ from gateway.core.scoring.scorer import UNKNOWN, DifficultySettings
 from gateway.core.step import Step
 from gateway.wire.coerce import lowered, word_count
 
-# Phrase lists, weights and scales: reference section 2.
+# Phrase lists, weights and scales: docs/names.md, the step score.
 HEDGES = (
     "maybe",
     "perhaps",
@@ -85,7 +85,7 @@ def _names_something(text: str, dotted: re.Match[str]) -> bool:
 def heuristic_score(thought: str | None) -> float:
     """Difficulty of one thought text, in [0.047, 0.953]; empty or None gives exactly 0.5. Logistic
     function of hedging, length, error words and named entities, all found as substrings of the
-    lower-cased text. Deterministic; never raises. Source: reference section 2."""
+    lower-cased text. Deterministic; never raises. Source: docs/names.md, the step score."""
     if not thought:
         return UNKNOWN
     text = lowered(thought)

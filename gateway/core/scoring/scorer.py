@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     ScorerName = Literal[tuple(_SCORERS)]
 
-UNKNOWN = 0.5  # Score of a step without text. Source: reference section 2, rule 1.
+UNKNOWN = 0.5  # Score of a step without text. Source: docs/names.md, the step score.
 
 Judged = Mapping[str, float]  # scores that a model gave, by key; see `Judgeable.key`
 

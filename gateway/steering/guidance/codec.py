@@ -21,7 +21,7 @@ FAILURE_ALIASES: Mapping[str, str] = {
     "semantic_loop": "loop",
     "late_sprawl": "budget",
     "thrashing": "edit_revert",
-}  # Other names of the failure types, monitor names included. Source: reference section 18.
+}  # Other names of the failure types. Source: docs/names.md, the failure types.
 
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 

@@ -89,8 +89,8 @@ def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
 
 def draw(experiment: str, unit: str) -> float:
     """A number in [0, 1), always the same for the pair, uniformly distributed over units. First 8
-    bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except that each
-    part is preceded by its length in bytes, so that no two pairs are the same text."""
+    bytes of a SHA-256 digest, big-endian, over 2^64. Each part is preceded by its length in bytes,
+    so that no two pairs are the same text. Source: docs/names.md, the draw of an arm."""
     parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
     joined = b"".join(b"%d:%s" % (len(part), part) for part in parts)
     return int.from_bytes(sha256(joined).digest()[:8], "big") / 2.0**64

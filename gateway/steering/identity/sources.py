@@ -22,8 +22,7 @@ _PARENT_NAME = re.compile(r"(?:^|[-_])parent[-_](?:session|thread|conversation|t
 # Claude Code before it sent JSON: user_<hash>_account_<uuid or nothing>_session_<uuid>.
 _USER_WITH_SESSION = re.compile(r"user_\w{0,128}_account_[\w-]{0,128}_session_([0-9A-Za-z-]+)")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
-# These identify a person, a key, a machine or a trace, never a conversation. Source: design,
-# section 5.
+# These identify a person, a key, a machine or a trace: runs that share one are not joined.
 # fmt: off
 REFUSED_HEADERS = frozenset({
     "api-key", "authorization", "cookie", "forwarded", "proxy-authorization", "traceparent",
@@ -197,8 +196,8 @@ BODY_SOURCES: tuple[BodySource, ...] = (
 EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")  # wins over every other id
 ID_SOURCES = (EXPLICIT_HEADER, *HEADER_SOURCES, *BODY_SOURCES)
 """All sources in the order in which they are read, configured headers second; the first usable one
-wins. Never read: `user`, `safety_identifier`, keys, addresses, traces. Source: design, section 5.
-"""
+wins. Never read: `user`, `safety_identifier`, keys, addresses, traces: several
+conversations share those."""
 WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
 """Sources whose value some clients share between conversations, to hit the provider's cache."""
 

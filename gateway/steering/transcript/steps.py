@@ -347,7 +347,7 @@ def steps_from_records(records: Iterable[Fields]) -> tuple[Step, ...]:
     """Steps from plain step records, in order; never raises. Keys, all optional: `action` (tool
     name; when missing or empty the first entry of `tool_calls`), `action_input`, `thought`,
     `observation`, `is_error` or `observation_is_error`; other types than text count as empty.
-    Source: reference section 1.1."""
+    Source: docs/names.md, the step record."""
     return tuple(_record_step(index, record) for index, record in enumerate(records))
 
 

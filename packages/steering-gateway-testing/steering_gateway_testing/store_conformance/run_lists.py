@@ -277,7 +277,7 @@ async def summarizes_nothing(stores: Stores) -> None:
 
 
 async def summarizes_health(stores: Stores) -> None:
-    """The numbers of reference section 12: clean runs, fires, severity, states, per agent."""
+    """Clean runs, fires, severity and states, per agent. Source: docs/names.md, the dashboard."""
     bad = (
         a_step(1, composite=0.75, fired=("streak", "hedge"), failure_type="loop", state="SLOW"),
         a_step(2, composite=0.5, fired=("streak",), state="SLOW"),
