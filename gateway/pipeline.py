@@ -86,7 +86,7 @@ class Pipeline:
         own_time = OwnTime(steering.deadline_ms / 1000)
         try:
             async with services.turns.turn(own_time):
-                work = self._steer(services, call, request, named, own_time)
+                work = self._steer(prepared, named, own_time)
                 await own_time.run(work, steering.max_wait_ms / 1000)
         except asyncio.CancelledError:
             if call.result is not None:
@@ -105,16 +105,13 @@ class Pipeline:
             await self._recorder.answers.learn(services, tenant, earlier)
         return prepared
 
-    async def send(
-        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
-    ) -> LaneResponse:
+    async def send(self, prepared: PreparedRequest, sending: UpstreamCall) -> LaneResponse:
         """The upstream's answer, with its headers read and its body not read yet. Raises:
         UpstreamFailure: no deployment answered. RunRefused: the call may not be sent."""
         call = prepared.call
-        request = prepared.request
         exchange = call.exchange
         upstream = call.exchange.upstream
-        own = await self._admissions.admit(services, call, request)
+        own = await self._admissions.admit(prepared)
         if own is not None:
             return own
         if exchange.response.begun:  # its head has promised no compression
@@ -126,12 +123,12 @@ class Pipeline:
             async def admits(target: Target) -> bool:
                 # A fallback has a price of its own, which is reserved first.
                 model = target.name if target.key else target.model or call.model
-                return await self._admissions.extend(services, call, request, model)
+                return await self._admissions.extend(prepared, model)
 
             sending.admits = admits
         started = time.perf_counter()
         try:
-            delivery = await self._ask(services, prepared, sending)
+            delivery = await self._ask(prepared, sending)
         finally:
             exchange.timing.waited_s += time.perf_counter() - started
             exchange.response.headers += [
@@ -147,13 +144,11 @@ class Pipeline:
         upstream.provider = target.seat or target.provider
         return delivery.response
 
-    async def _ask(
-        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
-    ) -> Delivery:
+    async def _ask(self, prepared: PreparedRequest, sending: UpstreamCall) -> Delivery:
         """The answer to the request; one that is refused with our changes in it is sent once more
         as the client wrote it."""
         try:
-            delivery = await self._ask_models(services, prepared, sending)
+            delivery = await self._ask_models(prepared, sending)
         except UpstreamFailure as exc:
             if exc.status not in REFUSED_STATUSES or not prepared.is_changed:
                 raise
@@ -172,33 +167,29 @@ class Pipeline:
             request_id=prepared.call.exchange.request.id,
         )
         places = prepared.send_as_written()
-        delivery = await self._deliver(services, prepared, sending)
+        delivery = await self._deliver(prepared, sending)
         closes = delivery.status < 400 and prepared.close_places(places, kind)
         scope = "place" if closes else "request"
         self._runtime.metrics.refused_changes.labels(kind, scope).inc()
         return delivery
 
-    async def _ask_models(
-        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
-    ) -> Delivery:
+    async def _ask_models(self, prepared: PreparedRequest, sending: UpstreamCall) -> Delivery:
         """The routed model's answer; if that refuses or fails, the requested model's."""
         call = prepared.call
         request = prepared.request
         model = call.model
         reason = ""
         try:
-            delivery = await self._deliver(services, prepared, sending)
+            delivery = await self._deliver(prepared, sending)
         except UpstreamFailure as exc:
-            if model == request.model or not await self._admissions.extend(
-                services, call, request, request.model
-            ):
+            if model == request.model or not await self._admissions.extend(prepared, request.model):
                 raise
             reason = exc.label
         else:
             # A redirect is no answer of a model, either.
             if delivery.status < 300 or model == request.model:
                 return delivery
-            if not await self._admissions.extend(services, call, request, request.model):
+            if not await self._admissions.extend(prepared, request.model):
                 return delivery
             reason = f"status {delivery.status}"
             await delivery.response.aclose()
@@ -209,14 +200,13 @@ class Pipeline:
             request_id=call.exchange.request.id,
         )
         prepared.use_requested_model(reason)
-        return await self._deliver(services, prepared, sending)
+        return await self._deliver(prepared, sending)
 
-    async def _deliver(
-        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
-    ) -> Delivery:
+    async def _deliver(self, prepared: PreparedRequest, sending: UpstreamCall) -> Delivery:
         """The answer of the model to request; a target that refuses to report the usage of a
         stream is asked again without that."""
         call = prepared.call
+        services = prepared.services
         while True:
             # The requested model is what a routed one that fails is tried again with.
             once = call.model != prepared.request.model
@@ -235,31 +225,32 @@ class Pipeline:
 
     async def _steer(
         self,
-        services: Services,
-        call: Call,
-        request: SteeredRequest,
+        prepared: PreparedRequest,
         headers: Mapping[str, str],
         own_time: OwnTime,
     ) -> None:
+        services = prepared.services
+        call = prepared.call
+        request = prepared.request
         if self._runtime.telemetry is not None:
             identity = identify(headers, request.body, services.resolver.settings)
             call.exchange.texts = caller(request.body, identity, call.exchange.request.key)
         if request.unread:
-            await self._place_unread(services, call, request, headers)
+            await self._place_unread(prepared, headers)
             if request.opaque:
                 raise _Unread("encoding", "the body is compressed in a way that cannot be read")
             raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
-            await self._place_unread(services, call, request, headers)
+            await self._place_unread(prepared, headers)
             return
         exchange = call.exchange
         now = time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
         conversation = resolved.conversation
         if conversation is None:
-            await self._place_unread(services, call, request, headers, resolved.conversation_id)
+            await self._place_unread(prepared, headers, resolved.conversation_id)
             return
-        mode = self._mode(services, call, conversation)
+        mode = self._mode(prepared, conversation)
         note_identity(exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
@@ -275,7 +266,7 @@ class Pipeline:
                 guidance_share=experiment.random_guidance_share,
             )
         asked = services.budgets is not None
-        advise = partial(self._admissions.advise, services, call, request) if asked else None
+        advise = partial(self._admissions.advise, prepared) if asked else None
         await services.steerer.steer(result, request, now, own_time, arm, advise)
         note_steering(exchange, result, control.arm)
         if self._runtime.telemetry is not None:
@@ -285,28 +276,29 @@ class Pipeline:
 
     async def _place_unread(
         self,
-        services: Services,
-        call: Call,
-        request: SteeredRequest,
+        prepared: PreparedRequest,
         headers: Mapping[str, str],
         beside: str = "",
     ) -> None:
         """Find where a request that was not read, or one aside, is recorded: as one call more of
         its run; the latter touches nothing else. `beside`: as in `resolve_unread`."""
+        call = prepared.call
+        request = prepared.request
         asked = call.exchange.request
-        resolved, conversation = await services.resolver.resolve_unread(
+        resolved, conversation = await prepared.services.resolver.resolve_unread(
             request, headers, asked.tenant, asked.key, time.time(), beside
         )
-        mode = self._mode(services, call, conversation)
+        mode = self._mode(prepared, conversation)
         note_identity(call.exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
         result.agent = call.control.agent
         conversation.run.unscored_calls += request.unread
 
-    def _mode(self, services: Services, call: Call, conversation: Conversation) -> str:
+    def _mode(self, prepared: PreparedRequest, conversation: Conversation) -> str:
         """The mode of the request; one of an experiment or a pilot is assigned to its arm."""
-        control = call.control
+        control = prepared.call.control
+        services = prepared.services
         workloads = self._runtime.opened.workloads
         if control.unit:
             conversation.unit = control.unit
@@ -331,7 +323,7 @@ class Pipeline:
             arm, mode = pilot.treatment(about, unit, conversation.created_at)
             name = pilot.id
         if arm is not None:
-            call.control = replace(control, experiment=name, unit=unit, arm=arm)
+            prepared.call.control = replace(control, experiment=name, unit=unit, arm=arm)
         return mode or settings.mode
 
     def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:

@@ -194,6 +194,7 @@ def traced(root: Path) -> Measured:
         found = json.loads(result.read_text(encoding="utf-8"))
     figures = {
         "moves of a chat request": found["moves"],
+        "bounces among them": found["bounces"],
         "modules it visits": len(found["modules"]),
         "rooms it visits": len({name.split(".")[1] for name in found["modules"]}),
     }

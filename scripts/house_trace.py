@@ -14,8 +14,8 @@ client sends the request until the gateway is quiet again, so that recording the
 well. A call event is a function that is entered or a coroutine or generator that continues; returns
 are not counted. The module is that of the function's globals, so a generated `__init__` counts for
 the module of its class. A move is two successive call events of one thread in different modules; a
-change of threads is no move. The result is the traced run with the fewest moves: work in the
-background only adds to them.
+change of threads is no move. A bounce is a move back to the module of the move before. The result
+is the traced run with the fewest moves: work in the background only adds to them.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class MoveCounter:
         self.on = False
         self._last: dict[int, str] = {}
         self._moves: dict[int, int] = {}
+        self._came_from: dict[int, str] = {}
+        self._bounces: dict[int, int] = {}
         self._visited: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
@@ -79,17 +81,27 @@ class MoveCounter:
         thread = threading.get_ident()
         before = self._last.get(thread, module)
         self._last[thread] = module
-        self._moves[thread] = self._moves.get(thread, 0) + (module != before)
         self._visited.add(module)
+        if module == before:
+            return
+        self._moves[thread] = self._moves.get(thread, 0) + 1
+        returns = self._came_from.get(thread) == module
+        self._bounces[thread] = self._bounces.get(thread, 0) + returns
+        self._came_from[thread] = before
 
     def reset(self) -> None:
         """Forget what was counted; call it while `on` is false."""
-        self._last, self._moves, self._visited = {}, {}, set()
+        self._last = {}
+        self._moves = {}
+        self._came_from = {}
+        self._bounces = {}
+        self._visited = set()
 
     @property
-    def result(self) -> tuple[int, list[str]]:
-        """Moves so far, and the modules visited."""
-        return sum(self._moves.copy().values()), sorted(self._visited.copy())
+    def result(self) -> tuple[int, int, list[str]]:
+        """Moves so far, bounces among them, and the modules visited."""
+        moves = sum(self._moves.copy().values())
+        return moves, sum(self._bounces.copy().values()), sorted(self._visited.copy())
 
 
 class Agent:
@@ -129,8 +141,8 @@ class Agent:
             self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
 
-def traced_runs(port: int, counter: MoveCounter) -> list[tuple[int, list[str]]]:
-    """Moves and modules of the request after the warm-up, per run."""
+def traced_runs(port: int, counter: MoveCounter) -> list[tuple[int, int, list[str]]]:
+    """Moves, bounces and modules of the request after the warm-up, per run."""
     results = []
     agent = Agent(port)
     for number in range(RUNS):
@@ -152,9 +164,9 @@ def measure(port: int, counter: MoveCounter, target: Path) -> None:
     try:
         _wait_until_ready(port)
         results = sorted(traced_runs(port, counter))
-        moves, visited = results[0]
-        counts = [count for count, _ in results]
-        target.write_text(json.dumps({"moves": moves, "runs": counts, "modules": visited}))
+        moves, bounces, visited = results[0]
+        found = {"moves": moves, "bounces": bounces, "modules": visited}
+        target.write_text(json.dumps(found | {"runs": [each[0] for each in results]}))
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -20,15 +20,14 @@ from gateway.budgets import texts
 from gateway.budgets.guard import BudgetGuard, CallBody, Refused, Spending
 from gateway.budgets.holds import end_question
 from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject
+from gateway.calls.prepared_request import PreparedRequest
 from gateway.config.budgets import Ending
 from gateway.conversations.answer_headers import GUIDANCE_HEADER
-from gateway.conversations.call import Call
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.core.trouble import Act
-from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import CAN_RAISE, ON_TROUBLE, STOPPED, UNANSWERED, RunRefused
 from gateway.observability.logging import get_logger
@@ -57,29 +56,29 @@ class Admissions:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def advise(self, services: Services, call: Call, request: SteeredRequest) -> Advice:
+    async def advise(self, prepared: PreparedRequest) -> Advice:
         """The advice of the budgets for a call whose conversation is known."""
-        guard = services.budgets
-        result = call.result
+        guard = prepared.services.budgets
+        result = prepared.call.result
         if guard is None or result is None or result.mode == "off":
             return NO_ADVICE
-        return await guard.advise(_subject(call, request), _body(request))
+        return await guard.advise(_subject(prepared), _body(prepared))
 
-    async def admit(
-        self, services: Services, call: Call, request: SteeredRequest
-    ) -> texts.OwnResponse | None:
+    async def admit(self, prepared: PreparedRequest) -> texts.OwnResponse | None:
         """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
         RunRefused: it may not be sent, and is answered with an error."""
         error: RunRefused
+        services = prepared.services
+        call = prepared.call
         control = services.settings.control
         result = call.result
         try:
             if result is not None and self._runtime.holds:
-                await self._check_holds(services, call, result)
+                await self._check_holds(prepared, result)
             if result is not None and result.decision is not None:
-                await self._on_trouble(services, call, result, result.decision.proposal.act)
+                await self._on_trouble(prepared, result, result.decision.proposal.act)
             if services.budgets is not None:
-                await self._reserve(services.budgets, services, call, request)
+                await self._reserve(services.budgets, prepared)
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
@@ -97,24 +96,25 @@ class Admissions:
             call.exchange.response.headers = without(headers, (GUIDANCE_HEADER,))
             call.exchange.notes.pop("guidance", None)
             services.steerer.not_sent(result)
-        return _answer(call, request, texts.with_status(error, control.stop_status), ending)
+        return _answer(prepared, texts.with_status(error, control.stop_status), ending)
 
-    async def extend(
-        self, services: Services, call: Call, request: SteeredRequest, model: str
-    ) -> bool:
+    async def extend(self, prepared: PreparedRequest, model: str) -> bool:
         """Whether another model may be asked for the call instead."""
+        services = prepared.services
         guard = services.budgets
-        spending = call.spending
+        spending = prepared.call.spending
         if guard is None or not isinstance(spending, Spending):
             return True
         allowed = await guard.extend(
-            spending.admission, model, _body(request), binding=_binds(services)
+            spending.admission, model, _body(prepared), binding=_binds(services)
         )
         if not allowed:
-            call.note_reason(f"budget: not enough left to ask {model}")
+            prepared.call.note_reason(f"budget: not enough left to ask {model}")
         return allowed
 
-    async def _check_holds(self, services: Services, call: Call, result: SteeringResult) -> None:
+    async def _check_holds(self, prepared: PreparedRequest, result: SteeringResult) -> None:
+        services = prepared.services
+        exchange = prepared.call.exchange
         holds = self._runtime.holds
         index = services.index
         conversation = result.conversation
@@ -128,15 +128,15 @@ class Admissions:
             return names
 
         control = services.settings.control
-        await self._wait_for_answer(services, call, subjects)
+        await self._wait_for_answer(prepared, subjects)
         found = holds.find(subjects())
         if found is not None and found.action == "pause":
-            call.exchange.notes["paused"] = found.subject
+            exchange.notes["paused"] = found.subject
             began = time.perf_counter()
             try:
                 released = await holds.released(subjects, control.pause_wait_s)
             finally:
-                call.exchange.timing.waited_s += time.perf_counter() - began
+                exchange.timing.waited_s += time.perf_counter() - began
             if not released:
                 raise texts.pause_error(found, control.pause_retry_s)
             found = holds.find(subjects())
@@ -149,25 +149,25 @@ class Admissions:
             )
 
     async def _wait_for_answer(
-        self, services: Services, call: Call, subjects: Callable[[], Sequence[str]]
+        self, prepared: PreparedRequest, subjects: Callable[[], Sequence[str]]
     ) -> None:
         """Wait while a person is asked about the call's run; without an answer in time,
         `control.ask_default` decides."""
         holds = self._runtime.holds
-        notes = call.exchange.notes
+        exchange = prepared.call.exchange
         while (found := holds.find(subjects())) is not None and found.action == "ask":
             question = found.question
             began = time.perf_counter()
             left = question.until - time.time() if question is not None else 0.0
-            notes["asked"] = found.subject
-            if (begin := call.exchange.response.begin) is not None:
+            exchange.notes["asked"] = found.subject
+            if (begin := exchange.response.begin) is not None:
                 await begin()  # of a call that waits for another one's answer
             try:
                 answered = left > 0 and await holds.released(subjects, left)
             finally:
-                call.exchange.timing.waited_s += time.perf_counter() - began
+                exchange.timing.waited_s += time.perf_counter() - began
             if not answered:
-                await self._unanswered(services, found)
+                await self._unanswered(prepared.services, found)
 
     async def _unanswered(self, services: Services, asked: Control) -> None:
         holds = self._runtime.holds
@@ -190,12 +190,12 @@ class Admissions:
         self._runtime.events.publish(event | {"tenant": control.tenant})
 
     async def _ask(
-        self, services: Services, call: Call, result: SteeringResult, asked: tuple[str, Question]
+        self, prepared: PreparedRequest, result: SteeringResult, asked: tuple[str, Question]
     ) -> None:
         """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
         holds = self._runtime.holds
         why, question = asked
-        if (begin := call.exchange.response.begin) is not None:
+        if (begin := prepared.call.exchange.response.begin) is not None:
             await begin()  # the answer may come as soon as the question is shown
         control = Control(
             subject=result.run_id,
@@ -212,28 +212,29 @@ class Admissions:
             self._publish(control, control.action)
             self._runtime.metrics.held_calls.labels("ask").inc()
             _log.warning("a person is asked", subject=control.subject, reason=why)
-        call.note_reason(f"ask: {why}")
-        await self._check_holds(services, call, result)
+        prepared.call.note_reason(f"ask: {why}")
+        await self._check_holds(prepared, result)
 
     async def _on_trouble(
-        self, services: Services, call: Call, result: SteeringResult, act: Act
+        self, prepared: PreparedRequest, result: SteeringResult, act: Act
     ) -> None:
         """Stop a run that repeats a failure in spite of advice until a person lets it go on, or ask
         one first. Raises: RunStopped."""
         if not act.name:
             return
         if not result.applies:
-            call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
+            prepared.call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
             return
+        settings = prepared.services.settings
         run = result.run_id
         tenant = result.conversation.tenant
-        said = act.sentence if services.settings.storage.store_content else act.summary
+        said = act.sentence if settings.storage.store_content else act.summary
         why = ON_TROUBLE + mask_secrets(said)[:_MOST_WORDS]
         _log.warning("trouble goes on in spite of advice", run=run, act=act.name, why=act.summary)
         if act.name == "ask":
-            until = time.time() + services.settings.control.ask_wait_s
+            until = time.time() + settings.control.ask_wait_s
             question = Question(secret=secrets.token_hex(16), until=until)
-            await self._ask(services, call, result, (why, question))
+            await self._ask(prepared, result, (why, question))
         if act.name != "end":
             return
         control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
@@ -244,11 +245,11 @@ class Admissions:
         self._runtime.metrics.held_calls.labels("on_trouble").inc()
         raise texts.stop_error(control)
 
-    async def _reserve(
-        self, guard: BudgetGuard, services: Services, call: Call, request: SteeredRequest
-    ) -> None:
-        subject = _subject(call, request)
-        body = _body(request)
+    async def _reserve(self, guard: BudgetGuard, prepared: PreparedRequest) -> None:
+        services = prepared.services
+        call = prepared.call
+        subject = _subject(prepared)
+        body = _body(prepared)
         binds = _binds(services)
         seen = set[str]()
         result = call.result if binds else None
@@ -268,7 +269,7 @@ class Admissions:
             seen.add(found.applied.budget.name)
             now = time.time()
             question = texts.budget_question(found, now, now + services.settings.control.ask_wait_s)
-            await self._ask(services, call, result, question)
+            await self._ask(prepared, result, question)
             guard.ledger.look_again(found.applied.wanted.key)  # a yes has raised its limits
         if admission is None:
             return
@@ -289,8 +290,10 @@ def _asking(standings: Sequence[BudgetStatus], asked: set[str]) -> BudgetStatus 
 
 
 def _answer(
-    call: Call, request: SteeredRequest, error: RunRefused, ending: Ending
+    prepared: PreparedRequest, error: RunRefused, ending: Ending
 ) -> texts.OwnResponse | None:
+    call = prepared.call
+    request = prepared.request
     said = error.message.removeprefix(STOPPED).removesuffix(CAN_RAISE)
     call.note_reason(f"{error.label}: {said}{error.go_on}")
     exchange = call.exchange
@@ -357,19 +360,21 @@ def _binds(services: Services) -> bool:
     return services.settings.steering.mode != "shadow"
 
 
-def _subject(call: Call, request: SteeredRequest) -> CallSubject:
+def _subject(prepared: PreparedRequest) -> CallSubject:
+    call = prepared.call
     asked = call.exchange.request
     result = call.result
     return CallSubject(
         tenant=asked.tenant,
         key=asked.key,
         client=call.control.agent,
-        model=request.model,
+        model=prepared.request.model,
         run=result.run_id if result is not None else "",
         root=result.conversation.root_id if result is not None else "",
         labels=asked.labels | {f"tag:{name}": value for name, value in call.control.tags.items()},
     )
 
 
-def _body(request: SteeredRequest) -> CallBody:
+def _body(prepared: PreparedRequest) -> CallBody:
+    request = prepared.request
     return CallBody(fields=request.body, raw=request.raw)

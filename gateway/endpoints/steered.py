@@ -100,7 +100,7 @@ class SteeredEndpoint:
                 if request.stream and socket is None and self.dialect.ping:
                     exchange.response.begin = relay.begin
                 try:
-                    await self._answer(services, prepared, sending, relay)
+                    await self._answer(prepared, sending, relay)
                 except GatewayError as exc:
                     if not exchange.response.begun:
                         raise
@@ -110,10 +110,8 @@ class SteeredEndpoint:
                     prepared.end(relay.seen)
                     prepared.keep_raw(relay.received)
 
-    async def _answer(
-        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall, relay: Relay
-    ) -> None:
-        response = await self.pipeline.send(services, prepared, sending)
+    async def _answer(self, prepared: PreparedRequest, sending: UpstreamCall, relay: Relay) -> None:
+        response = await self.pipeline.send(prepared, sending)
         try:
             hidden = prepared.asked_usage
             echo = prepared.echo()
