@@ -19,7 +19,6 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.check_config": ("check-config",),
     "commands.recorded": ("replay", "calibrate"),
     "commands.patterns": ("patterns",),
-    "commands.learn": ("learn",),
     "commands.runs": ("runs", "steering"),
     "commands.report": ("report", "pilot"),
     "commands.control": ("budgets", "keys", "migrate"),

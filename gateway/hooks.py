@@ -21,6 +21,7 @@ ORDER = (
     "guard",
     "litellm",
     "prices",
+    "learning",
     "policy",
     "alerts",
     "pages",
@@ -44,6 +45,7 @@ class Feature(NamedTuple):
     # `now_part`: async function of a `Visit` and the ids of the runs that the page Now shows: a
     # part for its side with the name of its `template` in the folder `templates`, or None.
     # `models`: function that gives a `ModelList`, or None when it cannot be read.
+    # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
     # `states`: class of `WatchedStates` over a `StateStore`, made like `PlainStates`.
     # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
     parts: Mapping[str, str] = {}

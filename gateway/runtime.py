@@ -22,18 +22,16 @@ from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.hooks import given
-from gateway.learning.worker import Learner, open_learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
-from gateway.reader.paid import PaidModel
-from gateway.reader.reader import Reader
-from gateway.services import KnownRefusals, Opened, Patterns, Services
+from gateway.services import KnownRefusals, Learning, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
+from gateway.stores.records import CallRecord
 from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.watched import PlainStates, StoreHealth, WatchedStates
@@ -55,7 +53,7 @@ class Runtime:
     accounting: Accounting  # of budgets
     holds: Holds  # stops and pauses
     raw_calls: RawKeeper | None  # keeps calls as they were sent; None when that is off
-    learning: LearningStore  # lessons, outcomes and jobs
+    lessons: LearningStore  # lessons, outcomes and jobs
 
     def __init__(self, settings: Settings) -> None:
         self.own_key = ""  # of `gateway wrap`, whose agent may be able to read the config
@@ -78,6 +76,7 @@ class Runtime:
         self.unfinished = Unfinished()
         self._refusals = KnownRefusals()
         self.started = False
+        self.learning: Learning | None = None  # None: nothing is learned
         self._background_tasks: list[asyncio.Task[None]] = []
         self._closing = AsyncExitStack()
         self._lookup_logged: dict[str, float] = {}
@@ -96,16 +95,14 @@ class Runtime:
         self.store = opened.states
         self.raw_calls = opened.raw_calls
         self.runs = opened.stores.runs
-        self.learning = opened.stores.learning
+        self.lessons = opened.stores.learning
         self.accounting = opened.accounting
         self.holds = opened.accounting.holds
-        services = self.services = self._build(opened, self.settings)
-        self.started = True
         for start in given("start"):
             await start(self)
+        services = self.services = self._build(opened, self.settings)
+        self.started = True
         self._closing.push_async_callback(lambda: self.services.aclose())
-        if opened.learning.learner is not None:
-            self._follow_learning(opened, opened.learning.learner)
         await loading(warm_up, self.settings)
         if services.table.needs_litellm:
             self._lacking = "LiteLLM is being loaded"
@@ -157,34 +154,17 @@ class Runtime:
             workloads = await wait(lambda: Workloads.open(known, refresh_s, stores.changes))
             closing.push_async_callback(workloads.close)
         patterns = await wait(lambda: self._open_patterns(stores, states, accounting))
-        lookup_failed = partial(self._note_failed_lookup, "lessons")
-        learning = open_learning(self, stores, states, lookup_failed)
-        learning.book.published = lambda: workloads.published if workloads else None
         opened = Opened(
             stores=stores,
             states=states,
             accounting=accounting,
             index=ConversationIndex(self.settings.steering),
             patterns=patterns,
-            learning=learning,
             workloads=workloads,
             raw_calls=open_keeper(stores.raw, storage, self.metrics.raw_dropped.inc),
         )
         self._listen(opened)
         return opened
-
-    def _follow_learning(self, opened: Opened, learner: Learner) -> None:
-        """Read runs that are over, and have `reader.model` read what people typed in them."""
-        reader = Reader(
-            store=opened.stores.learning,
-            runs=opened.stores.runs,
-            model=PaidModel(lambda: self.services, self.metrics),
-            settings=lambda: self.settings.reader,
-            counted=lambda result: self.metrics.readings.labels(result).inc(),
-        )
-        learner.noted = reader.note
-        self.follow(learner.follow(), "learning")
-        self.follow(reader.follow(), "reader")
 
     async def _show_admin_key(self, stores: Stores) -> None:
         key = self.own_key or self.settings.auth.admin_key
@@ -207,7 +187,8 @@ class Runtime:
         async def forget_patterns() -> None:
             if patterns is not None:
                 patterns.library.memory.forget()
-            opened.learning.book.forget()
+            if self.learning is not None:
+                self.learning.forget()
 
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
         changed |= {CONTROLS: opened.accounting.holds.refresh, PATTERNS: forget_patterns}
@@ -225,7 +206,7 @@ class Runtime:
             stores.patterns,
             embedder,
             self.settings.etraces,
-            failed=lambda tier, error: self._note_failed_lookup(tier.value, error),
+            failed=lambda tier, error: self.note_failed_lookup(tier.value, error),
             read=states.read_beside,
             masks_secrets=self.settings.storage.mask_secrets,
         )
@@ -278,7 +259,13 @@ class Runtime:
         await states.take_over()
         return states
 
-    def _note_failed_lookup(self, tier: str, error: Exception) -> None:
+    def note_recorded(self, record: CallRecord) -> None:
+        """Hand on a call that is stored: what learns from runs may look at them."""
+        if self.learning is not None:
+            self.learning.recorded(record)
+
+    def note_failed_lookup(self, tier: str, error: Exception) -> None:
+        """Count a look-up of a tier of guidance, or of lessons, that failed."""
         self.metrics.lookup_failures.labels(tier).inc()
         now = time.monotonic()
         if now - self._lookup_logged.get(tier, float("-inf")) < _LOOKUP_LOG_S:
@@ -355,6 +342,7 @@ class Runtime:
             opened,
             self.metrics,
             refusals=self._refusals,
+            lessons=self.learning,
             keys_required=lambda: self.keys.required,
             instance=self.instance,
         )

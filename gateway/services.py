@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cachetools import TTLCache
 from msgspec.structs import replace
@@ -18,13 +18,18 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader, LoggedSteps
 from gateway.conversations.resolve import ConversationResolver
-from gateway.conversations.steer_request import ModelTraits, RefusedPlaces, RequestSteerer
+from gateway.conversations.steer_request import (
+    LessonLookup,
+    ModelTraits,
+    RefusedPlaces,
+    RequestSteerer,
+)
 from gateway.conversations.workloads import RunWorkloads, Workloads
 from gateway.core.target import GuidanceTarget, target_for
-from gateway.learning.worker import Learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics
 from gateway.stores.exchanges import RawKeeper
+from gateway.stores.records import CallRecord
 from gateway.stores.watched import WatchedStates
 from gateway.tasks import Turns, spawn
 from gateway.upstream.catalogue import ModelCatalogue
@@ -53,6 +58,16 @@ class Patterns(NamedTuple):
     tally: PatternTally  # counts how they did
 
 
+class Learning(LessonLookup, Protocol):
+    """Learns from runs, and gives what it learned."""
+
+    def forget(self) -> None:
+        """Read the lessons again: they have changed."""
+
+    def recorded(self, record: CallRecord) -> None:
+        """Note a call that is stored."""
+
+
 @frozen
 class Opened:
     """Everything that the start has opened: the stores, and what reads and writes them."""
@@ -62,7 +77,6 @@ class Opened:
     accounting: Accounting  # of budgets
     index: ConversationIndex  # conversations in memory
     patterns: Patterns | None  # None when `etraces.enabled` is false
-    learning: Learning  # what is learned, and when
     workloads: Workloads | None  # outcomes by workload and model; None for a store without
     raw_calls: RawKeeper | None  # keeps calls as they were sent and received; None if that is off
 
@@ -77,6 +91,7 @@ class Services:
         metrics: Metrics,
         *,
         refusals: KnownRefusals,
+        lessons: LessonLookup | None,
         keys_required: Callable[[], bool],
         instance: str,
     ) -> None:
@@ -118,7 +133,7 @@ class Services:
             # Without content the run log has no texts that monitors could read.
             LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None,
             self._judge(metrics, accounting.own_calls),
-            opened.learning.book,
+            lessons,
             RunWorkloads(rules, opened.workloads, self.catalogue.price),
             refusals.places,
             accounting.holds.muted,

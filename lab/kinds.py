@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
-from gateway.learning.verdicts import USED_FROM
+from gateway.features.learning.verdicts import USED_FROM
 from gateway.steering.transcript.message_kinds import ACCEPTING, KINDS, KindModel, features_of
 from lab.evaluation import Floats, write_output
 

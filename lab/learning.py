@@ -17,7 +17,7 @@ from typing import Any
 
 from gateway.core.pattern import Status
 from gateway.core.step import Step
-from gateway.learning.life_cycle import (
+from gateway.features.learning.life_cycle import (
     FIRST_LOOK,
     LOOK_EVERY,
     MOST_SHARE,
@@ -26,8 +26,8 @@ from gateway.learning.life_cycle import (
     posterior,
     proof_bar,
 )
-from gateway.learning.reading import read_run
-from gateway.learning.verdicts import implicit
+from gateway.features.learning.reading import read_run
+from gateway.features.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
 from gateway.stores.learning import Posterior
 from gateway.wire.coerce import as_list, as_mapping

@@ -32,8 +32,8 @@ from typing import Any
 from gateway.core.pattern import Lesson, Pattern, Tier, Trust
 from gateway.core.step import Action
 from gateway.core.texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
-from gateway.learning.context import project_of
-from gateway.learning.life_cycle import lesson_id
+from gateway.features.learning.context import project_of
+from gateway.features.learning.life_cycle import lesson_id
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.identity.ids import draw
 from gateway.stores.learning import EvidenceRow, StoredLesson

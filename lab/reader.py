@@ -18,8 +18,7 @@ import httpx
 
 from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
-from gateway.learning.verdicts import USED_FROM
-from gateway.reader.questions import (
+from gateway.features.learning.reader.questions import (
     KIND,
     KINDS,
     TROUBLE,
@@ -28,6 +27,7 @@ from gateway.reader.questions import (
     shown,
     shown_calls,
 )
+from gateway.features.learning.verdicts import USED_FROM
 from gateway.reporting.rates import wilson
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, accepted, kind_chances

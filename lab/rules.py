@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.reader.questions import DATA, MOST_TYPED, PASTED, Question, one_line
+from gateway.features.learning.reader.questions import DATA, MOST_TYPED, PASTED, Question, one_line
 from gateway.text.secrets import mask_secrets
 
 MOST_RULES = 5  # sentences that one message gives

@@ -27,9 +27,10 @@ from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config import settings_from_dict
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
-from gateway.learning.context import project_of
-from gateway.learning.life_cycle import LessonActions
-from gateway.learning.reading import digest
+from gateway.features.learning.context import project_of
+from gateway.features.learning.life_cycle import LessonActions
+from gateway.features.learning.reading import digest
+from gateway.features.learning.worker import learning_of
 from gateway.observability.logging import configure_logging
 from gateway.server import uvicorn_config
 from gateway.steering.guidance.lessons import LEARNED, QUOTED, SAID, STATED
@@ -244,13 +245,13 @@ class Table:
 
     async def learn(self) -> None:
         """Let the learner read all runs that are over."""
-        learning = self.app.runtime.opened.learning
+        learning = learning_of(self.app.runtime)
         assert learning.learner is not None
         while learning.learner.waiting:
             await self._there(learning.learner.look())
         if self.approves:
             for each in await self.lessons(Status.CANDIDATE, Status.TRIAL):
-                actions = LessonActions(self.app.runtime.learning)
+                actions = LessonActions(self.app.runtime.lessons)
                 reason = "approved by the operator"
                 await self._there(actions.move(each, Status.ACTIVE, reason, time.time()))
             learning.book.forget()
@@ -258,7 +259,7 @@ class Table:
     async def lessons(self, *statuses: Status) -> list[StoredLesson]:
         """The lessons of these statuses, of all environments."""
         wanted = LessonFilter(statuses=statuses or tuple(Status))
-        found: list[StoredLesson] = await self._there(self.app.runtime.learning.lessons(wanted))
+        found: list[StoredLesson] = await self._there(self.app.runtime.lessons.lessons(wanted))
         return found
 
     async def _there(self, made: Coroutine[Any, Any, Any]) -> Any:

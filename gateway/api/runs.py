@@ -299,7 +299,7 @@ async def keep_outcome(
     said: FieldDict = {"verdict": body.outcome, "score": body.score, "comment": body.comment}
     reported = OutcomeRow(run_id=given, tenant="", source="told_api", at=0.0, **said)
     masks = runtime.settings.storage.mask_secrets
-    run = await store_outcome(runtime.runs, runtime.learning, reported, tenant, masks=masks)
+    run = await store_outcome(runtime.runs, runtime.lessons, reported, tenant, masks=masks)
     if run is None:
         raise unknown_run(given)
     what = {"run_id": run.id, "outcome": body.outcome}

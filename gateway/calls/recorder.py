@@ -146,7 +146,7 @@ class Recorder:
         outcomes = list(conversation.unsaved.steps.values())
         record = await self._save(call, result, recorded, hashes, used)
         self._note_workload(call, result)
-        self._touch(record)
+        self._runtime.note_recorded(record)
         if pending_id is None:
             self._runtime.tagged.count(call.control.tags, used, cost)
         self._count(record, call, result, outcomes)
@@ -182,22 +182,6 @@ class Recorder:
                 break
         conversation.stored(version, snapshot)
         return record
-
-    def _touch(self, record: CallRecord) -> None:
-        """Tell learning which runs had a call, and which are over."""
-        learner = self._runtime.opened.learning.learner
-        if learner is None:
-            return
-        for run in record.runs:
-            step = max([0, *[s.step_index for s in record.steps if s.run_id == run.id]])
-            decided = any(each.run_id == run.id for each in record.decisions)
-            ended = run.ended_at is not None
-            tenant = record.conversation.tenant
-            if not run.updated_at:
-                ended = True  # a person has judged its answer since
-            elif ended and not (step or run.sequence or run.outcome or decided):
-                continue  # answered at once: there is no call to learn from
-            learner.touch(run.id, tenant, step=step, ended=ended, decided=decided)
 
     async def _merge(
         self, conversation: Conversation, conflict: VersionConflict, tokens: int

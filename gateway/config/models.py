@@ -1,11 +1,9 @@
-"""Settings of the models that the gateway uses itself: embedder, difficulty scorer, reader."""
+"""Settings of the models that the gateway uses itself: embedder and difficulty scorer."""
 
 from dataclasses import field
-from typing import Literal
 
 from gateway.config.values import at_least, finite
 from gateway.core.scoring.scorer import DifficultySettings, ScorerName
-from gateway.steering.guidance.lessons import LessonSettings
 from gateway.values import frozen
 
 LITELLM_PREFIX = "litellm/"
@@ -86,52 +84,3 @@ class ScorerSettings:
     def load(self) -> DifficultySettings:
         """The scorer's settings."""
         return DifficultySettings(scorer=self.scorer)
-
-
-DAY_S = 86_400.0
-
-
-@frozen
-class LearningSettings:
-    """Limits of lessons, and the switch for giving them to runs."""
-
-    # on = approved lessons are tried, and those that pass are given
-    trials: Literal["off", "on"] = "off"
-    over_after_s: float = 900.0  # a run without a call for this long counts as over; seconds
-    interval_s: float = 5.0  # time between two looks for runs that are over; seconds
-    per_call: int = 2  # most lessons given with one call
-    per_run: int = 4  # most lessons given in one run
-    max_chars: int = 600  # longest lesson as it is given; characters
-    # a lesson that is neither given nor confirmed for this long is retired; days
-    expire_days: float = 90.0
-
-    def __post_init__(self) -> None:
-        finite(self, "over_after_s", "interval_s", "expire_days")
-        at_least(self, 0, "per_call", "per_run")
-        at_least(self, 120, "max_chars")
-
-    @property
-    def expire_s(self) -> float:
-        """Seconds after which a lesson that is neither given nor confirmed expires."""
-        return self.expire_days * DAY_S
-
-    def rules(self) -> LessonSettings:
-        """The settings that decide about lessons for a call."""
-        names = ("per_call", "per_run", "max_chars")
-        same = {name: getattr(self, name) for name in names}
-        return LessonSettings(trials=self.trials == "on", **same)
-
-
-@frozen
-class ReaderSettings:
-    """The model that reads language for the gateway, and what it may use."""
-
-    model: str = ""  # name of a model that this gateway serves; empty: nothing is read
-    tokens_per_day: int = 100_000  # most tokens for one tenant and day (UTC)
-    usd_per_day: float = 1.0  # the same in US dollars
-    timeout_s: float = 60.0  # longest wait for an answer, in seconds
-    interval_s: float = 5.0  # seconds between two looks for something to read
-
-    def __post_init__(self) -> None:
-        finite(self, "usd_per_day", "timeout_s", "interval_s")
-        at_least(self, 1, "tokens_per_day")

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.models import (
     EmbeddingSettings,
-    LearningSettings,
-    ReaderSettings,
     ScorerSettings,
 )
 from gateway.config.observability import ObservabilitySettings, OtelSettings
@@ -35,7 +33,7 @@ from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import SteeringRules
 from gateway.data_files import read_toml
 from gateway.dialects import DIALECTS
-from gateway.hooks import named
+from gateway.hooks import given, named
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
 from gateway.steering.reader import READER
@@ -376,10 +374,6 @@ class Settings(_Sections):
     # the running one; at most one
     experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)  # where runs are stored
-    # what is learned from runs (docs/learning.md)
-    learning: LearningSettings = field(default_factory=LearningSettings)
-    # the one place where a model reads language for the gateway (docs/reader.md)
-    reader: ReaderSettings = field(default_factory=ReaderSettings)
     budgets: tuple[BudgetSettings, ...] = ()  # limits on what runs may use (docs/budgets.md)
     # stopping and pausing runs, and how budgets are kept
     control: ControlSettings = field(default_factory=ControlSettings)
@@ -415,7 +409,7 @@ class Settings(_Sections):
             etraces=self.etraces,
             # Guidance is stored, to be sent again: it must not hold what may not be stored.
             injection=self.injection if kept else replace(self.injection, quotes=False),
-            lessons=self.learning.rules(),
+            lessons=next((rules(self) for rules in given("lesson_rules")), None),
         )
 
     def all_budgets(self) -> tuple[BudgetSettings, ...]:
@@ -461,8 +455,9 @@ def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
                 yield f"router.fallbacks[{index}].{requested}", model
     if settings.difficulty.scorer == "judge":
         yield "difficulty.judge.model", settings.difficulty.judge.model
-    if settings.reader.model:
-        yield "reader.model", settings.reader.model
+    for key in _OF_FEATURES:
+        found: Mapping[str, str] = getattr(getattr(settings, key), "named_models", dict)()
+        yield from ((f"{key}.{name}", model) for name, model in found.items())
     for index, budget in enumerate(settings.budgets):
         for step, each in enumerate(budget.ladder):
             if each.cheaper:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.learning.life_cycle import e_values
+from gateway.reporting.e_values import e_values
 from gateway.reporting.experiment import report
 from gateway.reporting.rates import Difference, Rate, Sample, newcombe, rate_of
 from gateway.reporting.results import ExperimentReport

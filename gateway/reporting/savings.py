@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.reader.reader import JOBS
 from gateway.reporting.amounts import Spent, student
+from gateway.stores.learning import JOBS
 from gateway.stores.totals import ExperimentRun
 from gateway.text.formatting import count, counted, money, percent
 from gateway.upstream.tokens import BYTES_PER_TOKEN

@@ -40,7 +40,11 @@ class OfLesson:
     pattern_id: str  # id of the lesson
 
 
-READER = "reader"  # source of the answers of `gateway/reader`, which are no verdicts
+JOBS = "read"
+ANSWERS = "answer"
+"""Kinds of the stored jobs of the reader: one thing to ask about a run, and an answer by the digest
+of what was asked."""
+READER = "reader"  # source of the answers of `reader.model`, which are no verdicts
 TITLE = "title"  # metric of the title that it gave a run
 NO_SUPPORT = ("unsure", "failed_again")  # kinds of evidence, of earlier versions
 

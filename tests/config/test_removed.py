@@ -11,6 +11,7 @@ import pytest
 from gateway.cli import main
 from gateway.config import Settings, load_settings, removed_keys, settings_from_dict
 from gateway.errors import ConfigError
+from gateway.features.learning.settings import LearningSettings, ReaderSettings
 
 OLD = {"learning": {"model": "small", "max_general": 7, "trials": "on"}}
 VARIABLES = {"GATEWAY_LEARNING__MODEL": "small", "GATEWAY_LEARNING__MAX_GENERAL": "7"}
@@ -19,10 +20,10 @@ VARIABLES = {"GATEWAY_LEARNING__MODEL": "small", "GATEWAY_LEARNING__MAX_GENERAL"
 def test_a_renamed_setting_keeps_its_value() -> None:
     """From a file and from the environment, unless the new name is set, too."""
     for settings in (settings_from_dict(OLD), settings_from_dict({}, VARIABLES)):
-        assert settings.reader.model == "small"
-    assert settings_from_dict(OLD).learning.trials == "on"
+        assert settings.of(ReaderSettings).model == "small"
+    assert settings_from_dict(OLD).of(LearningSettings).trials == "on"
     both = {"learning": {"model": "small"}, "reader": {"model": "large"}}
-    assert settings_from_dict(both).reader.model == "large"
+    assert settings_from_dict(both).of(ReaderSettings).model == "large"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_a_name_that_had_two_meanings_is_taken_for_the_new_one(old: str, new: st
 def test_the_budget_of_an_earlier_version_holds() -> None:
     """What the model may use is kept under the new names."""
     limits = {"model_tokens_per_day": 5, "model_usd_per_day": 0.5, "model_timeout_s": 7}
-    reader = settings_from_dict({"learning": limits}).reader
+    reader = settings_from_dict({"learning": limits}).of(ReaderSettings)
     assert (reader.tokens_per_day, reader.usd_per_day, reader.timeout_s) == (5, 0.5, 7)
 
 
@@ -86,7 +87,7 @@ def test_check_config_says_the_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     """The file is no fault, and the warning names the place."""
     path = tmp_path / "config.yaml"
     path.write_text("learning:\n  trials: 'on'\n  mining: false\n")
-    assert load_settings(path, {}).learning.trials == "on"
+    assert load_settings(path, {}).of(LearningSettings).trials == "on"
     assert main(["check-config", "--config", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     said = "line 3: learning.mining: has no effect: no rule is made"

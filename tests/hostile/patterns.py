@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import gateway
-from gateway.learning import gate
+import gateway.features.learning.gate as gate
 
 ROOT = Path(gateway.__file__).parent
 # The scripted agent and provider read only what the demonstration sends.

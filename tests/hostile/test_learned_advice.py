@@ -16,9 +16,9 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.lessons import QUOTED, STATED
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.features.learning.runs import state
+from tests.features.learning.test_rules import pusher, sent, taught
 from tests.hostile.runs import Call, Hostile, hostile_runs, private_runs
-from tests.learning.runs import state
-from tests.learning.test_rules import pusher, sent, taught
 from tests.live.client import PLAIN
 
 Start = Callable[..., AppServer]

@@ -16,7 +16,7 @@ from tests.hostile.patterns import Found, found_patterns, made_at_run_time
 SIZES = [512, 2048, 8192]
 FEW = 1
 HELD_AT_RUN_TIME = {"gateway.text.secrets.__init__", "gateway.wire.response_tee.__init__"}
-HELD_AT_RUN_TIME |= {"gateway.learning.gate.form"}
+HELD_AT_RUN_TIME |= {"gateway.features.learning.gate.form"}
 """Functions that compile a pattern of fixed form; it is found in the values that hold it."""
 
 

@@ -278,7 +278,7 @@ async def test_a_person_goes_back(
     words = "Merge the branch instead."
     left = traces["Write the manual."]
     assert acts(left) == [(1, Intervention(kind="rewind", words=words, of_reply=True))]
-    learner = person.server.app.runtime.opened.learning.learner
+    learner = person.server.app.runtime.learning.learner
     assert learner is not None
     assert learner._touched[left.run.id].ended
     others = [trace for trace in traces.values() if trace is not left]

@@ -15,7 +15,7 @@ import pytest
 from gateway.backends import open_stores
 from gateway.conversations.records import opening_prompts
 from gateway.core.pattern import Pattern
-from gateway.learning.context import project_of
+from gateway.features.learning.context import project_of
 from gateway.library import starter_patterns
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of
@@ -31,7 +31,7 @@ from steering_gateway_testing import (
     Usage,
 )
 from tests.examples import by_day
-from tests.learning.runs import SourceRun, lessons_of
+from tests.features.learning.runs import SourceRun, lessons_of
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS
 

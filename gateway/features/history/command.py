@@ -207,7 +207,7 @@ async def _learn(
     """Derive the outcomes of runs, as a gateway does when a run is over."""
     if not settings.storage.store_content:
         return
-    from gateway.commands.learn import open_learner
+    from gateway.features.learning.command import open_learner
 
     learner = open_learner(stores, settings)
     for run_id in runs:

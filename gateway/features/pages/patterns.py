@@ -7,14 +7,16 @@ from urllib.parse import quote
 
 import orjson
 
-from gateway.api import lessons, patterns
+from gateway.api import patterns
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
-from gateway.api.views import reader_view, rule_views
 from gateway.core.monitors import FAILURE_LABELS
 from gateway.core.pattern import Tier, content
 from gateway.errors import BadRequest, GatewayError
+from gateway.features.learning import api as lessons
+from gateway.features.learning.gate import MOST_CHARS
+from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.views import reader_view, rule_views
 from gateway.features.pages.pages import Page, Visit, redirect
-from gateway.learning.gate import MOST_CHARS
 from gateway.steering.guidance.codec import to_record
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.patterns import PatternFilter, StoredPattern
@@ -201,7 +203,7 @@ async def show_lessons(visit: Visit) -> Page:
     runtime = visit.runtime
     settings = runtime.settings
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
-    found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
+    found = await runtime.lessons.lessons(wanted, limit=MOST_SHOWN)
     others = (each for each in found if not is_rule(each.pattern))
     views = [lessons.shown(each, runtime, visit.access) for each in others]
     rules = rule_views(found)
@@ -210,8 +212,10 @@ async def show_lessons(visit: Visit) -> Page:
         "title": "Lessons",
         "rules": [rule for rule in rules if rule["status"] != "retired" or values["status"]],
         "groups": [(name, rows) for name, rows in groups if rows],
-        "trials": settings.learning.trials == "on",
-        "reader": await reader_view(runtime.learning, settings.reader, visit.tenant, time.time()),
+        "trials": settings.of(LearningSettings).trials == "on",
+        "reader": await reader_view(
+            runtime.lessons, settings.of(ReaderSettings), visit.tenant, time.time()
+        ),
         "chosen": values,
         "statuses": lessons.STATUSES,
         "tiers": lessons.TIERS,
@@ -227,7 +231,7 @@ async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
         "title": stored.pattern.pattern_id,
         "lesson": await lessons.detail(visit.runtime, stored, visit.access),
         "editable": visit.access.operator or stored.pattern.tenant == visit.access.tenant,
-        "trials": visit.runtime.settings.learning.trials == "on",
+        "trials": visit.runtime.settings.of(LearningSettings).trials == "on",
         "error": error.message if error else None,
         "saved": bool(visit.values.get("saved")) and error is None,
     }

@@ -23,11 +23,12 @@ from gateway.budgets.holds import answer_path
 from gateway.budgets.texts import account_view, amount
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.errors import BadRequest, NotFound
+from gateway.features.learning.reader.questions import KINDS
+from gateway.features.learning.settings import ReaderSettings
 from gateway.features.pages import charts
 from gateway.features.pages.charts import RunChart, peak, stacked
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.observability.metrics import UNSTEERED_WORDS
-from gateway.reader.questions import KINDS
 from gateway.steering.experiments import ARMS
 from gateway.stores.budgets import AccountKey, Action, Control
 from gateway.stores.learning import READER
@@ -329,10 +330,10 @@ async def show(visit: Visit) -> Page:
     wanted = visit.values["step"]
     after = -1 if wanted is None else max(-1, min(wanted, run.totals.steps) - 3)
     values |= await _transcript(visit, after)
-    verdicts = await visit.runtime.learning.outcomes(visit.tenant, run.id)
+    verdicts = await visit.runtime.lessons.outcomes(visit.tenant, run.id)
     source = "" if run.outcome_source == DERIVED else f"told_{run.outcome_source}"
     fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
-    values["reads"] = bool(settings.reader.model)
+    values["reads"] = bool(settings.of(ReaderSettings).model)
     values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
     root = await _root(visit, run)
     subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
@@ -385,7 +386,7 @@ async def _acts(visit: Visit, subjects: list[str]) -> list[FieldDict]:
 async def _transcript(visit: Visit, after: int) -> FieldDict:
     trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
     last = trace.steps[-1].step_index if trace.steps else after
-    rows = await visit.runtime.learning.outcomes(visit.tenant, trace.run.id)
+    rows = await visit.runtime.lessons.outcomes(visit.tenant, trace.run.id)
     read = {row.metric: row.comment for row in rows if row.source == READER}
     project = trace.run.tags.get("project", "")
     return {

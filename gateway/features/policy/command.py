@@ -22,10 +22,11 @@ from gateway.core.decide import LessonQuery
 from gateway.core.pattern import RETRIEVED, Lesson, content
 from gateway.core.step import Action
 from gateway.errors import ConfigError
+from gateway.features.learning.book import APPROVED, LessonBook
+from gateway.features.learning.gate import refusal
+from gateway.features.learning.settings import LearningSettings
+from gateway.features.learning.verdicts import steps_of
 from gateway.features.policy import policy_file
-from gateway.learning.book import APPROVED, LessonBook
-from gateway.learning.gate import refusal
-from gateway.learning.verdicts import steps_of
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.routing_policy import begin, candidates
 from gateway.stores.learning import LearnedPolicy, LessonFilter
@@ -171,7 +172,7 @@ async def _publish(stores: Stores, settings: Settings, args: argparse.Namespace)
     if whole.digest != policy.digest:
         say(f"{args.file}: entries were removed or moved since it was compiled: now {whole.digest}")
     say(args.without_replay or await _replayed(stores, old, new))
-    if settings.learning.trials != "on" and (whole.lessons or whole.rules):
+    if settings.of(LearningSettings).trials != "on" and (whole.lessons or whole.rules):
         say("learning.trials is off: no lesson or rule is given before it is on")
     if settings.routing.policy != "learned" and whole.routes:
         say("routing.policy is not `learned`: routes have no effect before it is")

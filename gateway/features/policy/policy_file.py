@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from gateway.config.load import read_config_file
 from gateway.core.pattern import Status
 from gateway.errors import ConfigError
-from gateway.learning.book import APPROVED
-from gateway.learning.life_cycle import approved, is_guess
+from gateway.features.learning.book import APPROVED
+from gateway.features.learning.life_cycle import approved, is_guess
 from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores import learning as rows

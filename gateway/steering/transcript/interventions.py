@@ -172,7 +172,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind("reject", "call rejected", _rejected),
     Kind("rewind", "history rewound", in_answer=lambda a: a.words if a.dropped else None),
-    Kind("correct", "answer corrected"),  # not read off messages: `gateway/reader` says it
+    Kind("correct", "answer corrected"),  # not read off messages: the reader says it
     Kind("undo", "edit undone", _undone),
 )
 KIND_LABELS = {kind.name: kind.label for kind in KINDS}

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings, settings_from_dict
-from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.features.history import keep
 from gateway.features.history.command import _keep_file, run_keep
@@ -27,10 +26,11 @@ from gateway.features.history.find import Found, named
 from gateway.features.history.keep import Keeper, imported_id
 from gateway.features.history.readers import formats
 from gateway.features.history.session import ModelCall, Session
+from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.worker import Learner
 from gateway.hooks import features
-from gateway.learning.worker import Learner
-from gateway.reader.reader import JOBS
 from gateway.steering.identity import conversation_id
+from gateway.stores.learning import JOBS
 from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import IMPORTED
 from gateway.stores.usage import UsageQuery
@@ -440,7 +440,7 @@ def test_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
         log_of(a_session(id, ("Build it.", BUILD), began=BEGAN + 1000 * number), tmp_path)
     database = tmp_path / "gateway.db"
     settings = _settings(database)
-    settings = changed(settings, reader=changed(settings.reader, model="gpt-4o"))
+    settings = changed(settings, reader=changed(settings.of(ReaderSettings), model="gpt-4o"))  # type: ignore[call-arg]
     out = io.StringIO()
     run_keep(named([tmp_path]), settings, out, io.StringIO())
     assert out.getvalue().startswith("kept 3 sessions")

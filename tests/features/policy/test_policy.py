@@ -25,16 +25,16 @@ from gateway.conversations.workloads import Workloads
 from gateway.core.decide import LessonQuery
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.errors import ConfigError
+from gateway.features.learning.book import LessonBook
+from gateway.features.learning.context import project_of
 from gateway.features.policy import policy_file
-from gateway.learning.book import LessonBook
-from gateway.learning.context import project_of
 from gateway.stores.learning import EvidenceRow, LearnedPolicy
 from gateway.stores.records import PromptMessage
 from gateway.stores.sql.changes import Change
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.workloads import a_workload_run
 from tests.examples import examples
-from tests.learning.runs import shell, stored
+from tests.features.learning.runs import shell, stored
 from tests.postgres import empty_database
 
 Run = Callable[..., str]

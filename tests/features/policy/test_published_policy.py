@@ -22,7 +22,7 @@ from gateway.steering.evidence.failure_keys import read_action
 from gateway.stores.learning import EvidenceRow, LearnedPolicy, PolicyRoute
 from gateway.stores.sql.changes import Change
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.learning.test_loop import RESULTS, builder, play
+from tests.features.learning.test_loop import RESULTS, builder, play
 from tests.live.incidents import until
 from tests.live.test_learned_routing import settings
 

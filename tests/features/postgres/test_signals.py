@@ -22,7 +22,7 @@ from steering_gateway_testing.store_conformance.keys import a_key
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.sample_patterns import add, drawn, opened, pattern
 from tests.examples import by_day
-from tests.learning.test_lessons import a_lesson
+from tests.features.learning.test_lessons import a_lesson
 from tests.patience import ANSWER_S
 from tests.pooler import through_pooler
 from tests.postgres import empty_database

@@ -14,9 +14,8 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 `gateway.backends`, `gateway.steering`.
 """
 
+from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
-from itertools import chain
 
 from gateway.hooks import features
 from steering_gateway_testing.store_conformance.answers import ANSWER_CHECKS
@@ -38,12 +37,11 @@ from steering_gateway_testing.store_conformance.states import STATE_CHECKS
 from steering_gateway_testing.store_conformance.workloads import WORKLOAD_CHECKS
 
 
-def _of_feature(name: str) -> tuple[Check, ...]:
-    """The checks of a feature's store, which are in the module of the same name here."""
-    if find_spec(f"{__name__}.{name}") is None:
-        return ()
-    found: tuple[Check, ...] = import_module(f"{__name__}.{name}").CHECKS
-    return found
+def _of_features() -> Iterator[Check]:
+    """The checks of the stores of features, each in the module of the same name here."""
+    for name, feature in features().items():
+        if "store" in feature.parts:
+            yield from import_module(f"{__name__}.{name}").CHECKS
 
 
 ALL_CHECKS: tuple[Check, ...] = (
@@ -58,7 +56,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *LEARNING_CHECKS,
     *BUDGET_CHECKS,
     *ATTRIBUTION_CHECKS,
-    *chain.from_iterable(map(_of_feature, features())),
+    *_of_features(),
     *MONITORING_CHECKS,
     *WORKLOAD_CHECKS,
     *RAW_CHECKS,

@@ -1,0 +1,253 @@
+"""`/api/lessons`: lessons, and what is known of runs besides their calls."""
+
+import time
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, publish_change, shape
+from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
+from gateway.api.runs import RunOfTenant, unknown_run
+from gateway.auth.access import Access
+from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
+from gateway.errors import BadRequest, NotFound
+from gateway.features.learning.gate import MOST_CHARS, strange
+from gateway.features.learning.life_cycle import LessonActions
+from gateway.features.learning.views import decision_views, lesson_view
+from gateway.features.learning.worker import learning_of
+from gateway.runtime import Runtime
+from gateway.stores import learning
+from gateway.stores.learning import LessonFilter, StoredLesson, Support
+from gateway.values import FieldDict
+
+OPERATIONS = Operations()
+STATUSES = tuple(status.value for status in Status)
+TIERS = (Tier.E1.value, Tier.E2.value)
+_MOST_DECISIONS = 1000
+
+
+class LessonFilters(TenantParameter):
+    """Filter of lessons."""
+
+    status: Annotated[str, OneOf(STATUSES)] | None = described("In this status.", None)
+    tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
+    since: Time | None = described("Changed at or after this time.", None)
+    limit: Annotated[int, Field(ge=1, le=1000, description="Most lessons."), DIGITS] = 100
+
+
+class LessonParameters(TenantParameter):
+    """Id of a lesson."""
+
+    pattern_id: PathText = described("The lesson's id.")
+
+
+@like(learning.Posterior)
+class Posterior(BaseModel):
+    """Result of the decisions about a lesson; null where there are none yet."""
+
+    effect: float | None = described("Held minus given, as probabilities.")
+    helps: float | None = described("Probability that the effect matters.")
+    share: float = described("Of the occasions on which it is given next.")
+
+
+class TrialArm(BaseModel):
+    """Rate at which the failure recurred in one arm, with a 95 % interval."""
+
+    name: Literal["given", "held"]  # the lesson was given, or held back by the draw
+    rate: float | None  # share of occasions after which the failure came again; null without any
+    decisions: int  # settled ones in this arm
+    low: float  # lower end of the rate's 95 % interval
+    high: float  # upper end of it
+
+
+@like(Pattern, "pattern_id", "source_trace_id")
+@like(PatternContent, "situation")
+@like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at", "expires_at")
+@like(Support, "conversations", "tasks", "keys")
+@like(StoredLesson, "created_at", "updated_at", "reason")
+class LessonRecord(BaseModel):
+    """A lesson."""
+
+    tier: Literal["e1", "e2"]  # e1 = about one failure, e2 = about a kind of failure
+    tenant: str = described("Empty for a lesson that all tenants share.")
+    status: Annotated[str, OneOf(STATUSES)]  # candidate, trial, active, quarantined or retired
+    trust: str  # least trusted source of the text; decides whether it is advice or a quotation
+    advice: str  # the text that runs are given
+    why_not_active: str  # what is missing, in words; empty for an active one
+    posterior: Posterior  # result of its trial so far
+    arms: list[TrialArm]  # given and held back
+
+
+LessonList = shape("LessonList", "Lessons, last changed first.", lessons=list[LessonRecord])
+
+
+class Evidence(BaseModel):
+    """One run's support of a lesson."""
+
+    run_id: str  # the run that supports the lesson
+    step: int  # of that run
+    kind: str  # what was read there
+    at: float  # epoch seconds of the step
+
+
+@like(learning.DecisionRow, "run_id", "share", "given", "similarity", "state", "failure_type")
+@like(learning.SettledDecision, "at", "recurred", "calls_to_success", "steps_left")
+class Decision(BaseModel):
+    """One occasion on which the lesson could be given; null where the window is still open."""
+
+    step: int  # of the run, 0 for its first call
+
+
+class LessonDetail(LessonRecord):
+    """A lesson with its evidence and its newest decisions."""
+
+    applies_when: dict[str, str] = described(
+        "Where it was learned, for the operator: a person's words, their key's name, the project."
+    )
+    evidence: list[Evidence]  # newest first
+    decisions: list[Decision]  # newest first
+
+
+class LessonChange(BaseModel):
+    """Change of a lesson: another status, or another text."""
+
+    model_config = ConfigDict(extra="forbid")
+    status: Annotated[str, OneOf(STATUSES)] | None = None  # null: it stays
+    # another text makes a new version, in trial; null: it stays
+    advice: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
+
+
+Changed = shape(
+    "Changed",
+    "The lesson that holds now, and whether anything changed.",
+    pattern_id=str,
+    changed=bool,
+)
+Forgotten = shape(
+    "Forgotten", "The lessons that nothing but the run supported.", run_id=str, removed=list[str]
+)
+OutcomeList = shape(
+    "OutcomeList", "Every verdict on a run, oldest first.", outcomes=list[FieldDict]
+)
+
+
+def lesson_filter(
+    tenant: str | None, status: str | None, tier: str | None, since: float | None = None
+) -> LessonFilter:
+    """The filter that parameters describe; None selects all."""
+    statuses = (Status(status),) if status else ()
+    known = Tier(tier) if tier else None
+    return LessonFilter(tenant=tenant, statuses=statuses, tier=known, since=since)
+
+
+@OPERATIONS.add("GET /api/lessons", LessonList, "The lessons.")
+async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
+    """Lessons, last changed first: the tenant's own and the shared ones."""
+    params = request.params
+    runtime = request.runtime
+    wanted = lesson_filter(request.tenant, params.status, params.tier, params.since)
+    found = await runtime.lessons.lessons(wanted, limit=params.limit)
+    return ApiResponse({"lessons": [shown(each, runtime, request.access) for each in found]})
+
+
+@OPERATIONS.add("GET /api/lessons/{pattern_id}", LessonDetail, "The lesson.")
+async def get_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
+    """One lesson: its evidence, its decisions, both arms, why it is not active."""
+    runtime = request.runtime
+    stored = await find_lesson(runtime, request.tenant, request.params.pattern_id)
+    return ApiResponse(await detail(runtime, stored, request.access))
+
+
+@OPERATIONS.add(
+    "PATCH /api/lessons/{pattern_id}", Changed, "The lesson that holds now.", body=LessonChange
+)
+async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
+    """Approve, pause, retire or edit a lesson; another text is a new version."""
+    stored = await find_lesson(request.runtime, request.tenant, request.params.pattern_id)
+    change = request.read(LessonChange)
+    kept, changed = await apply_change(request.runtime, stored, change)
+    return ApiResponse({"pattern_id": kept, "changed": changed})
+
+
+@OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was removed.")
+async def forget_run(request: ApiRequest[RunOfTenant]) -> ApiResponse:
+    """Remove a run's evidence, verdicts and decisions, and lessons only it supports."""
+    run_id = request.params.run_id
+    learner = learning_of(request.runtime).learner
+    if learner is not None:
+        removed = await learner.forget(request.tenant, run_id)
+    else:
+        removed = await request.runtime.lessons.forget(request.tenant, run_id, time.time())
+    if removed is None:
+        raise unknown_run(run_id)
+    learning_of(request.runtime).forget()
+    publish_change(request.runtime, "lesson", "forgotten", run_id=run_id)
+    return ApiResponse({"run_id": run_id, "removed": removed})
+
+
+@OPERATIONS.add("GET /api/runs/{run_id}/outcomes", OutcomeList, "The verdicts.")
+async def list_outcomes(request: ApiRequest[RunOfTenant]) -> ApiResponse:
+    """Every verdict on a run, by source, oldest first."""
+    found = await request.runtime.lessons.outcomes(request.tenant, request.params.run_id)
+    return ApiResponse({"outcomes": [asdict(row) for row in found]})
+
+
+async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredLesson:
+    """The lesson of this id, if `tenant` may see it. Raises: NotFound."""
+    stored = await runtime.lessons.lesson(tenant, pattern_id)
+    if stored is None:
+        raise NotFound(f"there is no lesson {pattern_id[:80]!r}", param="pattern_id")
+    return stored
+
+
+def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> FieldDict:
+    """A lesson; names that only the runs it is from may know are for the operator."""
+    view = lesson_view(stored)
+    if not access.operator and strange(f"{view['situation']} {view['advice']}"):
+        view |= {"situation": "", "advice": "It has names that only some runs know.", "key": ""}
+    return view
+
+
+async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> FieldDict:
+    """A lesson with its evidence and decisions, those of the caller's own runs."""
+    pattern = stored.pattern
+    known = stored.pattern.lesson
+    version = known.version if known else 1
+    evidence = await runtime.lessons.evidence(pattern.tenant, pattern.pattern_id)
+    decisions = await runtime.lessons.decisions(pattern.tenant, pattern.pattern_id, version)
+    seen = [each for each in decisions if access.tenant in (None, each.tenant)]
+    return {
+        **shown(stored, runtime, access),
+        "applies_when": dict(known.applies_when) if known and access.operator else {},
+        "evidence": [
+            {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}
+            for row in evidence
+            if access.tenant in (None, row.tenant)
+        ],
+        "decisions": decision_views(seen[-_MOST_DECISIONS:]),
+    }
+
+
+async def apply_change(
+    runtime: Runtime, stored: StoredLesson, change: LessonChange
+) -> tuple[str, bool]:
+    """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
+    Raises: BadRequest."""
+    pattern = stored.pattern
+    actions = LessonActions(runtime.lessons)
+    now = time.time()
+    if (change.status is None) == (change.advice is None):
+        raise BadRequest("give one of status and advice", param="body")
+    kept = pattern.pattern_id
+    if change.advice is not None:
+        with naming("advice"):
+            kept = (await actions.edit(stored, change.advice, now)).pattern_id
+            changed = True
+    else:
+        status = Status(change.status or "")
+        done = {Status.QUARANTINED: "paused", Status.RETIRED: "retired"}.get(status, "approved")
+        changed = await actions.move(stored, status, f"{done} by the operator", now)
+    learning_of(runtime).forget()
+    publish_change(runtime, "lesson", "changed", pattern_id=kept)
+    return kept, changed

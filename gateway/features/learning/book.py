@@ -1,0 +1,193 @@
+"""The lessons that runs may be given, by tenant, in memory: found by key and project."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+
+from msgspec.structs import replace
+
+from gateway.core.decide import LessonMatch, LessonQuery
+from gateway.core.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
+from gateway.features.learning.context import instructed, project_of, scope_of, situation_of
+from gateway.features.learning.gate import does_harm, strange
+from gateway.features.learning.life_cycle import BY_OPERATOR, approved, is_guess
+from gateway.steering.guidance.lessons import is_rule
+from gateway.stores.learning import LearnedPolicy, LessonFilter, StoredLesson
+from gateway.stores.protocols import StoreError
+from gateway.stores.reads import Reads, directly
+from gateway.stores.sql.learning import LearningStore
+from gateway.tasks import off_loop, spawn
+
+CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen
+MOST_TENANTS = 1024
+MOST_LESSONS = 2000
+APPROVED = "approved"  # a mark of `applies_when` in a policy: by an operator
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The lessons of one tenant and the shared ones."""
+
+    read_at: float  # monotonic seconds
+    # lessons by the key of the failure they answer
+    by_key: dict[str, list[Pattern]] = field(default_factory=dict)
+    rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
+    # texts, by id, with names that a run has to know to be given them
+    names: dict[str, str] = field(default_factory=dict)
+    # applies in place of what is learned; None: what is learned
+    policy: LearnedPolicy | None = None
+
+    def fitting(self, query: LessonQuery) -> list[LessonMatch]:
+        """The lessons that fit."""
+        found = _rules_for(query, self.rules) + _fitting(query, self.by_key)
+        own = ""
+        if any(match.pattern.pattern_id in self.names for match in found):
+            heads = [key.split("|")[1] for key in query.keys]
+            own = " ".join((query.own().replace("\\n", " "), *heads))
+        name = self.names.get
+        return [each for each in found if not strange(name(each.pattern.pattern_id, ""), own)]
+
+
+@dataclass(eq=False)
+class LessonBook:
+    """Answers the look-ups of requests. While the store cannot be read, what was read before
+    holds."""
+
+    store: LearningStore  # lessons
+    _: KW_ONLY
+    failed: Callable[[Exception], None]  # gets the error of a look-up
+    read: Reads = directly  # limits how long a look-up waits for the store
+    # gives the policy that applies in place of what is learned
+    published: Callable[[], LearnedPolicy | None] = lambda: None
+    _shelves: dict[str, _Shelf] = field(default_factory=dict, init=False)  # by tenant
+    # reads under way, by tenant, so that each happens once
+    _reading: dict[str, asyncio.Task[_Shelf]] = field(default_factory=dict, init=False)
+
+    async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:
+        """The lessons that fit; nothing when the store fails."""
+        try:
+            return (await self.shelf(tenant)).fitting(query)
+        except StoreError as error:
+            self.failed(error)
+            return ()
+
+    def forget(self) -> None:
+        """Read everything again: lessons have changed here. What is being read now may be from
+        before the change, and is not kept; what was read holds while the store cannot be read."""
+        for shelf in self._shelves.values():
+            shelf.read_at = float("-inf")
+        self._reading.clear()
+
+    async def shelf(self, tenant: str) -> _Shelf:
+        """The tenant's lessons. Raises: StoreError."""
+        known = self._shelves.get(tenant)
+        policy = self.published()
+        fresh = known is not None and time.monotonic() - known.read_at < CACHED_S
+        if known is not None and fresh and known.policy is policy:
+            return known
+        reading = self._reading.get(tenant)
+        if reading is None:
+            reading = self._reading[tenant] = spawn(self._read(tenant), name="read lessons")
+            reading.add_done_callback(lambda done: self._keep(tenant, done))
+        try:
+            # One caller that gives up must not cancel what the others wait for.
+            return await asyncio.shield(reading)
+        except StoreError:
+            if known is None:
+                raise
+            return known
+
+    def _keep(self, tenant: str, reading: asyncio.Task[_Shelf]) -> None:
+        if self._reading.get(tenant) is not reading:
+            return
+        del self._reading[tenant]
+        if reading.cancelled() or reading.exception() is not None:
+            return
+        if tenant not in self._shelves and len(self._shelves) >= MOST_TENANTS:
+            del self._shelves[next(iter(self._shelves))]
+        self._shelves[tenant] = reading.result()
+
+    async def _read(self, tenant: str) -> _Shelf:
+        policy = self.published()
+        tried = (*RETRIEVED, Status.QUARANTINED, Status.RETIRED)  # a policy may be of before
+        wanted = LessonFilter(tenant=tenant, statuses=tried if policy else RETRIEVED)
+        stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
+        if policy is not None:
+            known = {each.pattern.pattern_id for each in stored}
+            forgotten = await self.read(self.store.forgotten_lessons) - known
+            every = [each.applies for each in (*policy.lessons, *policy.rules)]
+            own = [e for e in every if e.tenant in ("", tenant) and e.pattern_id not in forgotten]
+            stored = [_published(each, known) for each in own]
+        shelf = await off_loop(_shelved, stored, policy is not None)
+        shelf.policy = policy
+        return shelf
+
+
+def _published(pattern: Pattern, known: Collection[str]) -> StoredLesson:
+    """The lesson of a policy; one that the store does not know has no trial: it is given always."""
+    lesson = pattern.lesson or Lesson(key="")
+    if pattern.pattern_id not in known:
+        pattern = replace(pattern, lesson=replace(lesson, share=1.0))
+    reason = BY_OPERATOR if APPROVED in lesson.applies_when else ""
+    return StoredLesson(pattern=pattern, reason=reason)
+
+
+def _shelved(stored: Sequence[StoredLesson], published: bool) -> _Shelf:
+    """The lessons as they are looked up; whoever published a policy has approved its rules. The
+    gate reads each text, so this is for a thread."""
+    shelf = _Shelf(time.monotonic())
+    for each in stored:
+        pattern = each.pattern
+        lesson = each.pattern.lesson
+        read = published or approved(each) if is_rule(pattern) else not is_guess(each)
+        if lesson is None or not read:
+            continue
+        texts = content(pattern.fields)
+        harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
+        if harms or (is_rule(pattern) and approved(each)):
+            trust = Trust.MODEL if harms else Trust.OPERATOR
+            pattern = replace(pattern, lesson=replace(lesson, trust=trust))
+        if is_rule(pattern):
+            shelf.rules.append(replace(each, pattern=pattern))
+            continue
+        if not approved(each) and strange(text := f"{texts.situation} {texts.move}"):
+            shelf.names[pattern.pattern_id] = text
+        shelf.by_key.setdefault(lesson.key, []).append(pattern)
+    shelf.rules.sort(key=lambda each: (-each.support.conversations, each.reason))
+    return shelf
+
+
+def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> list[LessonMatch]:
+    """The lessons for the failures, those of the run's project and those of all projects."""
+    found = [
+        (LessonMatch(pattern=pattern, similarity=1.0, key=key), scope_of(pattern))
+        for key in query.keys
+        for pattern in by_key.get(key, ())
+        if pattern.pattern_id not in query.exclude
+    ]
+    opening = query.opening() if any(scope is not None for _, scope in found) else ()
+    # A run of which the opening is unknown may be of any project.
+    here = {None, project_of(opening)[0]} if opening else {None}
+    return [match for match, scope in found if scope in here]
+
+
+def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[LessonMatch]:
+    """The rules to begin a run with, or to remind of after the calls before their mistakes."""
+    doing = {situation_of(action) for action in query.actions} if rules else set()
+    fitting: list[tuple[Pattern, str]] = []
+    for stored in rules:
+        known = stored.pattern.lesson or Lesson(key="")
+        marks = known.applies_when
+        name = stored.pattern.pattern_id
+        due = not query.actions or marks.get("precedes") in doing
+        if due and name not in query.exclude:
+            fitting.append((stored.pattern, known.key))
+    prompts = query.opening() if fitting else ()
+    project, _ = project_of(prompts)
+    return [
+        LessonMatch(pattern=pattern, similarity=1.0, key=key)
+        for pattern, key in fitting
+        if project and key.split("|")[1] == project
+        if not instructed(content(pattern.fields).move, prompts)
+    ]

@@ -1,0 +1,254 @@
+"""`gateway learn`: lessons and rules, in a terminal, also while a gateway is running."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from difflib import unified_diff
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from gateway.api.views import picked
+from gateway.backends import Stores
+from gateway.commands.store import add_verb, answer, kept, permit, say
+from gateway.config import Settings
+from gateway.core.pattern import RETRIEVED, Status
+from gateway.errors import ConfigError
+from gateway.features.learning import views
+from gateway.features.learning.context import project_of
+from gateway.features.learning.gate import MOST_CHARS
+from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
+from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.worker import Learner, Report
+from gateway.steering.guidance.codec import to_line
+from gateway.steering.guidance.lessons import SAID
+from gateway.stores.learning import LessonFilter
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.records import PromptMessage
+from gateway.text.formatting import ago, counted
+from gateway.text.sanitize import one_line
+from gateway.values import FieldDict
+
+_PAGE = 200
+_MOST = 100_000
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its verbs."""
+    learn = commands.add_parser("learn", help="lessons and rules, and how their trials go")
+    verbs = learn.add_subparsers(required=True, metavar="VERB")
+    run = add_verb(verbs, "run", "read the stored runs", _run, whole=True)
+    run.add_argument("--tenant", help="only runs of this tenant")
+    status = add_verb(verbs, "status", "lessons by status, and trials", _status)
+    _add_filters(status)
+    status.add_argument("--limit", type=int, default=50, help="most lessons (default: 50)")
+    show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show)
+    approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", _approve)
+    approve.add_argument("--active", action="store_true", help="without a trial")
+    retire = add_verb(verbs, "retire", "stop giving a lesson", _retire)
+    retire.add_argument("--pause", action="store_true", help="only until it is approved again")
+    edit = add_verb(verbs, "edit", "give a lesson another text: a new version, in trial", _edit)
+    for parser in (show, approve, retire, edit):
+        parser.add_argument("pattern_id", help="the id that `gateway learn status` shows")
+        parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
+    edit.add_argument("advice", help="what it says from now on, at most 600 characters")
+    forget = add_verb(verbs, "forget", "remove the lessons that only this run supports", _forget)
+    forget.add_argument("run_id", help="the run's id")
+    forget.add_argument("--tenant", help="only a run of this tenant")
+    jobs = add_verb(verbs, "jobs", "what the reader was asked, and what it used", _jobs)
+    jobs.add_argument("--tenant", help="only jobs of this tenant")
+    rules = add_verb(verbs, "rules", "the rules of projects, with who said them", _rules)
+    rules.add_argument("--tenant", help="only rules of this tenant")
+    rules.add_argument("--project", help="only rules of this project, as they are listed")
+    what = "print a diff that adds the rules to this file, and give them no more"
+    rules.add_argument("--export", choices=("CLAUDE.md", "AGENTS.md"), help=what)
+    export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export)
+    _add_filters(export)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
+    states = [each.value for each in Status]
+    parser.add_argument("--status", choices=states, help="only lessons in it")
+
+
+def _chosen(args: argparse.Namespace) -> LessonFilter:
+    return LessonFilter(tenant=args.tenant, statuses=(Status(args.status),) if args.status else ())
+
+
+async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    if not settings.storage.store_content:
+        raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
+    learner = open_learner(stores, settings)
+    report = Report()
+    page = PageRequest(limit=_PAGE, descending=False)
+    while True:
+        runs = await stores.runs.list_runs(RunFilter(tenant=args.tenant), page)
+        for run in runs.runs:
+            report.add(await learner.read(run.id, run.tenant))
+        if runs.next_cursor is None:
+            break
+        page = PageRequest(limit=_PAGE, descending=False, cursor=runs.next_cursor)
+    report.moves += await learner.review(args.tenant, late=True)
+    counts = {name: getattr(report, name) for name in Report.__slots__}
+    words = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+    answer(args, counts, ", ".join(words))
+
+
+def open_learner(stores: Stores, settings: Settings) -> Learner:
+    """The learner from the runs of these stores."""
+    return Learner(stores.learning, stores.runs, lambda: settings.of(LearningSettings))
+
+
+async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    found = await stores.learning.lessons(_chosen(args), limit=args.limit)
+    for stored in found:
+        view = views.lesson_view(stored)
+        effect = view["posterior"]["effect"]
+        trial = f"{view['posterior']['decisions']} decisions"
+        if effect is not None:
+            trial += f", {100 * effect:+.0f} points"
+        line = f"{view['status']:<12} {view['tier']}  {view['pattern_id']}  "
+        line += f"{view['conversations']} conversations  {trial}  {one_line(view['advice'], 90)}"
+        answer(args, view, line)
+    if not found and not args.json:
+        say("nothing learned yet")
+
+
+async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    stored = await _stored(stores, args)
+    pattern = stored.pattern
+    view = views.lesson_view(stored)
+    evidence = await stores.learning.evidence(pattern.tenant, pattern.pattern_id)
+    marks = pattern.lesson.applies_when if pattern.lesson else {}
+    version = view["version"]
+    decisions = await stores.learning.decisions(pattern.tenant, pattern.pattern_id, version)
+    if args.json:
+        rows = [{"step": e.step_index, **picked(e, "run_id", "kind", "at")} for e in evidence]
+        say(json.dumps(view | {"evidence": rows, "decisions": views.decision_views(decisions)}))
+        return
+    say(f"{view['pattern_id']}  {view['tier']}  {view['status']}  tenant {view['tenant'] or 'all'}")
+    say(one_line(view["advice"], 600))
+    if "said" in marks:
+        say(f'a person said: "{one_line(marks["said"], 300)}"')
+    if "scope" in marks and pattern.tenant:
+        say(f"in the project {one_line(marks.get('project') or 'without a name', 60)}")
+    for arm in view["arms"]:
+        rate = "-" if arm["rate"] is None else f"{100 * arm['rate']:.0f} %"
+        low = 100 * arm["low"]
+        high = 100 * arm["high"]
+        say(f"{arm['name']:<6} came again {rate} [{low:.0f}, {high:.0f}] in {arm['decisions']}")
+    if view["why_not_active"]:
+        say(f"{'note' if view['status'] == 'active' else 'not active'}: {view['why_not_active']}")
+    for row in evidence:
+        say(f"{row.kind:<12} run {row.run_id} step {row.step_index}  {ago(row.at)}")
+
+
+async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    status = Status.ACTIVE if args.active else Status.TRIAL
+    await _move(stores, args, status, "approved by the operator")
+
+
+async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    status = Status.QUARANTINED if args.pause else Status.RETIRED
+    await _move(stores, args, status, f"{'paused' if args.pause else 'retired'} by the operator")
+
+
+async def _move(stores: Stores, args: argparse.Namespace, status: Status, reason: str) -> None:
+    """Move a lesson to a status."""
+    stored = await _stored(stores, args)
+    changed = await LessonActions(stores.learning).move(stored, status, reason, time.time())
+    shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
+    answer(args, shown, "done" if changed else "nothing changed")
+
+
+async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    stored = await _stored(stores, args)
+    try:
+        new = await LessonActions(stores.learning).edit(stored, args.advice, time.time())
+    except ValueError as error:
+        raise ConfigError(f"advice: {error}") from error
+    answer(args, {"pattern_id": new.pattern_id, "changed": True}, new.pattern_id)
+
+
+async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    removed = await open_learner(stores, settings).forget(args.tenant, args.run_id)
+    removed = kept(removed, f"there is no run {args.run_id!r}")
+    answer(args, {"run_id": args.run_id, "removed": removed}, f"{len(removed)} lessons removed")
+
+
+async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    reader = settings.of(ReaderSettings)
+    view = await views.reader_view(stores.learning, reader, args.tenant, time.time())
+    counts = ", ".join(f"{number} {state}" for state, number in view["counts"].items())
+    line = (
+        f"{view['model'] or 'reader.model is not set, nothing is read'}: {counts}; today "
+        f"{view['tokens']} of {view['tokens_per_day']} tokens, "
+        f"${view['cost_usd']:.4f} of ${view['usd_per_day']:.2f} per tenant"
+    )
+    answer(args, view, line)
+
+
+async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    for stored in await stores.learning.lessons(_chosen(args), limit=_MOST):
+        say(to_line(stored.pattern))
+
+
+async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
+    rows = views.rule_views(await stores.learning.lessons(wanted, limit=_MOST))
+    if args.project or args.export:
+        opening = PromptMessage(role="system", text=f"Working directory: {Path.cwd()}")
+        scope, name = project_of([opening])
+        own = (row["project"] for row in rows if row["scope"] == scope)
+        name = args.project or next(own, name)
+        known = ", ".join(sorted({row["project"] for row in rows})) or "none, nobody stated a rule"
+        rows = [row for row in rows if row["project"] == name]
+        if not rows:
+            raise ConfigError(f"no rules of {name!r}; known for --project: {known}")
+    if args.export:
+        args.changes = True
+        await permit(stores, args)
+        await _export_rules(stores, args.export, rows)
+        return
+    for row in rows:
+        said = f"in {counted(row['conversations'], 'session')} since {ago(row['since'])}"
+        said += f" by {row['author']}" if row["author"] else ""
+        proof = one_line(row["why_not_active"] or row["reason"], 60)
+        line = f"{row['project']:<16} {row['status']:<11} {row['pattern_id']}  {said}  "
+        answer(args, row, f"{line}{one_line(row['advice'], 120)}  {proof}")
+    if not rows and not args.json:
+        say("nobody has stated a rule yet")
+
+
+async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) -> None:
+    """Print a diff that adds the active rules to a project's file, and pause them."""
+    rows = [row for row in rows if row["status"] in RETRIEVED]
+    if not rows:
+        raise ConfigError("none of its rules is given: `gateway learn approve ID` approves one")
+    sys.stdout.write(_added_to(file, [one_line(row["advice"], MOST_CHARS) for row in rows]))
+    for row in rows:
+        which = (row["tenant"], row["pattern_id"])
+        reason = f"exported to {file} {BY_OPERATOR}"
+        await stores.learning.move(*which, Status.QUARANTINED, reason=reason, at=time.time())
+    given = f"{counted(len(rows), 'rule')} will no longer be given"
+    sys.stderr.write(f"gateway: {given}: `patch -p1` applies the diff, `learn approve` undoes it\n")
+
+
+def _added_to(file: str, rules: Sequence[str]) -> str:
+    """A diff that adds rules to the end of a file in the current folder."""
+    text = Path(file).read_bytes().decode() if Path(file).exists() else ""
+    end = "\r\n" if "\r\n" in text else "\n"
+    old = StringIO(text, newline="\n").readlines()
+    added = [*([""] if old else []), "## Rules", "", *(f"- {rule}" for rule in rules)]
+    whole = old if text.endswith("\n") or not old else [*old[:-1], old[-1] + end]
+    names = (f"a/{file}" if old else "/dev/null", f"b/{file}")
+    lines = unified_diff(old, [*whole, *(line + end for line in added)], *names)
+    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines)
+
+
+async def _stored(stores: Stores, args: argparse.Namespace) -> Any:
+    stored = await stores.learning.lesson(args.tenant, args.pattern_id)
+    return kept(stored, f"there is no lesson {args.pattern_id!r}")

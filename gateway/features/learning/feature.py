@@ -1,0 +1,13 @@
+"""The row of this feature in the table of hooks."""
+
+from gateway.hooks import Feature
+
+FEATURE = Feature(
+    parts={
+        "lesson_rules": "settings:lesson_rules",
+        "start": "worker:start",
+        "operations": "reader.api:OPERATIONS",
+    },
+    settings={"learning": "settings:LearningSettings", "reader": "settings:ReaderSettings"},
+    commands={"learn": "command:add_parser"},
+)

@@ -1,0 +1,294 @@
+"""Asks a model about messages that people typed and about alarms, in the background, once for
+each text.
+
+The questions about a run that is over become jobs of its store. One gateway at a time claims a
+job; if that gateway dies, the job can be claimed again. An attempt is counted when it is
+claimed, and its call counts on the budgets of the tenant. Equal texts are asked about once."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+
+from gateway.core.step import Action, Step
+from gateway.features.learning.reader.paid import NoAnswer, OverBudget, PaidModel
+from gateway.features.learning.reader.questions import (
+    KIND,
+    TITLE,
+    TROUBLE,
+    WRONG,
+    Question,
+    is_typed,
+    shown,
+    shown_calls,
+)
+from gateway.features.learning.settings import DAY_S, ReaderSettings
+from gateway.features.learning.verdicts import Verdicts, opening_words
+from gateway.observability.logging import get_logger
+from gateway.steering.transcript.interventions import Answer, said_in
+from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
+from gateway.stores.budgets import Amounts
+from gateway.stores.learning import ANSWERS, JOBS, READER, Allowance, Job, OutcomeRow
+from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.queries import RunTrace
+from gateway.stores.records import StepRow
+from gateway.stores.sql.learning import LearningStore
+from gateway.values import Value
+
+MOST_ATTEMPTS = 3
+MOST_THINGS = 20  # of a run that are asked about besides its title, the newest
+RESERVED_INPUT = 3000
+RESERVED_OUTPUT = 300
+"""Tokens that an attempt counts with until it has ended: what is shown at most, and the
+instruction, in a script that takes a token for a character."""
+SPARE_S = 60.0  # seconds for which a job is held beyond the wait for an answer
+BUDGET_REST_S = 900.0
+"""Seconds for which a tenant's jobs rest when a budget of the operator refuses a call."""
+SURE = 0.8
+"""Confidence in the kind that a model gives a message. An assumption, a little above what makes a
+verdict usable: `python -m lab reader --model NAME` measures a model on labelled sessions."""
+
+_log = get_logger("gateway.reader")
+
+
+class Thing(Value):
+    """One thing to ask about a run."""
+
+    question: Question  # that the model is asked
+    step: int  # that it is about; 0: its words answer the run before in the conversation
+    shown: Mapping[str, str]  # data that the model is shown, by name
+
+
+def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
+    """Gives the things to ask of a run: its title, the kinds of messages that its person typed to
+    an agent which had done something, and whether the stretch before each alarm is trouble.
+    `earlier`: the run before it in its conversation."""
+    opening = opening_words(trace)
+    if opening and is_typed(opening):
+        yield Thing(question=TITLE, step=0, shown=shown(opening))
+    yield from _alarms(trace)
+    last = _newest_of(earlier.steps[-1]) if earlier and earlier.steps else None
+    for row in trace.steps:
+        prompts = row.content.messages if row.content else ()
+        typed = Answer(said=said_in([{"role": p.role, "content": p.text} for p in prompts])).words
+        if last is not None and is_typed(typed):
+            yield Thing(
+                question=KIND,
+                step=row.step_index,
+                shown=shown(typed, agent_words(last)),
+            )
+        last = _newest_of(row) or last
+
+
+def _alarms(trace: RunTrace) -> Iterator[Thing]:
+    """The first steps of consecutive ones with an alarm."""
+    actions = list[Action]()
+    fired = False
+    for row in trace.steps:
+        actions += row.content.actions if row.content else ()
+        if row.fired and not fired and actions:
+            reasons = "; ".join(filter(None, map(row.evidence.get, row.fired)))
+            data = shown_calls(reasons or ", ".join(row.fired), actions)
+            yield Thing(question=TROUBLE, step=row.step_index, shown=data)
+        fired = bool(row.fired)
+
+
+def _newest_of(row: StepRow) -> Step | None:
+    """The newest words and calls of the agent at a step; None where nothing is stored of it."""
+    content = row.content
+    if content is None:
+        return None
+    if content.reply_text or content.reply_actions:
+        thought = content.reply_text
+        actions = content.reply_actions
+    else:
+        thought = content.thought
+        actions = content.actions
+    return Step(index=row.step_index, thought=thought, actions=actions)
+
+
+@dataclass(eq=False)
+class Reader:
+    """Does the jobs of one store."""
+
+    store: LearningStore  # jobs and answers
+    runs: RunStore  # the run log
+    model: PaidModel  # is asked, and paid for
+    settings: Callable[[], ReaderSettings]  # gives those in force
+    _: KW_ONLY
+    # called with the result of each job: read, cached, unknown, unread, budget or error
+    counted: Callable[[str], None] = lambda result: None
+    now: Callable[[], float] = time.time  # epoch seconds
+
+    async def note(self, trace: RunTrace) -> None:
+        """Remember what there is to ask about a run that is over. Raises: StoreError."""
+        if not self.settings().model:
+            return
+        things = list(things_in(trace, await self._earlier(trace)))
+        for thing in [*things[:1], *things[1:][-MOST_THINGS:]]:
+            await self.store.enqueue(_job(trace, thing, self.now()))
+
+    async def follow(self) -> None:
+        """Do jobs as they come, without end."""
+        while True:
+            try:
+                while await self.do_one():
+                    pass
+            except StoreError as error:
+                _log.warning("reader.model not asked", reason=str(error))
+            await asyncio.sleep(self.settings().interval_s)
+
+    async def do_one(self) -> bool:
+        """Do the next job, if there is one that may be done. Raises: StoreError."""
+        settings = self.settings()
+        now = self.now()
+        if not settings.model:
+            return False
+        reserved = Amounts(
+            usd=self.model.cost(settings.model, RESERVED_INPUT, RESERVED_OUTPUT),
+            input_tokens=RESERVED_INPUT,
+            output_tokens=RESERVED_OUTPUT,
+        )
+        job = await self.store.claim(
+            JOBS,
+            now=now,
+            lease_s=settings.timeout_s + SPARE_S,
+            most_attempts=MOST_ATTEMPTS,
+            allowance=Allowance(
+                since=day_start(now),
+                tokens=settings.tokens_per_day,
+                cost_usd=settings.usd_per_day,
+                reserve_tokens=RESERVED_INPUT + RESERVED_OUTPUT,
+                reserve_usd=reserved.usd,
+            ),
+        )
+        if job is None:
+            return False
+        try:
+            await self._do(job, reserved, settings)
+        except asyncio.CancelledError:
+            # Another gateway does the job at once: this one stops amid it. What was reserved stays
+            # counted, because the model may have been asked already.
+            again = replace(job, attempts=job.attempts - 1)
+            try:
+                await self.store.give_back(again, self.now())
+            except StoreError as error:
+                _log.warning("a job is held until its lease ends", reason=str(error))
+            raise
+        return True
+
+    async def _do(self, job: Job, reserved: Amounts, settings: ReaderSettings) -> None:
+        unused = _used(job, reserved, Amounts())
+        trace, thing = await self._thing(job)
+        if trace is None or thing is None:
+            return await self._end(unused, "unread", "nothing to show")
+        messages = thing.question.messages(thing.shown)
+        key = _digest(job.tenant, settings.model, str(thing.question.version), str(messages))
+        known = await self.store.job(ANSWERS, key)
+        if known is not None:
+            await self._keep(trace, thing, str(known.payload.get("answer", "")))
+            return await self._end(unused, "cached")
+        try:
+            text, spent = await self.model.ask(
+                settings.model, messages, tenant=job.tenant, timeout_s=settings.timeout_s
+            )
+        except OverBudget:
+            again = replace(unused, attempts=job.attempts - 1)
+            return await self._rest(again, BUDGET_REST_S, "budget")
+        except NoAnswer as error:
+            _log.warning("no answer of reader.model", reason=str(error))
+            rest_s = settings.timeout_s * job.attempts
+            return await self._rest(_used(job, reserved, error.used), rest_s, "error")
+        job = _used(job, reserved, spent)
+        answer = thing.question.read(text)
+        if answer is None:
+            return await self._end(job, "unknown", "the answer is not in the form asked for")
+        payload = {"run": trace.run.id, "answer": answer}
+        kept = Job(kind=ANSWERS, key=key, tenant=job.tenant, payload=payload, state="done")
+        await self.store.enqueue(replace(kept, created_at=self.now()))
+        await self._keep(trace, thing, answer)
+        await self._end(job, "read")
+
+    async def _thing(self, job: Job) -> tuple[RunTrace | None, Thing | None]:
+        """Returns the run of a job, and what is asked about it; None for a run that is gone or
+        forgotten."""
+        run_id = str(job.payload.get("run"))
+        asked = (job.payload.get("question"), job.payload.get("step"))
+        trace = await self.runs.get_run(run_id, tenant=job.tenant)
+        if trace is None or run_id in await self.store.forgotten(job.tenant):
+            return None, None
+        things = things_in(trace, await self._earlier(trace))
+        same = (each for each in things if (each.question.name, each.step) == asked)
+        return trace, next(same, None)
+
+    async def _earlier(self, trace: RunTrace) -> RunTrace | None:
+        """Returns the previous run of the conversation; None for the first run, and if the
+        previous one was forgotten."""
+        run = trace.run
+        name = f"{run.conversation_id}.{run.sequence - 1}"
+        if not run.sequence or name in await self.store.forgotten(run.tenant):
+            return None
+        return await self.runs.get_run(name, tenant=run.tenant)
+
+    async def _keep(self, trace: RunTrace, thing: Thing, answer: str) -> None:
+        """Keep an answer with its run, and the verdict that it is on the run before."""
+        run = trace.run
+        name = thing.question.name
+        metric = name if name == TITLE.name else f"{name} {thing.step}"
+        row = OutcomeRow(
+            run_id=run.id,
+            tenant=run.tenant,
+            source=READER,
+            metric=metric,
+            comment=answer,
+            weight=SURE,
+            at=self.now(),
+            evidence=f"step {thing.step}",
+        )
+        await self.store.add_outcome(row)
+        earlier = await self._earlier(trace) if thing.question is KIND and not thing.step else None
+        if earlier is None or answer not in (*WRONG, *ACCEPTING):
+            return
+        source = "correction" if answer in WRONG else "moved_on"
+        verdict = "failure" if answer in WRONG else "success"
+        verdicts = Verdicts(self.store, self.runs)
+        await verdicts.add(earlier.run, source, verdict, SURE, "the next message")
+        await verdicts.choose(earlier.run)
+
+    async def _end(self, job: Job, result: str, error: str = "") -> None:
+        if await self.store.finish(job, now=self.now(), error=error):
+            self.counted(result)
+
+    async def _rest(self, job: Job, rest_s: float, result: str) -> None:
+        if await self.store.give_back(job, self.now() + rest_s):
+            self.counted(result)
+
+
+def day_start(now: float) -> float:
+    """Start of the day of `now`, in UTC."""
+    return now - now % DAY_S
+
+
+def _job(trace: RunTrace, thing: Thing, now: float) -> Job:
+    """A job; it holds ids and names, no content of the run."""
+    run = trace.run
+    question = thing.question
+    key = _digest(run.tenant, run.id, question.name, str(question.version), str(thing.step))
+    payload = {"run": run.id, "question": question.name, "step": thing.step}
+    return Job(kind=JOBS, key=key, tenant=run.tenant, payload=payload, created_at=now)
+
+
+def _digest(*parts: str) -> str:
+    """Thirty-two hexadecimal digits for these texts."""
+    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
+    """Returns the job with the actual use of its attempt in place of the reserved amount. None =
+    the use is not known."""
+    if used is None:
+        return job
+    more = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens
+    usd = max(0.0, job.cost_usd - reserved.usd + used.usd)
+    return replace(job, tokens=max(0, job.tokens + more), cost_usd=usd)

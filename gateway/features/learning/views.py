@@ -1,0 +1,101 @@
+"""Lessons, rules and what was asked of the reader, as plain values."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from gateway.api.views import picked
+from gateway.core.pattern import Lesson, content
+from gateway.features.learning.life_cycle import why_not_active
+from gateway.features.learning.reader.reader import day_start
+from gateway.features.learning.settings import ReaderSettings
+from gateway.reporting.rates import wilson
+from gateway.steering.guidance.lessons import is_rule
+from gateway.stores.learning import JOBS, Job, SettledDecision, StoredLesson
+from gateway.stores.sql.learning import LearningStore
+from gateway.values import FieldDict
+
+
+def lesson_view(stored: StoredLesson) -> FieldDict:
+    """A lesson with its support, its trial with the rate at which the failure recurred in each arm
+    (95 % intervals), and why it is not active."""
+    pattern = stored.pattern
+    lesson = pattern.lesson or Lesson(key="")
+    texts = content(pattern.fields)
+    found = stored.posterior
+    held = found.decisions - found.given
+    arms = (("given", found.rate_given, found.given), ("held", found.rate_held, held))
+    return {
+        **picked(pattern, "pattern_id", "tenant", "source_trace_id"),
+        "tier": pattern.tier.value,
+        **picked(lesson, "version", "supersedes", "origin", "key"),
+        **picked(lesson, "last_confirmed_at", "expires_at"),
+        "status": lesson.status.value,
+        "trust": lesson.trust.value,
+        "situation": texts.situation,
+        "advice": texts.move or texts.avoid,
+        **picked(stored.support, "conversations", "tasks", "keys"),
+        **picked(stored, "created_at", "updated_at", "reason"),
+        "why_not_active": why_not_active(stored),
+        "posterior": dataclasses.asdict(found),
+        "arms": [
+            {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
+            for name, rate, decisions in arms
+            for low, high in [wilson((rate or 0.0) * decisions, decisions) if decisions else (0, 1)]
+        ],
+    }
+
+
+def rule_views(found: Sequence[StoredLesson]) -> list[FieldDict]:
+    """The rules that people stated, the most often said first, with project, author and words.
+    Projects of one name are distinguished by the beginning of their digest."""
+    views = []
+    for stored in sorted(found, key=lambda each: -each.support.conversations):
+        if (lesson := stored.pattern.lesson) and is_rule(stored.pattern):
+            marks = {"author": "", "project": "no name", "said": ""}
+            said = lesson.applies_when
+            view: FieldDict = {name: said.get(name, text) for name, text in marks.items()}
+            view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored)}
+            views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
+    folders = {(view["project"], view["scope"]) for view in views}
+    several = [name for name, count in Counter(name for name, _ in folders).items() if count > 1]
+    for view in views:
+        if view["project"] in several:
+            view["project"] += f" ({view['scope'][:6]})"
+    return views
+
+
+async def reader_view(
+    store: LearningStore, settings: ReaderSettings, tenant: str | None, now: float
+) -> FieldDict:
+    """Describes the reader's model: its limits, its use since midnight (UTC), and the number of
+    jobs in each state. `tenant` None: of all tenants."""
+    tokens, usd = await store.spent(JOBS, tenant, day_start(now))
+    return {
+        "model": settings.model,
+        "tokens": tokens,
+        "tokens_per_day": settings.tokens_per_day,
+        "cost_usd": usd,
+        "usd_per_day": settings.usd_per_day,
+        "counts": {"waiting": 0, "done": 0, "failed": 0} | await store.count_jobs(JOBS, tenant),
+    }
+
+
+def job_view(job: Job) -> FieldDict:
+    """A job with its run, what was asked about it, its state and its use."""
+    names = ("tenant", "state", "attempts", "tokens", "cost_usd", "created_at", "done_at", "error")
+    asked = {"run_id": str(job.payload.get("run", "")), "question": job.payload.get("question")}
+    return {**asked, **picked(job, *names)}
+
+
+def decision_views(decisions: Sequence[SettledDecision]) -> list[FieldDict]:
+    """Decisions about a lesson, with what came after each."""
+    own = ("run_id", "share", "given", "similarity", "state", "failure_type")
+    return [
+        {
+            **picked(each.decision, *own),
+            "step": each.decision.step_index,
+            **picked(each, "at", "recurred", "calls_to_success", "steps_left"),
+        }
+        for each in decisions
+    ]

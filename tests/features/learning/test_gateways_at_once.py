@@ -1,0 +1,254 @@
+"""Several gateways on one store read the same runs: nothing is counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.backends import Stores, open_stores
+from gateway.config.storage import StorageSettings
+from gateway.core.pattern import Pattern, Status
+from gateway.features.learning.life_cycle import BY_OPERATOR
+from gateway.features.learning.settings import LearningSettings
+from gateway.features.learning.worker import Learner, Report
+from gateway.steering.guidance.lessons import SAID
+from gateway.stores.exchanges import RawCall
+from gateway.stores.learning import DecisionRow, LessonFilter, OutcomeRow
+from gateway.stores.sql.learning import LearningStore
+from steering_gateway_testing.store_conformance.records import (
+    START,
+    TENANT,
+    a_step,
+    an_injection,
+    some_content,
+)
+from tests.features.learning.runs import Call, lessons_of, run, shell, state, stored
+from tests.features.learning.test_rules import RULE
+from tests.postgres import empty_database
+
+GATEWAYS = 3
+MISSING = "bash: mvn: command not found"
+SETTINGS = LearningSettings(trials="on")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def gateways(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Stores]]:
+    """The stores of several gateways over one database."""
+    async with AsyncExitStack() as opened:
+        where: dict[str, Any] = {"path": str(tmp_path / "runs.db")}
+        if request.param == "postgres":
+            where = {"url": opened.enter_context(empty_database())}
+        found = [await open_stores(StorageSettings(**where)) for _ in range(GATEWAYS)]
+        for stores in found:
+            opened.push_async_callback(stores.close)
+        yield found
+
+
+def learner(stores: Stores, now: float = START + 10_000.0) -> Learner:
+    return Learner(stores.learning, stores.runs, lambda: SETTINGS, now=lambda: now)
+
+
+async def test_gateways_that_read_the_same_runs_at_once_count_them_once(
+    gateways: list[Stores],
+) -> None:
+    """Each run has its outcomes once, as if one gateway had read it, and a rule is moved once."""
+    failing: list[Call] = [shell("pytest", "1 failed"), shell("pytest", "E  Error: 1 failed")]
+    for number, person in enumerate(("ann", "ben")):
+        await state(gateways[0], number, RULE, person=person, tenant=TENANT, origin=SAID)
+    for number in range(3):
+        await gateways[0].states.commit(stored(number, failing))
+
+    async def read_all(one: Learner) -> Report:
+        report = Report()
+        for number in range(3):
+            report.add(await one.read(f"r{number:04}", TENANT))
+        report.moves += await one.review()
+        return report
+
+    learners = [learner(stores) for stores in gateways]
+    reports = await asyncio.gather(*map(read_all, learners))
+    store = gateways[0].learning
+    outcomes = [row for n in range(3) for row in await store.outcomes(TENANT, f"r{n:04}")]
+    assert sum(report.outcomes for report in reports) == len(outcomes)
+    assert len({(row.run_id, row.source) for row in outcomes}) == len(outcomes) > 0
+    assert sum(report.moves for report in reports) == 1
+    again = await read_all(learners[0])
+    assert (again.outcomes, again.moves) == (0, 0)
+
+
+class _Overtaken:
+    """A store whose first posterior is written late, after something else has happened."""
+
+    def __init__(self, store: Any, happens: Callable[[], Awaitable[Any]]) -> None:
+        self._store = store
+        self._happens: list[Callable[[], Awaitable[Any]]] = [happens]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put_posterior(self, *values: Any) -> None:
+        while self._happens:
+            await self._happens.pop()()
+        await self._store.put_posterior(*values)
+
+
+async def taught(stores: Stores) -> Pattern:
+    """A lesson in trial that the run r0000 supports."""
+    source = run([shell("mvn test", MISSING)], id="r0000", tenant=TENANT)
+    (pattern,) = lessons_of(source)
+    await stores.learning.learn([(pattern, [source.evidence(pattern.pattern_id, 1)])])
+    return pattern
+
+
+async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
+    gateways: list[Stores],
+) -> None:
+    """Another gateway settles a run's decision between reading them and storing the result."""
+    calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
+    pattern = await taught(gateways[0])
+    for number in (1, 2):
+        decision = DecisionRow(
+            run_id=f"r{number:04}",
+            step_index=1,
+            pattern_id=pattern.pattern_id,
+            owner=TENANT,
+            version=1,
+            share=0.5,
+            given=number == 1,
+            similarity=1.0,
+            key=pattern.lesson.key if pattern.lesson else "",
+            state="NORMAL",
+        )
+        await gateways[0].states.commit(replace(stored(number, calls), decisions=(decision,)))
+    fast = learner(gateways[1])
+    overtaken = _Overtaken(gateways[0].learning, lambda: fast.read("r0002", TENANT))
+    late = dataclasses.replace(gateways[0], learning=cast(LearningStore, overtaken))
+    await learner(late).read("r0001", TENANT)
+    (lesson,) = await gateways[2].learning.lessons(LessonFilter())
+    assert (lesson.posterior.decisions, lesson.posterior.given) == (2, 1)
+
+
+async def test_a_run_that_another_gateway_serves_is_not_over(gateways: list[Stores]) -> None:
+    """A gateway that has not seen a call for long asks the store when the newest was."""
+    record = stored(0, [shell("mvn test", MISSING)], state="SLOW", ended_at=None)
+    await gateways[0].states.commit(record)
+    here = learner(gateways[0], now=START + 5.0)
+    here.touch("r0000", TENANT, step=1, ended=True, decided=False)
+    report = await here.look()
+    assert (report.runs, report.outcomes, here.waiting) == (1, 0, 1)
+    later = learner(gateways[0])
+    later.touch("r0000", TENANT, step=1, ended=True, decided=False)
+    report = await later.look()
+    assert (report.runs, report.outcomes, later.waiting) == (1, 1, 0)
+
+
+async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[Stores]) -> None:
+    """Another gateway that has the run in memory, one that was started later, and reading all runs
+    again learn nothing from it; its decisions count no longer, and texts that only it taught are
+    masked where other runs were given them: in logs, steps and conversations; raw calls go."""
+    await gateways[0].states.commit(stored(0, [shell("mvn test", MISSING)]))
+    pattern = await taught(gateways[0])
+    one, other = learner(gateways[0]), learner(gateways[1])
+    for each in (one, other):
+        await each.read("r0000", TENANT)
+    name, key = pattern.pattern_id, pattern.lesson and pattern.lesson.key
+    decision = DecisionRow(
+        run_id="r0001",
+        step_index=1,
+        pattern_id=name,
+        owner=TENANT,
+        version=1,
+        share=0.5,
+        given=True,
+        similarity=1.0,
+        key=key or "",
+        state="NORMAL",
+    )
+    text = pattern.fields["recommended_action"]
+    frame = f'LEARNED: "{text}"'
+    given = an_injection(1, run_id="r0001", pattern_id=name, text=frame)
+    quotes = some_content(reply_text=f"I was told: {text}", actions=())
+    later = stored(1, [shell("ls", "README.md")] * 8)
+    talk = replace(later.conversation, state=json.dumps({"v": 1, "text": f"[{frame}]"}).encode())
+    steps = (*later.steps, a_step(9, "r0001", content=quotes))
+    record = replace(later, conversation=talk, steps=steps, injections=(given,))
+    await gateways[0].states.commit(replace(record, decisions=(decision,)))
+    assert gateways[0].raw is not None
+    raw = RawCall(
+        tenant=TENANT,
+        run_id="r0001",
+        step_index=1,
+        at=START,
+        dialect="chat",
+        request=text.encode(),
+        response=b"",
+    )
+    assert await gateways[0].raw.put_raw(raw, most_bytes=10**6)
+    await other.read("r0001", TENANT)
+    assert await other.forget(TENANT, "unknown") is None
+    assert await one.forget(TENANT, "r0000") == [name]
+    for each in (one, other, learner(gateways[2])):
+        for name_of_run in ("r0000", "r0001"):
+            await each.read(name_of_run, TENANT)
+    assert await gateways[2].learning.lessons(LessonFilter()) == []
+    trace = await gateways[2].runs.get_run("r0001", tenant=TENANT)
+    assert trace is not None
+    assert [each.text for each in trace.injections] == ["[forgotten]"]
+    assert trace.steps[-1].content is not None
+    assert trace.steps[-1].content.reply_text == "I was told: [forgotten]"
+    talked = await gateways[2].states.load(TENANT, later.conversation.id)
+    assert talked is not None
+    assert json.loads(talked.state)["text"] == "[[forgotten]]"
+    assert gateways[2].raw is not None
+    assert await gateways[2].raw.find_raw("r0001", 1, tenant=TENANT) is None
+    assert len(await gateways[2].learning.decisions(TENANT, name)) == 1
+    assert await other.forget(TENANT, "r0001") == []
+    assert await gateways[2].learning.decisions(TENANT, name) == []
+
+
+async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
+    """An operator approved it; the gateways settle each run's decision once."""
+    for number, person in enumerate(("ann", "ben")):
+        await state(gateways[0], number, RULE, person=person, tenant=TENANT)
+    learners = [learner(stores) for stores in gateways]
+    (rule,) = await gateways[1].learning.lessons(LessonFilter(key_prefix="said|"))
+    moved = (TENANT, rule.pattern.pattern_id, Status.ACTIVE)
+    await gateways[1].learning.move(*moved, reason=f"approved {BY_OPERATOR}", at=START)
+    assert rule.pattern.lesson is not None
+    runs = [f"r{number:04}" for number in range(2, 12)]
+    for number in range(2, 12):
+        decision = DecisionRow(
+            run_id=runs[number - 2],
+            step_index=0,
+            pattern_id=rule.pattern.pattern_id,
+            owner=TENANT,
+            version=1,
+            share=0.5,
+            given=number % 2 == 0,
+            similarity=1.0,
+            key=rule.pattern.lesson.key,
+            state="INIT",
+        )
+        await gateways[0].states.commit(replace(stored(number, ()), decisions=(decision,)))
+        if number < 5:  # the person stopped the agent, and said why
+            row = OutcomeRow(run_id=f"r{number:04}", tenant=TENANT, source="interruption", at=START)
+            row = dataclasses.replace(row, verdict="failure")
+            await gateways[0].learning.add_outcome(row)
+
+    async def read_all(one: Learner) -> int:
+        return sum([(await one.read(run, TENANT)).settled for run in runs])
+
+    assert sum(await asyncio.gather(*map(read_all, learners))) == len(runs)
+    (rule,) = await gateways[1].learning.lessons(LessonFilter(key_prefix="said|"))
+    found = rule.posterior
+    assert (found.decisions, found.given) == (10, 5)
+    assert found.rate_given == pytest.approx(0.4)
+    assert found.rate_held == pytest.approx(0.2)

@@ -1,0 +1,106 @@
+"""`gateway learn` on a file with runs in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backends import open_stores
+from gateway.cli import main
+from gateway.config.storage import StorageSettings
+from gateway.stores.learning import JOBS, Job
+from tests.features.learning.runs import shell, state, stored
+from tests.features.learning.test_rules import RULE
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> str:
+    """Three runs in which a person stated a rule, and one with a job for a model."""
+    path = str(tmp_path / "log.db")
+    stores = await open_stores(StorageSettings(path=path))
+    for number in range(4):
+        record = stored(number, [shell("pytest", "1 failed")], tenant="default")
+        await stores.states.commit(record)
+    for number in range(3):
+        await state(stores, number, RULE)
+    payload = {"run": "r0003", "question": "title", "step": 0}
+    await stores.learning.enqueue(Job(kind=JOBS, key="j", tenant="default", payload=payload))
+    await stores.close()
+    return path
+
+
+@pytest.fixture
+def command(log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `gateway learn` on the log and give what it printed."""
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", log)
+
+    def run(*words: str, status: int = 0) -> str:
+        assert main(["learn", *words]) == status
+        printed = capsys.readouterr()
+        return printed.err if status else printed.out
+
+    return run
+
+
+def lessons(command: Run, *words: str) -> list[dict[str, Any]]:
+    """The lessons that are listed."""
+    return [json.loads(line) for line in command("status", "--json", *words).splitlines()]
+
+
+def test_runs_are_read_once(command: Run) -> None:
+    """The first pass finds outcomes, the second changes nothing."""
+    first = json.loads(command("run", "--json"))
+    assert (first["runs"], first["outcomes"] > 0) == (4, True)
+    again = json.loads(command("run", "--json"))
+    assert (again["runs"], again["outcomes"]) == (4, 0)
+    assert "4 runs" in command("run")
+    (found,) = lessons(command)
+    assert (found["status"], found["conversations"]) == ("candidate", 3)
+    assert command("status").count(RULE) == 1
+    assert "nothing learned yet" in command("status", "--tenant", "other")
+
+
+def test_a_lesson_is_moved_and_edited(command: Run) -> None:
+    """What the page and the API can do, a terminal can."""
+    (found,) = lessons(command)
+    one = found["pattern_id"]
+    for words, status in (
+        (("approve", one), "active"),
+        (("retire", one, "--pause"), "quarantined"),
+        (("approve", one, "--active"), "active"),
+        (("retire", one), "retired"),
+    ):
+        assert command(*words) == "done\n"
+        assert [each["status"] for each in lessons(command)] == [status]
+    assert command("retire", one) == "nothing changed\n"
+    edited = command("edit", one, "Use yarn.").strip()
+    shown = json.loads(command("show", edited, "--json"))
+    assert (shown["advice"], shown["version"], shown["status"]) == ("Use yarn.", 2, "active")
+    assert {(row["run_id"], row["kind"]) for row in shown["evidence"]} == {
+        (f"r{number:04}", "said") for number in range(3)
+    }
+    for text in (" ", "x" * 601, "Use password=hunter2hunter2x for it."):
+        assert "advice: " in command("edit", edited, text, status=2)
+    assert "Use yarn." in command("show", edited)
+    assert "there is no lesson 'x'" in command("show", "x", status=2)
+    exported = [json.loads(line) for line in command("export").splitlines()]
+    assert {each["pattern_id"] for each in exported} == {one, edited}
+
+
+def test_a_run_is_forgotten_with_what_only_it_supports(command: Run) -> None:
+    """A lesson goes with the last run that supports it, a job with its run."""
+    assert "reader.model is not set, nothing is read: 1 waiting" in command("jobs")
+    assert command("forget", "r0003") == "0 lessons removed\n"
+    assert json.loads(command("jobs", "--json"))["counts"]["waiting"] == 0
+    for run in ("r0000", "r0001"):
+        assert command("forget", run) == "0 lessons removed\n"
+    removed = json.loads(command("forget", "r0002", "--json"))["removed"]
+    assert len(removed) == 1
+    assert lessons(command) == []
+    assert "there is no run 'unknown'" in command("forget", "unknown", status=2)

@@ -1,0 +1,358 @@
+"""Rules of a project: to which runs they are given, where, and who approves them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from gateway.auth.keyring import make_key
+from gateway.backends import Stores, open_stores
+from gateway.cli import main
+from gateway.config.storage import StorageSettings
+from gateway.core.decide import LessonQuery
+from gateway.core.pattern import Status
+from gateway.core.render import FRAME_OPEN
+from gateway.core.step import Action
+from gateway.features.learning.book import LessonBook
+from gateway.features.learning.context import instructed
+from gateway.features.learning.life_cycle import (
+    ACTIVE_SHARE,
+    BY_OPERATOR,
+    LessonActions,
+    next_move,
+    why_not_active,
+)
+from gateway.steering.guidance.lessons import STATED
+from gateway.stores.learning import LessonFilter, Posterior, StoredLesson
+from gateway.stores.records import PromptMessage
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.api.conftest import client_of, start
+from tests.features.learning.runs import state
+from tests.features.learning.test_context import action
+from tests.features.learning.test_pages import ACME, ADMIN, KEYS
+from tests.live.client import PLAIN, TOOLS
+
+__all__ = ["start"]
+Start = Callable[..., AppServer]
+RULE = "Use pnpm instead of npm."
+RULES = (
+    RULE,
+    "Do not force push to main.",
+    "Before `git push`, run the linter.",
+    "Avoid adding comments everywhere.",
+    "Always run the tests before you commit.",
+    "Do not delete the tests.",
+    "Before you push, run the formatter.",
+)
+
+
+async def rules(stores: Stores) -> list[StoredLesson]:
+    found = await stores.learning.lessons(LessonFilter(key_prefix="said|"))
+    return sorted(found, key=lambda each: -each.support.conversations)
+
+
+async def taught(
+    database: Path, stated: Sequence[str] = RULES, tenant: str = "default", *, approved: bool = True
+) -> None:
+    """A project whose people stated these rules, the first most often, all approved."""
+    stores = await open_stores(StorageSettings(path=str(database)))
+    number = 0
+    for place, text in enumerate(stated):
+        for _ in range(1 + (place == 0)):
+            await state(stores, number, text, tenant=tenant)
+            number += 1
+    actions = LessonActions(stores.learning)
+    for each in await rules(stores) if approved else ():
+        await actions.move(each, Status.TRIAL, "approved by the operator", 1.0)
+    await stores.close()
+
+
+def pusher(request: ReceivedRequest) -> Reply:
+    """Commits, then answers."""
+    if any(m.get("role") == "assistant" for m in request.messages):
+        return Reply("Done.")
+    return Reply("", tool_calls=(ToolCall("bash", {"command": "git commit -m x"}, id="c0"),))
+
+
+async def sent(
+    upstream: ScriptedUpstream,
+    url: str,
+    name: str,
+    system: str,
+    user: str = "Fix it.",
+    *,
+    key: str = "",
+    outcome: str = "",
+) -> list[dict[str, Any]]:
+    """The bodies that leave in one run: the first call, and the one after `git commit`."""
+    before = len(upstream.requests)
+    messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    async with httpx.AsyncClient(timeout=120) as http:
+        for turn in range(2):
+            body = {"model": "m", "messages": messages, "tools": TOOLS}
+            headers = {"x-conversation-id": name, **({"x-gateway-key": key} if key else {})}
+            headers |= {"x-gateway-outcome": outcome} if outcome and turn == 1 else {}
+            answer = await http.post(f"{url}/chat/completions", json=body, headers=headers)
+            message = answer.raise_for_status().json()["choices"][0]["message"]
+            result = {"role": "tool", "tool_call_id": "c0", "content": "1 file changed"}
+            messages += [message, result]
+    return [request.json for request in list(upstream.requests)[before:]]
+
+
+@pytest.fixture
+def gateway(gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path) -> AppServer:
+    upstream.default = pusher
+    learning = {"trials": "on", "interval_s": 3600}
+    storage = {"path": str(tmp_path / "runs.db")}
+    asyncio.run(taught(tmp_path / "runs.db"))
+    return gateway_server({**PLAIN, "storage": storage, "learning": learning})
+
+
+async def test_a_run_of_the_project_begins_with_its_rules(
+    gateway: AppServer, upstream: ScriptedUpstream
+) -> None:
+    """Once in the system prompt, five at most and under 120 tokens, the same bytes in each call;
+    after the call before the mistake a reminder; another project gets nothing."""
+    here, url = "Working directory: /home/ann/shop", gateway.base_url
+    runs = [await sent(upstream, url, f"run-{number}", here) for number in range(4)]
+    for first, second in runs:
+        system = first["messages"][0]["content"]
+        assert orjson.dumps(first).decode().count(FRAME_OPEN) == 1
+        block = [line for line in system.splitlines() if STATED in line]
+        assert 1 <= len(block) <= 5
+        assert len("\n\n".join(block)) <= 4 * 120
+        assert str(first).count(STATED) == len(block)
+        assert second["messages"][0] == first["messages"][0]
+        assert str(second["messages"][1:]).count(STATED) <= 2
+    assert any(f"{STATED}: {RULE}" in str(first) for first, _ in runs)
+    assert any(STATED in str(second["messages"][2:]) for _, second in runs)
+    for system in ("Working directory: /home/ann/other", "Help.", here + "s"):
+        for other in await sent(upstream, url, f"other-{system}", system):
+            assert STATED not in str(other)
+
+
+async def test_nothing_that_the_agents_own_instructions_say(
+    gateway: AppServer, upstream: ScriptedUpstream
+) -> None:
+    """Neither in the system prompt nor in a CLAUDE.md among the first messages."""
+    system = "Working directory: /home/ann/shop\nUse `pnpm`, never `npm`."
+    for number in range(4):
+        user = "# CLAUDE.md\n- Before `git push`: run the linter, please.\n\nFix it."
+        for body in await sent(upstream, gateway.base_url, f"own-{number}", system, user):
+            assert "Use pnpm instead of npm." not in str(body)
+            assert "run the linter." not in str(body)
+
+
+@pytest.mark.parametrize(
+    ("rule", "own", "says"),
+    [
+        ("Use pnpm instead of npm.", "We build with pnpm instead of npm.", True),
+        ("Do not commit or push unless asked.", "Commit and push only when asked.", True),
+        ("Do not commit or push unless asked.", "Commit and push whenever you ask.", False),
+        ("Run the linter before you push.", "Push often. Run it. Linter: ruff.", False),
+    ],
+)
+def test_what_instructions_say(rule: str, own: str, says: bool) -> None:
+    """Most words of the rule in one sentence, with a limit where the rule has one."""
+    assert instructed(rule, [PromptMessage(role="user", text=own)]) is says
+
+
+def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
+    """The key that an agent has can change no rule; an operator's approval makes it active."""
+    path = tmp_path / "acme.db"
+    server = start(auth=KEYS, storage={"path": str(path)})
+    asyncio.run(taught(path, RULES[:1], "acme", approved=False))
+    with client_of(server, ACME) as acme, client_of(server, ADMIN) as operator:
+        (rule,) = acme.get("/api/lessons").json()["lessons"]
+        at, form = f"lessons/{rule['pattern_id']}", {"action": "approve"}
+        assert (rule["status"], rule["advice"]) == ("candidate", "Use pnpm instead of npm.")
+        assert acme.patch(f"/api/{at}", json={"status": "active"}).status_code == 403
+        assert acme.post(f"/dashboard/{at}", data=form).status_code == 403
+        origin = {"origin": server.url}
+        assert acme.get(f"/api/{at}").json()["status"] == "candidate"
+        page = operator.get("/dashboard/lessons").text
+        assert "What your agents keep being told" in page
+        assert all(
+            word in page
+            for word in ("<h3>shop</h3>", "Use pnpm instead of npm.", ">ann<", "2 sessions")
+        )
+        assert ">ann<" not in acme.get("/dashboard/lessons").text
+        for action, words in (
+            ("approve", "approved"),
+            ("pause", "paused"),
+            ("approve", "approved"),
+        ):
+            address, data = f"/dashboard/{at}?tenant=acme", {"action": action}
+            assert operator.post(address, data=data, headers=origin).status_code == 303
+            assert f"{words} by the operator" in operator.get("/dashboard/lessons").text
+        assert acme.get(f"/api/{at}").json()["status"] == "active"
+        one = operator.get(f"/dashboard/{at}?tenant=acme").text
+        assert "Did a person have to say it again in the run?" in one
+        assert "<q>please: Use pnpm instead of npm.</q>" in one
+        assert "a trial of its own" not in one
+        own = {"action": "edit", "advice": "Use pnpm for all."}
+        operator.post(f"/dashboard/{at}?tenant=acme", data=own, headers=origin)
+        page = operator.get("/dashboard/lessons").text
+        assert "Use pnpm for all." in page
+        assert ">Use pnpm instead of npm.<" not in page, "the version before is retired"
+
+
+def applied(diff: str) -> None:
+    subprocess.run(["patch", "-p1"], input=diff.encode(), check=True, capture_output=True)
+
+
+def test_rules_are_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules that are given go into a project's file as a diff, and are given no more."""
+    database, project = tmp_path / "runs.db", tmp_path / "shop"
+    project.mkdir()
+    (project / "AGENTS.md").write_text("# Shop\nNo end")
+    asyncio.run(taught(database, RULES[:2]))
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(database))
+    assert main(["learn", "rules"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 2
+    assert all(word in listed[0] for word in ("shop", "active", "2 sessions", "ann", "pnpm"))
+    assert main(["learn", "rules", "--export", "AGENTS.md"]) == 0
+    printed = capsys.readouterr()
+    applied(printed.out)
+    expected = ["# Shop", "No end", "", "## Rules", "", f"- {RULE}", "- Do not force push to main."]
+    assert (project / "AGENTS.md").read_text().splitlines() == expected
+    assert "2 rules will no longer be given" in printed.err
+    assert main(["learn", "rules", "--json"]) == 0
+    rows = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["status"] for row in rows} == {"quarantined"}
+    assert {row["why_not_active"] for row in rows} == {"exported to AGENTS.md by the operator"}
+    for words, why in (((), "none of its rules is given"), (("--project", "x"), "known for")):
+        assert main(["learn", "rules", "--export", "AGENTS.md", *words]) == 2
+        assert why in capsys.readouterr().err
+
+
+async def test_projects_of_one_name_are_separate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are listed with their digests; an export in a folder takes that folder's rules."""
+    folder, database = tmp_path / "shop", tmp_path / "runs.db"
+    folder.mkdir()
+    stores = await open_stores(StorageSettings(path=str(database)))
+    await state(stores, 0, RULES[0])
+    await state(stores, 1, RULES[1], folder=str(tmp_path))
+    for each in await rules(stores):
+        await LessonActions(stores.learning).move(each, Status.TRIAL, "approved", 1.0)
+    await stores.close()
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(database))
+    monkeypatch.chdir(folder)
+    assert await asyncio.to_thread(main, ["learn", "rules"]) == 0
+    names = {line.partition(")")[0] for line in capsys.readouterr().out.splitlines()}
+    assert len(names) == 2
+    assert all(name.startswith("shop (") for name in names)
+    assert await asyncio.to_thread(main, ["learn", "rules", "--project", "shop"]) == 2
+    assert all(f"{name})" in capsys.readouterr().err for name in list(names)[:1])
+    assert await asyncio.to_thread(main, ["learn", "rules", "--export", "CLAUDE.md"]) == 0
+    diff = capsys.readouterr().out
+    assert "+- Do not force push to main." in diff
+    assert "pnpm" not in diff
+    applied(diff)
+    assert (folder / "CLAUDE.md").read_text().startswith("## Rules")
+
+
+async def test_a_rule_is_given_once_an_operator_approved_it() -> None:
+    """However many people said it, also where an earlier version tried it; at the start of a run,
+    and as a reminder before its mistake; an edited rule is given at once."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
+
+    async def given(*calls: Action) -> list[str]:
+        book = LessonBook(stores.learning, failed=failed)
+        query = LessonQuery(keys=(), exclude=frozenset(), actions=calls, opening=lambda: opening)
+        return [match.pattern.pattern_id for match in await book.find(query, "default")]
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    for number, person in enumerate(("ann", "ben")):
+        await state(stores, number, RULE, person=person)
+    (rule,) = await rules(stores)
+    name = rule.pattern.pattern_id
+    assert await given() == []  # a candidate
+    await stores.learning.move("default", name, Status.TRIAL, reason="two people", at=1.0)
+    assert await given() == []
+    (rule,) = await rules(stores)
+    await stores.learning.move("default", name, Status.ACTIVE, reason=f"a {BY_OPERATOR}", at=2.0)
+    before, other = action("Bash", command="git commit -m x"), action("Bash", command="ls src")
+    assert (await given(), await given(before), await given(other)) == ([name], [name], [])
+    (rule,) = await rules(stores)
+    edited = await LessonActions(stores.learning).edit(rule, "Use pnpm for all.", 2.0)
+    assert await given() == [edited.pattern_id]
+    shares = {each.pattern.pattern_id: each.posterior.share for each in await rules(stores)}
+    assert shares[edited.pattern_id] == ACTIVE_SHARE
+    await stores.close()
+
+
+async def test_an_approved_rule_is_given_in_whole_runs(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """In whole runs with it, and some without it; what became of the runs is counted."""
+    upstream.default = pusher
+    where = str(tmp_path / "runs.db")
+    learning = {"trials": "on", "interval_s": 0.02}
+    stores = await open_stores(StorageSettings(path=where))
+    for number, person in enumerate(("ann", "ben")):
+        made = make_key("default", person)
+        await stores.keys.add_key(made.record)
+        await state(stores, number, RULE, person=person)
+    (stated,) = await rules(stores)
+    await LessonActions(stores.learning).move(stated, Status.TRIAL, f"approved {BY_OPERATOR}", 1.0)
+    gateway = gateway_server({**PLAIN, "storage": {"path": where}, "learning": learning})
+    here, url = "Working directory: /home/ann/shop", gateway.base_url
+
+    async def rule(ready: Callable[[StoredLesson], bool]) -> StoredLesson:
+        while True:
+            found = await rules(stores)
+            if found and ready(found[0]):
+                return found[0]
+            await asyncio.sleep(0.02)
+
+    async with asyncio.timeout(60):
+        given = []
+        for number in range(12):
+            outcome = "success" if number % 3 else "failure"
+            key = {"key": made.text, "outcome": outcome}
+            calls = await sent(upstream, url, f"run-{number}", here, f"Go {number}", **key)
+            given.append(RULE in str(calls[0]))
+            assert all((RULE in str(call)) == given[-1] for call in calls[:2])
+        found = (await rule(lambda each: each.posterior.decisions >= 12)).posterior
+    assert found.given == sum(given) > 6
+    assert None not in (found.rate_given, found.success_given)
+    await asyncio.to_thread(gateway.stop)
+    await stores.close()
+
+
+async def test_an_approved_rule_stays_although_it_harms() -> None:
+    """The machine retires it neither for harm nor with time; its page says that it harms."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    await state(stores, 0, RULE)
+    (rule,) = await rules(stores)
+    await LessonActions(stores.learning).move(rule, Status.TRIAL, f"approved {BY_OPERATOR}", 1.0)
+    owner, name = "default", rule.pattern.pattern_id
+    harmful = Posterior(decisions=120, given=100, helps=0.0, harms=0.99)
+    await stores.learning.put_posterior(owner, name, 1, harmful, 2.0)
+    await stores.learning.prolong(owner, name, 3.0)
+    (rule,) = await rules(stores)
+    assert next_move(rule, 4.0) is None
+    reason = why_not_active(rule)
+    assert reason == "an operator approved it, but harms with probability 0.99"
+    assert rule.pattern.lesson is not None
+    unapproved = replace(rule, reason="helps")
+    assert next_move(unapproved, 4.0) is not None
+    await stores.close()

@@ -1,0 +1,255 @@
+"""Trials of lessons: strong ones pass, harmful ones go, chance does not promote."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.features.learning.life_cycle import (
+    LEAST_SHARE,
+    MOST_SHARE,
+    Observation,
+    judged,
+    next_move,
+    observations,
+    posterior,
+    proof_bar,
+    why_not_active,
+)
+from gateway.reporting.e_values import e_values
+from gateway.stores.learning import (
+    DecisionRow,
+    OutcomeRow,
+    Posterior,
+    SettledDecision,
+    StoredLesson,
+    Support,
+)
+from lab.learning import tenant, trials
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [pytest.param(10, marks=pytest.mark.slow), pytest.param(500, marks=pytest.mark.nightly)],
+    ids=["few", "many"],
+)
+def test_planted_lessons(seeds: int) -> None:
+    """Lessons without an effect are hardly ever promoted, whatever results depend on; strong ones
+    are active within 90 decisions in the median, harmful ones retired within 60, and so is one
+    whose failure never comes again while no run succeeds. Less success is seen also where the
+    outcomes of one arm are reported less often."""
+    found = {each["lesson"]: each for each in trials(range(seeds))}
+    slack = 0.0 if seeds > 100 else 0.1
+    for name, each in found.items():
+        if name.startswith("no effect"):
+            assert each["active"] <= max(0.02, 1 / seeds), name
+            assert each["retired"] >= 0.7 - slack, name
+        if name.startswith("no failure, no success"):
+            assert each["retired_within_60"] >= 0.95 - slack, name
+        if name.startswith(("-20", "-30")):
+            assert each["active"] <= 0.03 + slack, name
+    assert found["+30 points"]["median_until_active"] <= 90
+    assert found["-30 points"]["retired_within_60"] >= 0.95 - slack
+    assert found["no failure, success as before"]["active"] <= 0.2 + slack
+
+
+@pytest.mark.parametrize(
+    "tenants",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(25, marks=pytest.mark.nightly)],
+    ids=["few", "many"],
+)
+def test_many_lessons_of_one_tenant(tenants: int) -> None:
+    """Of the lessons that become active at most one in twenty has no effect."""
+    ends = [tenant(seed) for seed in range(tenants)]
+    shares = [false / max(false + right, 1) for false, right in ends]
+    assert sum(shares) / tenants <= 0.05
+    assert sum(right for _, right in ends) >= 0.5 * 4 * tenants
+
+
+RATES = st.floats(0.05, 0.95)
+
+
+@given(
+    rates=st.lists(RATES, min_size=4, max_size=4),
+    shares=st.lists(st.sampled_from((0.2, 0.37, 0.5, 0.9)), min_size=5, max_size=5),
+    above=st.sampled_from((0.0, -0.05, -0.1, 0.05)),
+)
+def test_bets_cannot_be_won_by_chance(
+    rates: list[float], shares: list[float], above: float
+) -> None:
+    """Where giving raises the rate by exactly `above`, the mean of the capital over all draws and
+    results is 1, also with shares that follow the results so far, and rates that change."""
+    rates = [min(max(rate, -above), 1.0 - above) for rate in rates]
+    mean = 0.0
+    for outcomes in itertools.product(itertools.product((True, False), repeat=2), repeat=4):
+        chance, seen = 1.0, list[tuple[bool, float, bool]]()
+        for (gives, good), rate in zip(outcomes, rates, strict=True):
+            share, now = shares[sum(d[2] for d in seen)], rate + above * gives
+            chance *= (share if gives else 1.0 - share) * (now if good else 1.0 - now)
+            seen.append((gives, share, good))
+        values = e_values(seen, above)
+        assert min(values) > 0.0
+        mean += chance * values[-1]
+    assert mean == pytest.approx(1.0)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=70))
+def test_what_a_posterior_says(results: list[tuple[bool, bool, bool]]) -> None:
+    """An effect that matters is not more probable than any, and results after the last look change
+    nothing but the numbers."""
+    seen = [Observation(gives, 0.2, again, won) for gives, again, won in results]
+    found = posterior(seen)
+    helps, harms = found.helps or 0.0, found.harms or 0.0
+    assert 0.0 <= helps <= 1.0 - harms + 1e-9
+    assert LEAST_SHARE <= found.share <= MOST_SHARE
+    last = len(seen) - len(seen) % 15
+    if last >= 30:
+        judged_then = posterior(seen[:last])
+        assert replace(judged_then, decisions=len(seen), given=found.given) == found
+    else:
+        assert found.share == MOST_SHARE
+
+
+def test_less_success_is_seen_whatever_recurs() -> None:
+    """A lesson after which the failure never comes again, and every run fails, is retired for its
+    success; nothing becomes active without runs whose success is known."""
+    seen = [Observation(n % 2 == 0, 0.5, n % 2 == 1, n % 2 == 1) for n in range(30)]
+    move = judged(posterior(seen), active=False)
+    assert move is not None
+    assert (move.status, "fail more often" in move.reason) == (Status.RETIRED, True)
+    unknown = posterior([Observation(n % 2 == 0, 0.5, n % 2 == 1) for n in range(60)])
+    assert unknown.proof > 1000
+    assert unknown.safe == pytest.approx(1.0)
+    assert judged(unknown, active=False) is None
+
+
+def test_a_look_that_was_passed_is_taken() -> None:
+    """With eight results at a time the look at 45 decisions is that of 45, seen at 48."""
+    seen = [Observation(n % 2 == 0, 0.5, n % 3 == 1, n % 2 == 0) for n in range(48)]
+    late, exact = posterior(seen), posterior(seen[:45])
+    assert (late.helps, late.proof) == (exact.helps, exact.proof)
+    assert (late.decisions, exact.decisions) == (48, 45)
+
+
+def test_more_trials_need_more_proof() -> None:
+    """Of many lessons that were tried one has to be better proved; several proved ones help."""
+    tried = [Posterior(decisions=60, proof=proof) for proof in (30.0, *[1.0] * 9)]
+    assert proof_bar(tried) == pytest.approx(200)
+    assert proof_bar(tried[:1]) == pytest.approx(20)
+    assert proof_bar([Posterior(decisions=60, proof=50.0)] * 5) == pytest.approx(20)
+    assert proof_bar([]) == pytest.approx(20)
+
+
+def a_decision(run_id: str, step: int, **after: object) -> SettledDecision:
+    decision = DecisionRow(
+        run_id=run_id,
+        step_index=step,
+        pattern_id="x",
+        owner="acme",
+        version=1,
+        share=0.5,
+        given=True,
+        similarity=1.0,
+        key="k",
+        state="NORMAL",
+    )
+    values: dict = {"recurred": False, "calls_to_success": None, "steps_left": 9} | after
+    return SettledDecision(decision=decision, tenant="acme", at=float(step), **values)
+
+
+def test_decisions_are_joined_with_what_came_of_their_runs() -> None:
+    """The first decision of a run has its success; a run that gave up soon has not got over the
+    failure; what a person stated is judged by whether the person corrected again."""
+
+    def verdict(run_id: str, source: str, said: str) -> OutcomeRow:
+        return OutcomeRow(run_id=run_id, tenant="acme", source=source, verdict=said, at=1.0)
+
+    verdicts = [verdict("good", "told_api", "success"), verdict("bad", "correction", "failure")]
+    decisions = [
+        a_decision("good", 1, steps_left=2),
+        a_decision("good", 3),
+        a_decision("bad", 1, steps_left=2, calls_to_success=1),
+        a_decision("left", 1, steps_left=2),
+        a_decision("went on", 1, steps_left=2, calls_to_success=1),
+        a_decision("open", 1, recurred=None),
+    ]
+    found = observations(decisions, verdicts)
+    assert [each.success for each in found] == [True, True, False, None, None]
+    assert [each.first for each in found] == [True, False, True, True, True]
+    assert [each.recurred for each in found] == [False, False, True, True, False]
+    said_again = a_decision("open", 0, recurred=True)
+    of_rule = [*decisions[:1], a_decision("bad", 1), decisions[3], said_again]
+    people = observations(of_rule, verdicts, of_person=True)
+    assert [each.recurred for each in people] == [False, True, False, True]  # however short
+
+
+def test_the_estimate_is_right_while_the_share_moves() -> None:
+    """Over 200 logs with a known effect of 20 points the mean estimate is within one point, and
+    what crediting by the run's outcome would say has the wrong sign."""
+    effects, credited = [], []
+    for seed in range(200):
+        draw, seen, runs = random.Random(seed), list[Observation](), list[tuple[bool, bool]]()
+        share = 0.5
+        for _ in range(150):
+            share = min(max(share + draw.uniform(-0.1, 0.1), LEAST_SHARE), MOST_SHARE)
+            gives = draw.random() < share
+            again = draw.random() < (0.3 if gives else 0.5)
+            seen.append(Observation(gives, share, again))
+            # Lessons are given to runs in trouble; those without trouble never meet one.
+            runs.append((gives, draw.random() < 0.93 - 0.1 * gives))
+            runs.append((False, draw.random() < 0.3))
+        found = posterior(seen).effect
+        assert found is not None
+        effects.append(found)
+        given = [failed for gives, failed in runs if gives]
+        others = [failed for gives, failed in runs if not gives]
+        credited.append(sum(given) / len(given) - sum(others) / len(others))
+    assert abs(sum(effects) / len(effects) - 0.2) < 0.01
+    assert sum(credited) / len(credited) > 0.1  # the lesson would seem to make runs fail
+
+
+def stored(status: Status, **changes: object) -> StoredLesson:
+    """A lesson with support for a trial, or with these changes."""
+    lesson = Lesson(
+        key="k", status=status, trust=Trust(str(changes.pop("trust", "template"))), expires_at=1000
+    )
+    values: dict = {
+        "pattern": Pattern(
+            tier=Tier(str(changes.pop("tier", "e1"))),
+            tenant="acme",
+            pattern_id="x",
+            fields={"situation": "s", "guidance": "g"},
+            lesson=lesson,
+        ),
+        "created_at": 0.0,
+        "updated_at": 0.0,
+        "reason": "",
+        "posterior": Posterior(),
+    }
+    given = {name: changes.pop(name) for name in Support.__struct_fields__ if name in changes}
+    support = msgspec.convert({"conversations": 2, "tasks": 2} | given, Support)
+    return StoredLesson(support=support, **(values | changes))
+
+
+def test_when_a_lesson_moves() -> None:
+    """A candidate waits for an operator, however many runs support it; time retires."""
+    candidate = stored(Status.CANDIDATE, conversations=9, tasks=9, keys=9)
+    assert next_move(candidate, 0.0) is None
+    assert why_not_active(candidate) == "an operator has to approve it"
+    gone = next_move(stored(Status.ACTIVE), 2000.0)
+    assert gone is not None
+    assert gone.status is Status.RETIRED
+    assert next_move(stored(Status.QUARANTINED), 2000.0) is None
+    helps = Posterior(decisions=60, given=30, helps=0.99, harms=0.0, proof=30.0, safe=11.0)
+    judged_now = next_move(stored(Status.TRIAL, posterior=helps), 0.0)
+    assert judged_now is not None
+    assert judged_now.status is Status.ACTIVE
+    assert next_move(stored(Status.TRIAL, posterior=helps), 0.0, bar=40.0) is None
+    assert why_not_active(stored(Status.ACTIVE)) == ""
