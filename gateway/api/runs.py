@@ -117,7 +117,7 @@ class RunPage(BaseModel):
     """One page of a list of runs."""
 
     runs: list[Run]  # in the order that was asked for
-    next_cursor: Cursor
+    next_cursor: Cursor  # null on the last page
     total: int = described("With `count`: all runs that match.", 0)
     spread: Spread | None = described("With `count`: their median and 95th percentile.", None)
 

@@ -79,6 +79,7 @@ class ScorerSettings:
     # ledger = a table over what was tried; heuristic = the reference's formula; judge = a model is
     # asked
     scorer: ScorerName = "ledger"
+    # the model that scorer `judge` asks about each new step; without its score the ledger's is used
     judge: JudgeSettings = field(default_factory=JudgeSettings)
 
     def load(self) -> DifficultySettings:

@@ -12,22 +12,18 @@ from gateway.wire.refusal import Refusal
 
 
 class Call(Struct, kw_only=True):
-    """One call, from the decision about it to its record.
+    """One call, from the decision about it to its record."""
 
-    `control`, `exchange` and `result`: who makes it, what happened, and what was decided; no result
-    for a side request, and for one whose conversation could not be found. `model`: the one to
-    request. `spending`: what is reserved of its budgets; None when none applies. `target`: the one
-    that answered; `billed_model`: whose prices hold for the answer, a fallback's when that gave it.
-    `completed`: the whole answer has arrived."""
-
-    control: ControlHeaders
-    exchange: Exchange
+    control: ControlHeaders  # orders in the request's headers
+    exchange: Exchange  # what happened
+    # what was decided; None for a side request, and for one whose conversation could not be found
     result: SteeringResult | None = None
-    model: str = ""
+    model: str = ""  # the one to request
+    # what is reserved of its budgets; None when none applies
     spending: Spending | LeftOpen | None = None
-    target: Target | None = None
-    billed_model: str = ""
-    completed: bool = False
+    target: Target | None = None  # the one that answered; None before that
+    billed_model: str = ""  # name whose prices hold for the answer: a fallback's when that gave it
+    completed: bool = False  # the whole answer has arrived
 
     def note_reason(self, reason: str) -> None:
         """Add to the reasons that are recorded with the call."""

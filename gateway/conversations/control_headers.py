@@ -15,16 +15,17 @@ _OUTCOMES = ("success", "failure")
 
 
 class ControlHeaders(Value):
-    """The request headers that control the gateway itself. `experiment` and `arm`: of a
-    conversation that takes part in an experiment, with its `unit`."""
+    """The request headers that control the gateway itself."""
 
-    mode: str | None = None
+    mode: str | None = None  # on, shadow or off; None = the config decides
+    # success, failure or other, of the run before; None when it says nothing
     outcome: str | None = None
+    # what is drawn into an arm of an experiment together; None = the conversation
     unit: str | None = None
-    tags: Mapping[str, str] = {}
-    agent: str = ""
-    experiment: str | None = None
-    arm: str | None = None
+    tags: Mapping[str, str] = {}  # labels of the run, by name
+    agent: str = ""  # name of the client's program; "" when unknown
+    experiment: str | None = None  # id, of a conversation that takes part in one; None else
+    arm: str | None = None  # of that experiment; None else
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> "ControlHeaders":

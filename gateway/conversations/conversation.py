@@ -212,11 +212,10 @@ class RunStart(Value, array_like=True):
 
 
 class Undecided(Value):
-    """A call of the run whose steps were read here, but not decided about. `messages`: how many its
-    request had; -1 when that cannot be seen."""
+    """A call of the run whose steps were read here, but not decided about."""
 
-    position: RunPosition
-    messages: int
+    position: RunPosition  # state of the run when the call was made
+    messages: int  # how many its request had; -1 when that cannot be seen
 
 
 class CurrentRun(Struct, kw_only=True):
@@ -241,6 +240,7 @@ class CurrentRun(Struct, kw_only=True):
     fold: ConversationFold | None = None  # over the transcript; None when it is not in memory
     # what was read here before another gateway went on; then `fold` is None
     kept_fold: KeptFold | None = None
+    # calls that another gateway served while the store could not be read, oldest first
     undecided: list[Undecided] = []
 
     def begin(self, index: int, now: float) -> None:

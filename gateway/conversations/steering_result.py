@@ -15,48 +15,41 @@ ActOfPerson = tuple[StepPlace, Intervention]
 
 
 class SteeringResult(Struct, kw_only=True):
-    """The findings and decisions about one request.
+    """The findings and decisions about one request."""
 
-    `state_after`: the position's state, or END when the answer was final. `agent`: the client's
-    program; `project`: its tag. `observed`: the request's steps are
-    scored; before that `position` is the expected one.
-    `unsteered`: why no decision was made, "" when one was. `tasks`: the first user message of each
-    run that the store does not have. `prompts`: new messages of this call that belong to no step;
-    on the first call of a run, its opening. `acts`: what a person did, as the request shows it, and
-    where. `stored`: the store has the call already, without its
-    answer. `logged`: the step as it is in the run log, when another process has scored it.
-    `usable`: the answer says or calls anything; a client asks again after one without. `unread`:
-    the request's messages were not read, so that its answer continues no known history. `advice`:
-    what the call's budgets ask of it. `memory_before`: the run's memory before the decision;
-    `kept`: what the run remembers of it. `applies`: the request is changed by what was decided.
-    `until`: the number of messages, as a negative index, of an earlier call while that one is
-    decided about."""
-
-    resolved: Resolved
-    mode: str
-    conversation: Conversation
-    position: RunPosition
-    model: str
-    state_after: FSMState
-    agent: str = ""
-    project: str = ""
-    observed: bool = False
-    unsteered: str = ""
-    placed: Placed | None = None
-    decision: Decision | None = None
+    resolved: Resolved  # the request with its conversation
+    mode: str  # on, shadow or off
+    conversation: Conversation  # held locked while the decision is made
+    position: RunPosition  # state of the run; the expected one until `observed`
+    model: str  # the one to request
+    state_after: FSMState  # the position's state, or END when the answer was final
+    agent: str = ""  # the client's program
+    project: str = ""  # value of the run's tag `project`
+    observed: bool = False  # the request's steps are scored
+    unsteered: str = ""  # why no decision was made; "" when one was
+    placed: Placed | None = None  # edits of the request with its guidance; None when there are none
+    decision: Decision | None = None  # None when none was made
+    # first user message of each run that the store does not have, by number of the run
     tasks: dict[int, str] = {}
+    # new messages of this call that belong to no step; on a run's first call its opening
     prompts: list[PromptMessage] = []
-    acts: list[ActOfPerson] = []
-    reasons: list[str] = []
-    stored: bool = False
+    acts: list[ActOfPerson] = []  # what a person did, as the request shows it, and where
+    reasons: list[str] = []  # of the decision, in words
+    stored: bool = False  # the store has the call already, without its answer
+    # the step as it is in the run log, when another process has scored it
     logged: StepRow | None = None
-    usable: bool = False
+    usable: bool = False  # the answer says or calls anything; a client asks again after one without
+    # the request's messages were not read, so that its answer continues no known history
     unread: bool = False
-    timings_ms: dict[str, float] = {}
-    advice: Advice = NO_ADVICE
+    timings_ms: dict[str, float] = {}  # milliseconds by stage
+    advice: Advice = NO_ADVICE  # what the call's budgets ask of it
+    # the run's memory before the decision; None before there is one
     memory_before: RunMemory | None = None
+    # the routed call that the run remembers; None for one that is not remembered
     kept: RoutedCall | None = None
-    applies: bool = False
+    applies: bool = False  # the request is changed by what was decided
+    # number of messages, as a negative index, of an earlier call while that one is decided about;
+    # None else
     until: int | None = None
 
     @property

@@ -172,7 +172,7 @@ class ETrace(Value):
 
     tier: str  # e1, e2 or e3
     level: str = ""  # the same by its older name; empty in records of earlier versions
-    pattern_id: str
+    pattern_id: str  # unique within a store, as in `/api/patterns/{pattern_id}`
     similarity: float  # cosine, 1.0 for listed e3 patterns
     cleared: bool  # similar enough to be given
     fields: Mapping[str, Any] = {}  # the payload as it was then, of one that cleared; no lesson's

@@ -38,7 +38,7 @@ class StreamRead(Value):
 
     completion: ChatView | None = None  # None when there is no complete reply
     partial: ChatView | None = None  # what arrived of such a reply, where the dialect knows it
-    usage: FieldDict | None = None
+    usage: FieldDict | None = None  # as the upstream reported it; None when it did not
     began: bool = False  # any part of a reply came; not always set for one that `ended`
     ended: bool = False  # the end mark came
     odd: bool = False  # a part of it was not understood, so that nobody knows whether it is cut

@@ -18,7 +18,7 @@ class AlertPart:
     """The newest alerts, those of runs that the page shows left out."""
 
     template: ClassVar = "now_alerts.html"
-    alerts: list[StoredAlert]
+    alerts: list[StoredAlert]  # newest first; at most as many as the page has room for
 
 
 async def now_part(visit: Visit, shown: Set[str]) -> AlertPart | None:
