@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import structlog
+from hypothesis import strategies
 
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
@@ -51,6 +52,14 @@ for _phase in ("connect", "read", "write", "pool"):
 load_profiles()
 use_memory_folder()
 save_memory()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart() -> None:
+    """In a new checkout hypothesis's first text takes a second and 200 MB, and leaves a file: once
+    here, before there are workers."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        strategies.text().validate()
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 FEW, MANY = 20, 100
 """Of a property that names no number. `make check` draws new examples each time it runs."""
@@ -28,10 +26,6 @@ def load_profiles() -> None:
     hypothesis.settings.register_profile("suite", max_examples=FEW, **_ANYWHERE)
     hypothesis.settings.register_profile("nightly", max_examples=MANY, **_ANYWHERE)
     hypothesis.settings.load_profile("suite")
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        # In a fresh checkout the first text takes a second and 200 MB, and leaves a file: once
-        # here, not in each worker.
-        st.text().validate()
 
 
 def examples(many: int, **more: Any) -> hypothesis.settings:
