@@ -186,8 +186,6 @@ class RequestSteerer:
             own_time.check()
             if result.mode == "off" or compacts:
                 result.model = _repeated(result, request) or request.model
-                self._note(result, run.undecided)
-                run.undecided.clear()
                 return
             if not retries:  # each resting model rests for one call less
                 run.resting = {model: left - 1 for model, left in run.resting.items() if left > 1}
@@ -258,7 +256,7 @@ class RequestSteerer:
             except BaseException:
                 conversation.run.fold = None  # what is stored counts, not a fold half read
                 raise
-            self._take_undecided(result, earlier, outcomes, run)
+            self._take_undecided(result, earlier, outcomes)
             stored = conversation.unsaved.snapshot
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
             result.position = RunPosition.of(run)
@@ -325,7 +323,8 @@ class RequestSteerer:
         reasons = list(result.reasons)
         try:
             for each in run.undecided:
-                self._note(result, [each])
+                if each.position.latest is not None:
+                    self._note(result, [each.position.latest])
                 missed = decided is None or each.position.step > max(decided, 0)
                 if missed and result.resolved.lags and 0 <= each.messages < count:
                     result.position = each.position
@@ -337,31 +336,25 @@ class RequestSteerer:
             result.placed = result.until = None
 
     def _take_undecided(
-        self,
-        result: SteeringResult,
-        earlier: RunPosition,
-        outcomes: Sequence[StepOutcome],
-        run: RunFold,
+        self, result: SteeringResult, earlier: RunPosition, outcomes: Sequence[StepOutcome]
     ) -> None:
         """Keep the calls whose steps a request brought until they are decided about; `earlier`: the
         position before it. Where no other gateway decides, their readings are noted at once."""
-        new = [each for each in outcomes if each.run == run.index]
         current = result.conversation.run
-        if not result.resolved.lags or not new:
-            acted_on = [self._unmuted(result, each) for each in new]
-            current.memory = observe(current.memory, acted_on, run.index)
+        new = [each for each in outcomes if each.run == current.index]
+        resolved = result.resolved
+        if not (new and resolved.lags and result.mode != "off") or resolved.incoming.compacts:
+            self._note(result, new)
             return
-        calls = _calls_of(new, earlier, result.resolved.incoming.hashes)
+        calls = _calls_of(new, earlier, resolved.incoming.hashes)
         before = [each for each in current.undecided if each.position.step < new[0].index]
         current.undecided = [*before, *calls][-MAX_UNSAVED_STEPS:]
 
-    def _note(self, result: SteeringResult, calls: Sequence[Undecided]) -> None:
-        """Add the readings before these calls to the memory of the run."""
+    def _note(self, result: SteeringResult, outcomes: Sequence[StepOutcome]) -> None:
+        """Add the readings of these steps to the memory of the run."""
         run = result.conversation.run
-        for each in calls:
-            if each.position.latest is not None:
-                acted_on = [self._unmuted(result, each.position.latest)]
-                run.memory = observe(run.memory, acted_on, each.position.run)
+        acted_on = [self._unmuted(result, each) for each in outcomes]
+        run.memory = observe(run.memory, acted_on, run.index)
 
     async def _decide(
         self,
