@@ -1,6 +1,6 @@
 """Values with named fields: objects that nothing can change once they are made, and mappings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -34,3 +34,9 @@ def frozen(cls: type[T]) -> type[T]:
     """Makes a class a value as a dataclass, whose fields the settings and their schema are read
     from."""
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+def by_name(names: Iterable[str], values: Iterable[T]) -> dict[str, T]:
+    """Values by the names of their columns. Raises: ValueError for more of the one than of the
+    other."""
+    return dict(zip(names, values, strict=True))

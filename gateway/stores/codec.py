@@ -21,7 +21,7 @@ from gateway.stores.totals import (
     held,
     stop_of,
 )
-from gateway.values import FieldDict
+from gateway.values import FieldDict, by_name
 from gateway.wire.coerce import as_json_value
 
 T = TypeVar("T")
@@ -106,14 +106,14 @@ def tags_json(tags: Mapping[str, str]) -> str:
 
 def conversation_of(row: Sequence[Any]) -> records.ConversationRecord:
     """From CONVERSATION_COLUMNS."""
-    values = dict(zip(CONVERSATION_COLUMNS, row, strict=True))
+    values = by_name(CONVERSATION_COLUMNS, row)
     values["has_tools"] = bool(values["has_tools"])
     return records.ConversationRecord(**values)
 
 
 def totals_row(totals: RunTotals) -> tuple[Any, ...]:
     """To SUM_COLUMNS and `counts`."""
-    counts = dict(zip(_COUNTERS, _counters(totals), strict=True))
+    counts = by_name(_COUNTERS, _counters(totals))
     counts[_ASKED_STORED] = counts.pop("asked")
     return (*_sums(totals), _json(counts))
 
@@ -123,7 +123,7 @@ def totals_of(row: Sequence[Any]) -> RunTotals:
     counts = _counts_of(row[-1])
     if states := counts.get("states"):
         counts["states"] = {name: number for name, number in states.items() if number}
-    return RunTotals(**dict(zip(SUM_COLUMNS, row[:-1], strict=True)), **counts)
+    return RunTotals(**by_name(SUM_COLUMNS, row[:-1]), **counts)
 
 
 def _counts_of(text: str) -> FieldDict:
@@ -140,7 +140,7 @@ def run_of(row: Sequence[Any]) -> RunRecord:
     """From STOP_COLUMNS, the title, RUN_COLUMNS, then SUM_COLUMNS and `counts`."""
     newest, hold, title, *row = row
     width = len(RUN_COLUMNS)
-    values = dict(zip(RUN_COLUMNS, row[:width], strict=True))
+    values = by_name(RUN_COLUMNS, row[:width])
     values["tags"] = orjson.loads(values["tags"]) if values["tags"] != "{}" else {}
     stopped = _stopped(newest, hold, values["updated_at"])
     totals = totals_of(row[width:])
@@ -186,7 +186,7 @@ def step_row(step: records.StepRow) -> tuple[Any, ...]:
 
 def score_row(step: records.StepRow) -> tuple[Any, ...]:
     """To SCORE_COLUMNS."""
-    row = dict(zip(STEP_COLUMNS, step_row(step), strict=True))
+    row = by_name(STEP_COLUMNS, step_row(step))
     return tuple([row[name] for name in SCORE_COLUMNS])
 
 
@@ -221,7 +221,7 @@ def call_of(text: str) -> records.CallRow:
 
 def injection_of(run_id: str, row: Sequence[Any]) -> records.InjectionRow:
     """From INJECTION_COLUMNS."""
-    values = dict(zip(INJECTION_COLUMNS, row, strict=True))
+    values = by_name(INJECTION_COLUMNS, row)
     values["applied"] = bool(values["applied"])
     return records.InjectionRow(run_id=run_id, **values)
 

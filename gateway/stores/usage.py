@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal
 
 from gateway.stores.totals import plus
-from gateway.values import Fields, Value, frozen
+from gateway.values import Fields, Value, by_name, frozen
 
 # Keys by which runs can be grouped, in addition to `tag:NAME`.
 GROUPS = ("tenant", "key", "agent", "model", "day", "experiment", "arm", "mode", "outcome", "state")
@@ -47,7 +47,7 @@ SUMMED = tuple(field.name for field in fields(Sums) if field.name != "runs")
 
 def sums_of(row: Sequence[Any]) -> Sums:
     """From a row of the number of runs, and the columns SUMMED."""
-    return Sums(runs=row[0], **dict(zip(SUMMED, row[1:], strict=True)))
+    return Sums(runs=row[0], **by_name(SUMMED, row[1:]))
 
 
 def added(parts: Sequence[Sums]) -> Sums:

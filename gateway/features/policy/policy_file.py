@@ -23,7 +23,7 @@ from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores import learning as rows
 from gateway.text.secrets import mask_secrets
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, by_name
 
 SECTIONS = ("routes", "lessons", "rules")
 HEAD = """\
@@ -44,7 +44,7 @@ def compiled(
     found: Any = {name: [] for name in SECTIONS}
     for key, group in groupby(sorted(rates, key=attrgetter(*_KEY, "model")), attrgetter(*_KEY)):
         same = list(group)
-        about = dict(zip(_KEY, key, strict=True))
+        about = by_name(_KEY, key)
         counts = {r.model: (max(r.recent_solved, 0.0), max(r.recent_failed, 0.0)) for r in same}
         route = rows.PolicyRoute(**about, model=chosen(same[0]), counts=counts)
         whole = {r.model: (r.solved + r.failed, r.solved) for r in same}

@@ -25,7 +25,7 @@ from gateway.stores.sql.engine import columns
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import usage_rows
 from gateway.stores.totals import RunTotals
-from gateway.values import FieldDict, Value
+from gateway.values import FieldDict, Value, by_name
 
 # PostgreSQL keeps no NUL in a text. It becomes two characters, and so does the character that marks
 # this; both come back as they were. JSON columns need none of it: JSON writes a NUL as an escape.
@@ -229,7 +229,7 @@ def parameters(group: Sequence[Prepared]) -> list[bytes]:
                 rows = [(first_run + m, n, *row) for m, row in enumerate(rows)]
             else:
                 rows = [(n, *row) for row in rows]
-            tables[name] += [dict(zip(_NAMES[name], row, strict=True)) for row in rows]
+            tables[name] += [by_name(_NAMES[name], row) for row in rows]
     return [orjson.dumps(rows, default=_bytea) if rows else b"[]" for rows in tables.values()]
 
 

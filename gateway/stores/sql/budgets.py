@@ -17,7 +17,7 @@ from gateway.stores import budgets as values
 from gateway.stores.protocols import CONTROLS, StoreBusy
 from gateway.stores.sql import engine as db
 from gateway.tasks import off_loop
-from gateway.values import FieldDict
+from gateway.values import FieldDict, by_name
 
 # Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
 _PICO = 10**12
@@ -193,8 +193,8 @@ def _row(stored: values.Stored) -> FieldDict:
     account = stored.account
     return {
         **db.row_of(account, ("budget", "subject", "mac", *_PLAIN)),
-        **dict(zip(_AMOUNTS, _numbers(account.spent), strict=True)),
-        **dict(zip(_ESTIMATED, _numbers(account.estimated), strict=True)),
+        **by_name(_AMOUNTS, _numbers(account.spent)),
+        **by_name(_ESTIMATED, _numbers(account.estimated)),
         "limits": orjson.dumps(dict(account.limits)).decode(),
         "leases": json.encode(stored.leases).decode(),
         "leased_until": max((lease.until for lease in stored.leases.values()), default=0.0),
@@ -217,7 +217,7 @@ async def _read_all(
 
 
 def _stored(row: db.Row, secret: bytes) -> values.Stored:
-    found = dict(zip(_SAVED, row, strict=True))
+    found = by_name(_SAVED, row)
     account = values.Account(
         **{name: found[name] for name in ("budget", "subject", "mac", *_PLAIN[:-1])},
         lifted=bool(found["lifted"]),
@@ -250,4 +250,4 @@ def _numbers(amounts: values.Amounts) -> tuple[int, ...]:
 
 def _amounts(row: db.Row) -> values.Amounts:
     usd, *counts = row
-    return values.Amounts(usd=usd / _PICO, **dict(zip(_AMOUNTS[1:], counts, strict=True)))
+    return values.Amounts(usd=usd / _PICO, **by_name(_AMOUNTS[1:], counts))

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.records import CallRecord
-from gateway.values import FieldDict, Fields, Value
+from gateway.values import FieldDict, Fields, Value, by_name
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ def row_of(record: object, names: Sequence[str]) -> FieldDict:
 
 def made(kind: Callable[..., T], names: Sequence[str], row: Row) -> T:
     """A record from a row of its fields."""
-    return kind(**dict(zip(names, row, strict=True)))
+    return kind(**by_name(names, row))
 
 
 def conditions(wanted: Mapping[str, tuple[str, Any]], bound: FieldDict) -> str:

@@ -27,7 +27,7 @@ from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import engine as db
 from gateway.stores.sql.patterns import SELECT_LESSONS, stored_lesson, write_patterns
 from gateway.stores.totals import DERIVED
-from gateway.values import FieldDict
+from gateway.values import FieldDict, by_name
 
 FORGOTTEN = "[forgotten]"  # in place of texts that only a forgotten run taught
 _EVIDENCE = codec.names(EvidenceRow)
@@ -495,18 +495,18 @@ async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> lis
 
 
 def _job(row: db.Row) -> Job:
-    found = dict(zip(_JOB, row, strict=True))
+    found = by_name(_JOB, row)
     found["payload"] = orjson.loads(found["payload"])
     return Job(**found)
 
 
 def _decision(row: db.Row) -> DecisionRow:
-    found = dict(zip(_DECISION, row, strict=True))
+    found = by_name(_DECISION, row)
     found["given"] = bool(found["given"])
     return DecisionRow(**found)
 
 
 def _settled(row: db.Row) -> SettledDecision:
-    found = dict(zip(("tenant", "at", *_NEAR), row[len(_DECISION) :], strict=True))
+    found = by_name(("tenant", "at", *_NEAR), row[len(_DECISION) :])
     found["recurred"] = None if found["recurred"] is None else bool(found["recurred"])
     return SettledDecision(decision=_decision(row[: len(_DECISION)]), **found)

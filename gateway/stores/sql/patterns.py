@@ -26,7 +26,7 @@ from gateway.stores import patterns as values
 from gateway.stores.learning import Posterior, StoredLesson, Support
 from gateway.stores.protocols import PATTERNS, StoreCorrupt
 from gateway.stores.sql import engine as db
-from gateway.values import FieldDict
+from gateway.values import FieldDict, by_name
 
 _CONTENT = (
     "tier",
@@ -457,7 +457,7 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
 def _copied(row: Sequence[Any]) -> values.CopiedPattern:
     """From _COPIED."""
     *known, floats = row
-    found = dict(zip(_READ, known, strict=True))
+    found = by_name(_READ, known)
     return values.CopiedPattern(
         number=found["pk"],
         tenant=found["tenant"],
@@ -571,7 +571,7 @@ async def _select(
         f"FROM patterns AS p {joined} WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
         **bound,
     ):
-        known = dict(zip(_READ, row, strict=True))
+        known = by_name(_READ, row)
         pattern = values.StoredPattern(
             pattern=pattern_of(row),
             created_at=known["created_at"],

@@ -11,7 +11,7 @@ from gateway.stores.redact import MAX_INT
 from gateway.stores.sql.engine import Connection, Engine, SqlForms, columns, conditions, made
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
-from gateway.values import FieldDict
+from gateway.values import FieldDict, by_name
 
 _ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
 _LAST = f"coalesce({_ENDED}, r.updated_at)"
@@ -288,7 +288,7 @@ async def _summarize(
     newest_first = "ORDER BY r.started_at DESC, r.id DESC LIMIT"
     within = f"(SELECT * FROM runs AS r WHERE {condition} {newest_first} {newest}) AS r"
     (row,) = await fetch(f"SELECT {', '.join(_EXPRESSIONS.values())} FROM {within}")
-    sums = dict(zip(_EXPRESSIONS, row, strict=True))
+    sums = by_name(_EXPRESSIONS, row)
     counted = await fetch(f"SELECT r.composite_peak, r.counts FROM {within}")
     by_agent = await fetch(f"""
         SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)

@@ -7,7 +7,7 @@ from gateway.stores.commit_plan import StoredStep
 from gateway.stores.protocols import MAX_BRANCHES
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.sql.engine import Connection, Engine, Row, columns
-from gateway.values import FieldDict
+from gateway.values import FieldDict, by_name
 
 # The newest messages are looked up first, so that a long history costs no more than a short one.
 # That is enough when a match is in their newer half: all prefixes near it were looked up too.
@@ -52,7 +52,7 @@ class SQLStateStore:
 
         rows = await self._engine.read(work)
         known: FieldDict = {"tenant": tenant, "root": root}
-        return [PrefixHashRecord(**known, **dict(zip(_HEAD, row, strict=True))) for row in rows]
+        return [PrefixHashRecord(**known, **by_name(_HEAD, row)) for row in rows]
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         rows = await self._engine.fetch(LOAD, tenant=tenant, id=conversation_id)

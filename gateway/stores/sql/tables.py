@@ -7,7 +7,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from gateway.hooks import paths
-from gateway.values import Value
+from gateway.values import Value, by_name
 
 _COLUMNS = re.compile(
     r"(^ +|^ALTER TABLE \w+ ADD COLUMN | \| )"  # the place
@@ -58,4 +58,4 @@ def _parts(file: Traversable) -> dict[str, str]:
     """The parts of a script, each after a line `-- = name`, without its comments."""
     _, *found = re.split(r"^-- = (\w+)\n", file.read_text("utf-8"), flags=re.MULTILINE)
     plain = [re.sub(r"^--.*\n", "", part, flags=re.MULTILINE).strip("\n") for part in found[1::2]]
-    return dict(zip(found[::2], plain, strict=True))
+    return by_name(found[::2], plain)

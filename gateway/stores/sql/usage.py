@@ -25,7 +25,7 @@ from gateway.stores.sql.engine import (
 )
 from gateway.stores.totals import DANGER_COMPOSITE, LENGTH_MONITOR, STUCK_STEPS, WARN_COMPOSITE
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
-from gateway.values import FieldDict
+from gateway.values import FieldDict, by_name
 
 _EQUAL = ("tenant", "agent", "experiment", "arm", "key_name")
 IS_LIVE = f"r.mode <> '{IMPORTED}'"
@@ -211,7 +211,7 @@ async def usage_of(query: UsageQuery, forms: SqlForms, connection: Connection) -
 
 def _by_place(names: Sequence[str], rows: Sequence[Row]) -> dict[tuple[Any, Any], FieldDict]:
     """Sums by bucket and name."""
-    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in rows}
+    return {(row[0], row[1]): by_name(names, row[2:]) for row in rows}
 
 
 def _name(query: UsageQuery, forms: SqlForms, table: str, which: int) -> str:

@@ -7,6 +7,7 @@ import orjson
 from gateway.steering.routing_policy import HALF_LIFE
 from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
+from gateway.values import by_name
 
 _RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
 _NOTE = f"""
@@ -107,7 +108,7 @@ class WorkloadStore:
             for row in sorted(changed, key=lambda row: (*row[1:3], row[-1])):
                 run_id, *key, before, now, at = row
                 change = [float(now == o) - float(before == o) for o in _OUTCOMES]
-                counted = dict(zip(_COUNTED, (*key, *change, *change, at), strict=True))
+                counted = by_name(_COUNTED, (*key, *change, *change, at))
                 if sum(change) > 0:
                     await connection.fetch(_FADE, tenant=key[0], workload=key[1])
                 await connection.fetch(_COUNT, **counted)

@@ -32,7 +32,7 @@ from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, by_name
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class SQLiteUpkeep(Upkeep):
         """Look for them, unless there cannot be any."""
         root = _LOWEST_ROOT
         while removed and (found := await self._engine.fetch(_ORPHANED_HEADS, root=root)):
-            keys = [dict(zip(_KEY, row, strict=True)) for row in found]
+            keys = [by_name(_KEY, row) for row in found]
             await self._engine.transact(lambda c, keys=keys: c.execute_many(_REMOVE_HEADS, keys))  # type: ignore[misc]
             root = keys[-1]["root"]
 
@@ -276,7 +276,7 @@ def _save_conversation(record: ConversationRecord, connection: apsw.Connection) 
     if record.version:
         saved = connection.execute(_UPDATE_CONVERSATION, _changing(record))
     else:
-        first = dict(zip(codec.CONVERSATION_COLUMNS, _conversation(record), strict=True))
+        first = by_name(codec.CONVERSATION_COLUMNS, _conversation(record))
         saved = connection.execute(_INSERT_CONVERSATION, tuple((first | {"version": 1}).values()))
     rows: list[Any] = saved.fetchall()
     if rows:
