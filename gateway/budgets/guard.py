@@ -61,7 +61,7 @@ class Admission(Struct, kw_only=True):
 
     subject: rules.CallSubject  # owner of the call
     applied: tuple[rules.Applied, ...]  # the budgets that it counts on
-    standings: tuple[rules.BudgetStatus, ...]  # use of these budgets with the call in it
+    standings: tuple[rules.BudgetStatus, ...]  # use of these budgets when the call came
     estimate: Estimate  # what was reserved
     held: list[Held] = []  # the claims; a fallback adds one
     # by budget, why it would have refused the call if it were in force
@@ -253,7 +253,7 @@ class BudgetGuard:
     async def settle_held(
         self, held: Sequence[Held], actual: Amounts | None, *, unpriced: bool, estimated: bool
     ) -> tuple[Account, ...]:
-        """End the claims of one call, as `settle` does; the accounts after it."""
+        """End the claims of one call, as `settle` does, and return the accounts afterwards."""
         if actual is None:
             estimated = True
             actual = sum((each.claim.estimate for each in held), NOTHING)

@@ -47,7 +47,7 @@ class BudgetStatus(Value):
     """Use of a budget that applies to a call."""
 
     applied: Applied  # the budget and its account
-    account: Account  # with the call's reservation
+    account: Account  # as it was when the call came
     share: float  # of the most used metric, 1 = the whole limit
     metric: str  # that metric
     # it has refused a call, so that its stop is reached, and all that stands before it on the

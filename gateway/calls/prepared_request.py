@@ -258,7 +258,8 @@ class PreparedRequest:
         self.runtime.unfinished.start(self._record(None, pending_id))
 
     async def _record(self, completion: FieldDict | None, pending_id: str | None) -> None:
-        """Commit the call; one whose answer is still being made is known as such at once."""
+        """Commit the call. A call whose answer is still being made in the background is noted as
+        such at once."""
         recorder = self.recorder
         services = self.services
         if pending_id is not None:

@@ -122,7 +122,7 @@ class StoredResponse(Value):
     storable: bool = True  # it may be written to the store
 
     def earlier(self) -> EarlierHistory:
-        """The part of the history that a request which continues from here leaves out."""
+        """Returns the history that a request leaves out if it continues from this answer."""
         return EarlierHistory(chain=self.chain if self.reply else self.after, reply=self.reply)
 
 

@@ -1,10 +1,11 @@
-"""Beginnings of bodies that are known, and the transcripts that are kept for them, within budgets.
+"""Beginnings of bodies that are known, and the transcripts that are kept for them, within
+budgets.
 
-KnownBodies          bytes of the latest requests that were read: a request that begins with
-                     them continues their conversation, and is read from there on
-TranscriptsInMemory  conversations that keep what was read of their transcripts
-GrowingBodies        digests of bodies that were not read: an agent's list of messages begins
-                     with the list before, and nothing else tells two agents of one key apart"""
+KnownBodies keeps the bytes of the latest requests that were read. A request that begins with
+them continues their conversation, and only the rest is parsed. TranscriptsInMemory keeps the
+conversations whose transcript is in memory. GrowingBodies keeps digests of bodies that were not
+read: an agent's list of messages begins with its previous list, and nothing else tells two
+agents of one key apart."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ _SHARE_OF_BODY = 0.5  # what is added for each byte of the request; from the sam
 
 
 class KnownBodies:
-    """The bytes of the latest requests, by their openings, within a budget. `max_bodies`: with one
-    opening."""
+    """The bytes of the latest requests, by their openings, within a budget. `max_bodies`: the
+    most bodies kept for one opening."""
 
     def __init__(self, max_bodies: int, max_bytes: int) -> None:
         self._max_bodies = max_bodies

@@ -49,7 +49,7 @@ class Ratio:
 
 @frozen
 class AmountRatio:
-    """Two arms' amounts, compared; None where no ratio can be computed."""
+    """The amounts of two arms, compared. A ratio is None where it cannot be computed."""
 
     mean: Ratio | None  # of the winsorised means
     median: Ratio | None  # of the medians
@@ -120,7 +120,7 @@ def _resampled(
 
 
 def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
-    """Times that each of `count` units is drawn in a resample of that size; one row per draw."""
+    """Draws resamples of `count` units; returns, one row per draw, how often each unit is in it."""
     picked = generator.integers(0, count, (draws, count), dtype=np.uint32)
     picked += (count * np.arange(draws, dtype=np.uint32))[:, None]
     return np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)
@@ -150,8 +150,8 @@ def _typical(values: Floats, weights: Counts) -> tuple[Floats, Floats]:
 
 
 def _first_at(passed: Counts, marks: Floats) -> Counts:
-    """Index of the first value at a weight of each of its row's `marks`, for each row of
-    `passed`."""
+    """Returns, for each row of `passed`, the index of the first value whose cumulated weight
+    reaches the row's mark, for each of its `marks`."""
     count, width = passed.shape
     # Each row a step above the one before: one ascending array, and one search for all rows.
     steps = np.arange(count) * (passed[:, -1].max() + 1)

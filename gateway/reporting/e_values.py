@@ -1,4 +1,4 @@
-"""Evidence that grows with each decision, and may be looked at after every one."""
+"""Evidence that grows with each decision, and stays valid however often it is looked at."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,10 @@ _MOST_LOG = 20.0  # of a capital that is stored
 def e_values(
     seen: Sequence[Drawn], above: float, bets: Sequence[tuple[float, float]] = _BETS
 ) -> list[float]:
-    """The evidence after each decision that giving raises the rate of good results by more than
-    `above`: the capital of bets against the opposite, each chosen before the draw that it is about.
-    It begins with 1 and is ever above 1 / a with probability a at most if the draws are random;
-    results may depend on each other and change with time. `bets`: effects, with capital for each,
-    in all 1."""
+    """Returns, after each decision, the evidence that giving raises the rate of good results by
+    more than `above`: the capital of bets against the opposite, each placed before its draw. It
+    begins at 1. If giving does not help and the draws are random, it ever exceeds 1 / a with
+    probability a at most; results may depend on each other and change with time."""
     logs = [math.log(capital) for _, capital in bets]
     good = 0.5
     values = [1.0]

@@ -27,7 +27,7 @@ class Group:
         self._spent: dict[Kind, Spent] = {}
 
     def spent(self, kind: Kind) -> Spent:
-        """Spending of each run for which it is known."""
+        """Returns the spending of each run whose spending is known."""
         if kind not in self._spent:
             known = map(attrgetter("unit", kind), self.runs)
             self._spent[kind] = [pair for pair in known if pair[1] is not None]
@@ -164,7 +164,7 @@ def _strata(runs: Sequence[ExperimentRun], stratum: str) -> dict[str, Groups]:
 
 
 def _grouped(runs: Sequence[ExperimentRun], key: Callable[[ExperimentRun], K]) -> dict[K, Runs]:
-    """The runs that are in an arm, by `key`."""
+    """Groups the runs that are in an arm by `key`."""
     found: dict[K, Runs] = defaultdict(list)
     for run in runs:
         if run.arm is not None:

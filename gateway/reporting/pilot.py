@@ -47,7 +47,7 @@ Range = tuple[float, float]
 
 @frozen
 class Verdict:
-    """The verdict of the units with an act, as far as they go."""
+    """The verdict on the units with an act so far."""
 
     name: str  # STEER, WATCH or MORE
     words: str  # the name, for MORE with a forecast
@@ -181,7 +181,8 @@ def _applied(found: PilotReport, asked: str) -> Pilot:
 
 
 def _prolonged(found: PilotReport, runs: int | None, now: float) -> Pilot | None:
-    """The pilot with another number of `runs`; one that has ended draws again from now on."""
+    """Returns the pilot with another number of `runs`; a pilot that has ended draws again from
+    now on."""
     pilot = found.pilot
     if runs is None or (runs == pilot.most and pilot.draws):
         return None
@@ -246,8 +247,9 @@ def judge(drawn: Drawn, share: float = 1.0, settled: int | None = None) -> Verdi
 
 
 def _evidence(drawn: Drawn, *, steers: bool) -> list[float]:
-    """After each unit, the evidence that steering raises success, or that it does not by MATTERS:
-    the least of three readings of unknown outcomes: left out, failures, successes."""
+    """Returns, after each unit, the evidence that steering raises success (`steers`), or that it
+    does not raise it by MATTERS. Unknown outcomes are read in three ways (left out, all
+    failures, all successes); the lowest evidence of the three counts."""
     readings = [_capital(drawn, None, steers=steers)]
     if any(won is None for _, won in drawn):
         readings += [_capital(drawn, won, steers=steers) for won in (False, True)]
@@ -264,7 +266,8 @@ def _capital(drawn: Drawn, unknown: bool | None, *, steers: bool) -> list[float]
 
 
 def _forecast(drawn: Drawn, share: float) -> str:
-    """Runs until a verdict at the present rates, and at one standard error to either side."""
+    """Describes how many more runs a verdict needs at the present rates, and at one standard
+    error to either side."""
     on = [won for steered, won in drawn if steered and won is not None]
     shadow = [won for steered, won in drawn if not steered and won is not None]
     if min(len(on), len(shadow)) < _FEWEST:
@@ -293,9 +296,10 @@ def _forecast(drawn: Drawn, share: float) -> str:
 
 
 def region(on: Sample, shadow: Sample) -> dict[str, Range]:
-    """The pairs of r and d whose likelihood, at the p that fits best, is near the highest. Two
-    rates do not fix p, r and d: a whole curve fits them equally. Watched units fail with p, steered
-    ones with p (1 - r) + (1 - p) d."""
+    """Returns the ranges of r and d that fit the outcomes almost as well as the best pair does.
+    r is the share of failing units that steering recovers, d the share of solved ones that it
+    disturbs: watched units fail with probability p, steered ones with p (1 - r) + (1 - p) d. Two
+    rates do not fix p, r and d: a whole curve fits them equally."""
     sides = np.linspace(0.0, 1.0, _CELLS)
     r = sides[:, None, None]
     d = sides[None, :, None]

@@ -1,4 +1,4 @@
-"""Success rates: intervals, differences, and whether units were divided as configured."""
+"""Success rates: intervals, differences, and a test that units were divided as configured."""
 
 import math
 from collections import defaultdict

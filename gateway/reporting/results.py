@@ -187,7 +187,8 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
 
 
 def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
-    """Caveat if `on` and `random` acted unequally often: they then differ in more than timing."""
+    """Yields a caveat if `on` and `random` acted unequally often: then they differ in more than
+    timing."""
     on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
     if min(len(on), len(random)) < FEW_RUNS:
         return
@@ -199,7 +200,8 @@ def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
 
 
 def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) -> float:
-    """Share of the calls by which two groups' models differ: their total variation, in [0, 1]."""
+    """Returns by how much two groups differ in the models of their calls: the total variation
+    distance, in [0, 1]."""
     shares = []
     for runs in (one, other):
         calls = Counter[str]()

@@ -64,8 +64,8 @@ def routing_report(
 async def read_routing(
     stores: Stores, tenant: str | None, since: float = 0.0
 ) -> RoutingReport | None:
-    """The report as the store has it now, of decisions since a time; None from a store without
-    workloads. Raises: StoreError."""
+    """Returns the report on decisions after a time, as the store has it now; None if the store
+    keeps no workloads. Raises: StoreError."""
     store = stores.workloads
     changes = stores.changes
     if store is None:
@@ -79,8 +79,9 @@ async def read_routing(
 
 
 def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:
-    """The policy that was followed, the states', and each model for all runs; [] without outcomes.
-    Runs that the states decided for want of outcomes say nothing."""
+    """Returns the values of three kinds of policy: the one that was followed, the states', and
+    each model for all runs; [] without outcomes. Runs that the states decided because nothing
+    was known do not count."""
     known = [row for row in decided if row.outcome is not None and _choice(row).get("learned")]
     models = sorted({model for row in known for model in _choice(row)["probabilities"]})
     policies: dict[str, Weight] = {FOLLOWED: lambda row: 1.0, BY_STATE: _by_state}
@@ -139,7 +140,8 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 def _over_states(
     known: Sequence[DecidedRun], solved: Sequence[float]
 ) -> tuple[float, float, float] | None:
-    """Points of success of the runs as they were above the states' policy, on the same runs."""
+    """Returns the points of success by which a policy is above the states' policy, on the same
+    runs."""
     weights = [_by_state(row) for row in known]
     total = sum(weights)
     count = len(known)

@@ -58,7 +58,7 @@ _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
 
 
 def export_lines(traces: Sequence[RunTrace], form: str, *, first: bool) -> bytes:
-    """Some runs in one of FORMATS; `first`: with the head that the form has, if any."""
+    """Yields some runs in one of FORMATS. `first`: begin with the head, if the form has one."""
     if form == "csv":
         head = [RUN_COLUMNS] if first else []
         return csv_lines([*head, *(run_row(trace.run) for trace in traces)])

@@ -50,7 +50,8 @@ async def read_savings(
 
 
 def savings(runs: Runs, reader_tokens: int = 0, reader_usd: float = 0.0) -> list[Saving]:
-    """The ledger of these runs. `reader_...`: used by `reader.model`."""
+    """Returns the ledger of these runs. `reader_tokens`, `reader_usd`: used by `reader.model` in
+    that time."""
     compared = _experiments(runs)
     rows = [_routing(runs), *compared.values()]
     guided = [run for run in runs if run.text_chars]
@@ -74,7 +75,9 @@ def savings(runs: Runs, reader_tokens: int = 0, reader_usd: float = 0.0) -> list
 
 
 def _routing(runs: Runs) -> Saving:
-    """The sum of what prices say of each run; the interval is that of as many runs like these."""
+    """Returns the row of routing: the sum, over runs, of what the same tokens cost at the
+    requested models' prices less their actual cost. The interval is that of the sum over as many
+    runs like these."""
     priced = [run for run in runs if run.saved_usd is not None]
     unpriced = [run for run in runs if run.calls and run.saved_usd is None]
     note = "" if priced else "no run"
@@ -108,7 +111,8 @@ def _experiments(runs: Runs) -> dict[str, Saving]:
 
 
 def _experiment(name: str, on: Runs, control: str, others: Runs) -> Saving:
-    """As many runs as were steered, at the control's mean cost, less what the steered ones cost."""
+    """Returns the row of an experiment. The saving is the control's mean cost times the number
+    of steered runs, less the cost of the steered runs."""
     costs = _costs(on)
     other_costs = _costs(others)
     reach = _reach(costs)
@@ -138,7 +142,8 @@ def _experiment(name: str, on: Runs, control: str, others: Runs) -> Saving:
 
 
 def _solved(runs: Runs) -> str:
-    """The share solved of the runs with an outcome, and what all of these cost for each solved."""
+    """Describes the share of runs with an outcome that were solved, and the cost of all of these
+    runs per solved one."""
     judged = [run for run in runs if run.outcome in ("success", "failure")]
     solved = sum(run.outcome == "success" for run in judged)
     costs = _costs(judged)
@@ -164,7 +169,7 @@ def _stopped(runs: Runs) -> Saving:
 
 
 def _texts(guided: Runs) -> Saving:
-    """The cost of the texts of steering for the models that read them."""
+    """Returns the row of texts: the cost of the input tokens that steering added to calls."""
     tokens = 0.0
     costs = []
     for run in guided:
@@ -205,9 +210,9 @@ def _total(amounts: Spent) -> float:
 
 
 def _reach(amounts: Spent) -> float | None:
-    """Half the 95 % interval of a sum over runs; None for too few units. The runs of one unit vary
-    together: with n units and d, a unit's sum of what its runs differ from the mean, the variance
-    of the sum is n / (n - 1) times the sum of d squared."""
+    """Returns half the 95 % interval of a sum over runs; None for too few units. The runs of one
+    unit vary together. So each unit counts as one: with n units and d the sum of a unit's
+    deviations from the mean, the variance is n / (n - 1) times the sum of d squared."""
     mean = _total(amounts) / (len(amounts) or 1)
     units: dict[str, float] = defaultdict(float)
     for unit, amount in amounts:

@@ -53,7 +53,7 @@ def assessment(step: StepRow) -> StepAssessment:
 
 
 def trace_state(trace: RunTrace) -> FieldDict:
-    """A run with all that is recorded of it, for an export."""
+    """Returns a run with everything recorded of it, for an export."""
     return {
         "run": trace.run,
         "current_state": trace.run.state,

@@ -32,8 +32,8 @@ _PARTS = {
 
 
 def monday_of(day: str | None, now: float) -> int:
-    """The beginning (epoch) of the week of a day (YYYY-MM-DD), of the last whole week without one.
-    Raises: ValueError."""
+    """Returns the beginning (epoch) of the week that contains `date` (YYYY-MM-DD); without a
+    date, of the last whole week. Raises: ValueError."""
     try:
         at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() if day else now - _WEEK_S
     except ValueError:
@@ -94,7 +94,7 @@ def _cost(runs: Sequence[ExperimentRun]) -> float | None:
 
 
 async def _said(stores: Stores, run: ExperimentRun) -> list[tuple[Any, ...]]:
-    """The acts of people in a run with their words, the first ones: (run, step, kind, words)."""
+    """Returns the first acts of people in a run, with their words: (run, step, kind, words)."""
     trace = await stores.runs.get_run(run.id, tenant=run.tenant)
     acts = [
         (run, step.step_index, KIND_LABELS.get(act.kind, act.kind), act.words)
@@ -106,7 +106,8 @@ async def _said(stores: Stores, run: ExperimentRun) -> list[tuple[Any, ...]]:
 
 
 async def _stretch(stores: Stores, run: ExperimentRun) -> tuple[Any, ...]:
-    """A run, its task, its longest row of steps with alarms, and what the calls of these cost."""
+    """Returns a run with its task, its longest series of steps with alarms, and the cost of the
+    calls of that series."""
     trace = await stores.runs.get_run(run.id, tenant=run.tenant, content=False)
     steps = trace.steps if trace else ()
     length, end = max(zip(streaks(steps), range(1, len(steps) + 1), strict=True), default=(0, 0))

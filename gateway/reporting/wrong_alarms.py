@@ -57,8 +57,8 @@ class AlarmsOfStep(Value):
 async def find_alarms(
     runs: RunStore, run_id: str, step: int | None, tenant: str | None
 ) -> AlarmsOfStep | None:
-    """The alarms of a step, by default of the newest one that has any; None without. Raises:
-    StoreError."""
+    """Returns the alarms of a step, by default of the newest step with an alarm; None if there
+    are none. Raises: StoreError."""
     trace = await runs.get_run(run_id, tenant=tenant, content=False)
     for row in reversed(trace.steps if trace else ()):
         monitors = tuple([name for name in ALARMING if name in row.fired]) or row.fired
@@ -74,9 +74,9 @@ async def find_alarms(
 
 
 async def alarms_by_project(stores: Stores, tenant: str | None) -> list[FieldDict]:
-    """The projects in which an alarm was called wrong: how many were, of how many alarms, counted
-    once for each run and kind, their share in [0, 1], and the kinds muted now. Raises:
-    StoreError."""
+    """Returns, for each project in which an alarm was called wrong: the number of wrong alarms,
+    the number of all alarms (each counted once for a run and kind), the wrong share in [0, 1],
+    and the kinds that are muted now. Raises: StoreError."""
     if stores.changes is None or stores.controls is None:
         return []
     said = _newest(await stores.changes.find(kind=KIND, limit=_MOST_SAID))
@@ -94,7 +94,7 @@ async def alarms_by_project(stores: Stores, tenant: str | None) -> list[FieldDic
 
 
 def _newest(said: Iterable[Change]) -> dict[tuple[str, str, str, str], str]:
-    """The newest word on each alarm, by tenant, project, run and monitor."""
+    """Returns the newest judgement on each alarm, by tenant, project, run and monitor."""
     newest: dict[tuple[str, str, str, str], str] = {}
     for change in said:  # newest first
         body = msgspec.json.decode(change.body)

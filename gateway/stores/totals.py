@@ -234,7 +234,8 @@ class Stop(Value):
 
     @property
     def words(self) -> str:
-        """`stopped by budget per-task`, `paused by the operator (ann)`."""
+        """Returns the stop in words: `stopped by budget per-task`, `paused by the operator
+        (ann)`."""
         if self.action == "ask":
             return "waiting for an answer"
         done = "paused" if self.action == "pause" else "stopped"

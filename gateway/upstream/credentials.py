@@ -236,8 +236,8 @@ def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
 
 
 def is_foreign_host(provider: str, host: str, key_words: Iterable[str]) -> bool:
-    """Whether a call of LiteLLM to `provider` goes to a host of another known provider, or carries
-    a key that shows another known provider than the host's."""
+    """True if LiteLLM's call to `provider` goes to a host of another known provider, or carries
+    a key of a known provider other than the host's."""
     family = family_of_host(host)
     if family == ANY:
         return False

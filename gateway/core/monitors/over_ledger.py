@@ -138,7 +138,7 @@ class CallCount:
             self._works = self._works or action.works
 
     def reading(self) -> tuple[float, str]:
-        """0.6 at the budget, 1 at five thirds of it."""
+        """Returns the score of the number of calls: 0.6 at the budget, 1 at five thirds of it."""
         if not self._calls:
             return 0.0, ""
         budget = self._budget or (CALLS_OF_WORK if self._works else CALLS_OF_TALK)

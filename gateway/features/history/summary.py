@@ -48,7 +48,7 @@ class Acts(Struct, kw_only=True):
 
     interrupts: int = 0  # an answer was broken off
     rejects: int = 0  # a call was refused
-    said: int = 0  # the person gave a reason with it
+    said: int = 0  # messages that the person typed
 
 
 class Summary(Struct, kw_only=True):

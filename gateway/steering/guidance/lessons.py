@@ -1,8 +1,9 @@
-"""Lessons for a call: after failures, and the rules that people state at the start of a run and
-after the calls before their mistakes; and the draw whether they are given.
+"""Lessons for a call, and the draw that decides whether they are given.
 
-The draw is the lesson's trial, and later its hold-out. It depends on the lesson's version, the run
-and the step alone (a rule is for a whole run): equal on each gateway, and after a restart."""
+Lessons fit after failures; rules that people have stated fit at the start of a run, and after
+calls like those before their mistakes. The draw is the lesson's trial, and later its hold-out.
+It depends only on the lesson's version, the run and the step (a rule's draw is for a whole run):
+equal on each replica and after a restart."""
 
 from collections.abc import Sequence
 
@@ -39,7 +40,8 @@ class LessonSettings:
     max_chars: int = 600  # most characters of one lesson's text
 
     def query(self, guidance: GuidanceState, newest: Step | None, step: int) -> LessonQuery | None:
-        """The look-up at the first decision of a run, and after a step with calls, else None."""
+        """Returns the look-up at the first decision of a run and after a step with calls; else
+        None."""
         decided = guidance.decided_step
         steps = guidance.lesson_steps
         if not self.trials or (decided is not None and step <= max(decided, 0)):
@@ -64,8 +66,8 @@ class LessonSettings:
         unit: str,
         injection: InjectionSettings,
     ) -> Decided:
-        """The decision about a call with those of the lessons that are drawn; the first call of a
-        run has rules, in their order. `unit`: of the draw."""
+        """Returns the decision with the drawn lessons added. The first call of a run gets rules,
+        in their order. `unit`: seed of the draw."""
         room = injection.max_block_chars - FRAME_CHARS
         room -= sum(len(item.text) + 2 for item in decided.items)
         most = min(self.per_call, self.per_run - decided.state.lessons)
@@ -117,8 +119,9 @@ def is_rule(pattern: Pattern) -> bool:
 
 
 def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonMatch, str]]:
-    """The matches with their texts: the most similar first, then instances, then by share. Of
-    several with one text the general lesson counts, which more runs support."""
+    """Returns the matches with their texts, without repeated texts: the most similar first, then
+    instances, then by share. Of several matches with one text the more general lesson is kept,
+    because more runs support it."""
 
     def order(match: LessonMatch) -> tuple[float, bool, float, str]:
         pattern = match.pattern

@@ -1,7 +1,7 @@
-"""Trouble of a run's newest step: the cause, the true count, the decisive line, its place.
+"""Trouble of a run's newest step: its cause, its count, the decisive line and its place.
 
-Read only when guidance is due. Texts of tools and agents are read within limits, and quoted
-sanitised and cut."""
+It is read only when guidance is due. Texts of tools and agents are read up to a limit, and
+quotations are sanitised and cut."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -29,7 +29,7 @@ _MARKS = "'\"`"
 
 
 def open_quote(command: str) -> str:
-    """The quotation mark that a command leaves open, "" when each is closed."""
+    """Returns the quotation mark that a command leaves open; "" if every one is closed."""
     inside = ""
     escaped = False
     for char in command[:QUOTED_COMMAND_CHARS]:
@@ -66,7 +66,8 @@ def _mentions(text: str, word: str) -> bool:
 
 
 def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
-    """The first cause that fits a call with these properties, and its message in any case."""
+    """Returns the first cause that fits the call's properties and its message (lower or upper
+    case)."""
     lowered = f" {message.lower()}"
     for cause in _causes():
         needed = cause.needs.removeprefix("!")
@@ -131,8 +132,9 @@ _ERROR_TAG = re.compile(r"</?tool_use_error>")
 
 
 def read_situation(recent: Sequence[Step], calls: Tries = ()) -> Situation | None:
-    """Trouble of the newest of the steps; None when it brings something new. `calls`: the
-    newest step's calls in the run's ledger; without them only the steps count."""
+    """Returns the trouble of the newest step; None if it brings something new. `calls`: the
+    newest step's calls in the run's ledger; without them the situation is read off the steps
+    alone."""
     steps = recent[-COMPARED_STEPS:]
     if steps and steps[-1].actions:
         return _stuck_call(steps, calls)
@@ -160,7 +162,7 @@ def _stuck_call(steps: Sequence[Step], calls: Tries = ()) -> Situation | None:
 def _because(
     when: str, properties: Set[str] = frozenset(), message: str = "", **found: Any
 ) -> Situation | None:
-    """The situation with its first fitting cause; None without one."""
+    """Returns the situation with the first cause that fits; None if none does."""
     cause = cause_of(when, properties, message)
     return Situation(cause=cause, **found) if cause else None
 
@@ -260,7 +262,7 @@ def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
 
 
 def _edited(facts: ActionFacts) -> str:
-    """The file of a call's first edit, "" without one or where the call names only its lines."""
+    """Returns the file of a call's first edit; "" if it edits none, or if it names only lines."""
     path = facts.edits[0].path if facts.edits else ""
     return "" if path.startswith(":") else path
 
@@ -273,7 +275,8 @@ def _values(action: Action) -> str:
 def _reworded(
     steps: Sequence[Step], facts: ActionFacts, properties: frozenset[str]
 ) -> Situation | None:
-    """Three steps in a row that ask for the same in other words; no tests or programs."""
+    """Recognises three steps in a row that ask for the same in other words; test runs and
+    programs do not count."""
     if facts.program is not None or facts.effect.settles:
         return None
 
@@ -291,7 +294,8 @@ def _said(step: Step) -> frozenset[str]:
 
 
 def _talk(steps: Sequence[Step]) -> Situation | None:
-    """Messages that say the same; or the failure that they keep announcing another try of."""
+    """Recognises messages that say the same again, or a failure that the agent keeps announcing
+    to try again."""
     words = _said(steps[-1])
     said = 1
     acted = 0
@@ -311,7 +315,7 @@ def _talk(steps: Sequence[Step]) -> Situation | None:
 
 
 def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
-    """Kind of a call in the words of the causes."""
+    """Returns the properties of a call by which `causes.json` tells causes apart."""
     operation = facts.operation
     searches = _SEARCH_NAME.search(operation) is not None
     runs = facts.program is not None or _PROGRAM_NAME.search(action.name) is not None
@@ -337,12 +341,12 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
 
 
 def _command(action: Action, facts: ActionFacts) -> str:
-    """The command line of a shell's call, "" of any other."""
+    """Returns the command line of a shell call; "" for any other call."""
     return shell_command(action.name, action.arguments) if facts.operation[:1] == "$" else ""
 
 
 def _is_expanded(command: str) -> bool:
-    """True if the shell replaces a `$` of a text for another program."""
+    """True if a shell replaces a `$` in text that is meant for another program."""
     document = _OPEN_DOCUMENT.search(command)
     return _EATEN.search(command) is not None or (
         document is not None and "$" in command[document.end() :]
@@ -359,7 +363,8 @@ def _is_prose(command: str) -> bool:
 
 
 def _near(cause: str, action: Action, command: str, line: str) -> tuple[str, str]:
-    """A sentence about the place of the trouble, and the move that follows."""
+    """Returns a sentence about a near miss at the place of the trouble, and the move that
+    follows from it."""
     if cause == "command_slip":
         return "There is a punctuation mark where a space belongs.", ""
     if cause == "shell_syntax":

@@ -96,7 +96,8 @@ def is_plan(text: str) -> bool:
 
 
 def agent_words(step: Step) -> str:
-    """The end of what the agent said in a step, and its last call, for `before`."""
+    """Returns the end of what the agent said in a step, and its last call; `before` is made of
+    it."""
     said = " ".join(step.thought[-4 * READ_CHARACTERS :].split())[-READ_CHARACTERS:]
     if step.actions:
         last = step.actions[-1]

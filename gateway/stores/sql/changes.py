@@ -140,8 +140,8 @@ class ChangeStore:
     async def append(
         self, newest: Change | None, body: object, prefix: str = "", **named: str
     ) -> bool:
-        """Append a change after the `newest` of its kind that its author knew, with an id that
-        begins with `prefix`; `named`: its other fields."""
+        """Append a change, if `newest` is still the newest of its kind. Its id begins with
+        `prefix`; `named`: its other fields."""
         change = _act(body=body, prefix=prefix, **named)
         return await self.put(change, after=newest.id if newest else None)
 
