@@ -151,6 +151,7 @@ def test_kinds_of_messages_are_known_in_sessions_that_were_not_seen() -> None:
     assert len(confusion(rows, chances)) == 2 + len(KINDS)
 
 
+@pytest.mark.slow
 def test_a_model_of_kinds_reads_what_was_written() -> None:
     """The file of a fit gives the model of the fit, and the same bytes each time."""
     rows = read_rows([SAID])[:120]
