@@ -42,6 +42,7 @@ class Feature(NamedTuple):
     # `start`: async function of the `Runtime`, called when everything else is open.
     # `operations`: `Operations` of the control plane.
     # `routes`: function of the `Runtime` and the `Authenticator`: routes behind `/api`.
+    # `pages`: a tuple of the `PageRoute`s of the dashboard.
     # `now_part`: async function of a `Visit` and the ids of the runs that the page Now shows: a
     # part for its side with the name of its `template` in the folder `templates`, or None.
     # `models`: function that gives a `ModelList`, or None when it cannot be read.
@@ -49,6 +50,8 @@ class Feature(NamedTuple):
     # `states`: class of `WatchedStates` over a `StateStore`, made like `PlainStates`.
     # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
     parts: Mapping[str, str] = {}
+    # Features before it that it cannot do without: where one is gone, it is as good as gone.
+    needs: tuple[str, ...] = ()
     # Sections of the config by key: a frozen dataclass, in a module that is quick to import.
     # `Settings.of` gets a section by this class. With `NAMES_KEYS = True` it may name keys of other
     # services, and commands that only read the database go without it.
@@ -62,11 +65,12 @@ class Feature(NamedTuple):
 @cache
 def features() -> Mapping[str, Feature]:
     """The features that are there, by name, in their order."""
-    found = {}
+    found = dict[str, Feature]()
     for name in ORDER:
         if (_FOLDER / name).exists():
-            module = importlib.import_module(f"gateway.features.{name}.feature")
-            found[name] = module.FEATURE
+            feature = importlib.import_module(f"gateway.features.{name}.feature").FEATURE
+            if found.keys() >= set(feature.needs):
+                found[name] = feature
     return found
 
 

@@ -20,7 +20,6 @@ from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
 from gateway.features.learning.reader.questions import (
     KIND,
-    KINDS,
     TROUBLE,
     WRONG,
     Question,
@@ -32,6 +31,7 @@ from gateway.reporting.rates import wilson
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, accepted, kind_chances
 from gateway.steering.transcript.steps import extract
+from gateway.stores.learning import KINDS
 from gateway.wire.coerce import as_mapping, as_text
 from lab.rules import RULES, quoted
 

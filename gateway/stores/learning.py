@@ -6,6 +6,7 @@ seconds of the epoch. Every store must pass `steering_gateway_testing.store_conf
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from gateway.core.pattern import Pattern, Status, Tier
@@ -44,6 +45,19 @@ JOBS = "read"
 ANSWERS = "answer"
 """Kinds of the stored jobs of the reader: one thing to ask about a run, and an answer by the digest
 of what was asked."""
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "new": "a new task, or the next step that was foreseen",
+        "go": "go on, approval, thanks",
+        "ask": "a question without criticism",
+        "fix": "what the agent delivered is wrong, incomplete or does not work",
+        "steer": "corrects how the agent works, or what it was about to do",
+        "design": "a decision about the product, no mistake of the agent",
+        "info": "an answer, context or output that the agent asked for",
+        "other": "none of these",
+    }
+)
+"""Kinds of a person's message, and what each means. Source: the labelled sessions."""
 READER = "reader"  # source of the answers of `reader.model`, which are no verdicts
 TITLE = "title"  # metric of the title that it gave a run
 NO_SUPPORT = ("unsure", "failed_again")  # kinds of evidence, of earlier versions

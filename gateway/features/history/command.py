@@ -16,6 +16,7 @@ from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found, at_home, named
 from gateway.features.history.session import Session
+from gateway.hooks import features
 from gateway.process.running import state_database
 from gateway.stores.protocols import StoreError
 from gateway.text.formatting import counted, progress_bar
@@ -205,7 +206,7 @@ async def _learn(
     runs: Sequence[str], stores: Stores, settings: Settings, done: Callable[[], None]
 ) -> None:
     """Derive the outcomes of runs, as a gateway does when a run is over."""
-    if not settings.storage.store_content:
+    if not settings.storage.store_content or "learning" not in features():
         return
     from gateway.features.learning.command import open_learner
 

@@ -7,6 +7,7 @@ FEATURE = Feature(
         "lesson_rules": "settings:lesson_rules",
         "start": "worker:start",
         "operations": "reader.api:OPERATIONS",
+        "pages": "pages:PAGES",
     },
     settings={"learning": "settings:LearningSettings", "reader": "settings:ReaderSettings"},
     commands={"learn": "command:add_parser"},

@@ -1,6 +1,5 @@
 """Pages of the pattern library, and of the lessons that were learned: search, read, change."""
 
-import time
 from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import quote
@@ -12,13 +11,8 @@ from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Tex
 from gateway.core.monitors import FAILURE_LABELS
 from gateway.core.pattern import Tier, content
 from gateway.errors import BadRequest, GatewayError
-from gateway.features.learning import api as lessons
-from gateway.features.learning.gate import MOST_CHARS
-from gateway.features.learning.settings import LearningSettings, ReaderSettings
-from gateway.features.learning.views import reader_view, rule_views
 from gateway.features.pages.pages import Page, Visit, redirect
 from gateway.steering.guidance.codec import to_record
-from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.patterns import PatternFilter, StoredPattern
 from gateway.values import FieldDict, Fields
 
@@ -182,78 +176,3 @@ def _form(
 
 def _id(visit: Visit) -> str:
     return str(visit.scope["path_params"]["pattern_id"])
-
-
-MOST_SHOWN = 200
-_ORDER = ("active", "trial", "candidate", "quarantined", "retired")
-_BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "retire": "retired"}
-"""The status that a lesson gets by a button."""
-
-
-class LessonListParameters(TenantParameter):
-    """Filter of lessons."""
-
-    status: Annotated[str, OneOf(lessons.STATUSES)] | None = None  # None = any
-    tier: Annotated[str, OneOf(lessons.TIERS)] | None = None  # None = any
-
-
-async def show_lessons(visit: Visit) -> Page:
-    """Rules that people state, by project; other lessons by status."""
-    values = visit.values
-    runtime = visit.runtime
-    settings = runtime.settings
-    wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
-    found = await runtime.lessons.lessons(wanted, limit=MOST_SHOWN)
-    others = (each for each in found if not is_rule(each.pattern))
-    views = [lessons.shown(each, runtime, visit.access) for each in others]
-    rules = rule_views(found)
-    groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
-    shown = {
-        "title": "Lessons",
-        "rules": [rule for rule in rules if rule["status"] != "retired" or values["status"]],
-        "groups": [(name, rows) for name, rows in groups if rows],
-        "trials": settings.of(LearningSettings).trials == "on",
-        "reader": await reader_view(
-            runtime.lessons, settings.of(ReaderSettings), visit.tenant, time.time()
-        ),
-        "chosen": values,
-        "statuses": lessons.STATUSES,
-        "tiers": lessons.TIERS,
-        "full": len(found) == MOST_SHOWN,
-    }
-    return Page(template="lessons.html", values=shown)
-
-
-async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
-    """One lesson."""
-    stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
-    shown = {
-        "title": stored.pattern.pattern_id,
-        "lesson": await lessons.detail(visit.runtime, stored, visit.access),
-        "editable": visit.access.operator or stored.pattern.tenant == visit.access.tenant,
-        "trials": visit.runtime.settings.of(LearningSettings).trials == "on",
-        "error": error.message if error else None,
-        "saved": bool(visit.values.get("saved")) and error is None,
-    }
-    return Page(template="lesson.html", values=shown, status=error.status if error else 200)
-
-
-async def change_one_lesson(visit: Visit) -> Page:
-    """Approve, pause, retire or edit; an error is shown above the lesson."""
-    stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
-    action = visit.form.get("action", "")
-    advice = visit.form.get("advice", "").strip()
-    try:
-        if action == "edit":
-            if not 0 < len(advice) <= MOST_CHARS:
-                reason = f"The text needs 1 to {MOST_CHARS} characters"
-                raise BadRequest(reason, param="advice")
-            change = lessons.LessonChange(advice=advice)
-        elif action in _BUTTONS:
-            change = lessons.LessonChange(status=_BUTTONS[action])
-        else:
-            raise BadRequest("There is no such action", param="action")
-        kept, _ = await lessons.apply_change(visit.runtime, stored, change)
-    except GatewayError as error:
-        return await show_lesson(visit, error)
-    return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")

@@ -1,5 +1,7 @@
 """The routes to the dashboard's pages."""
 
+from itertools import chain
+
 from starlette.routing import Route
 
 from gateway.api.audit import AuditParameters
@@ -9,11 +11,11 @@ from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.features.pages import experiments, now, pages, patterns, raw, runs
 from gateway.features.pages.pages import PageEndpoint, PageRoute
+from gateway.hooks import given
 from gateway.runtime import Runtime
 
 _RUN = "/dashboard/runs/{run_id}"
 _PATTERN = "/dashboard/patterns/{pattern_id:path}"
-_LESSON = "/dashboard/lessons/{pattern_id:path}"
 _EXPERIMENT = "/dashboard/experiments/{experiment_id:path}"
 
 _PAGES = (
@@ -36,10 +38,6 @@ _PAGES = (
         "/dashboard/new-pattern", patterns.show_new, patterns.NewParameters, change=patterns.add_new
     ),
     PageRoute(_PATTERN, patterns.show_one, patterns.OneParameters, change=patterns.change_one),
-    PageRoute("/dashboard/lessons", patterns.show_lessons, patterns.LessonListParameters),
-    PageRoute(
-        _LESSON, patterns.show_lesson, patterns.OneParameters, change=patterns.change_one_lesson
-    ),
     PageRoute("/dashboard/pilot", experiments.show_pilot, TenantParameter),
     PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
     PageRoute(_EXPERIMENT, experiments.show_report, ReportOptions),
@@ -59,11 +57,12 @@ _PAGES = (
     ),
     PageRoute("/dashboard/logout", change=pages.log_out, public=True),
     PageRoute("/dashboard/static/{name}", pages.show_static, pages.FileParameters, public=True),
-    PageRoute("/dashboard/{rest:path}", pages.unknown_page),
 )
+_UNKNOWN = PageRoute("/dashboard/{rest:path}", pages.unknown_page)
 
 
 def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
     """The routes of the dashboard."""
     gate = Gate(auth)
-    return [Route(page.path, PageEndpoint(runtime, gate, page)) for page in _PAGES]
+    found = (*_PAGES, *chain.from_iterable(given("pages")), _UNKNOWN)
+    return [Route(page.path, PageEndpoint(runtime, gate, page)) for page in found]

@@ -21,17 +21,16 @@ from gateway.api.runs import OutcomeBody, WrongAlarmBody, keep_outcome, keep_wro
 from gateway.api.views import picked, step_text, thresholds
 from gateway.budgets.holds import answer_path
 from gateway.budgets.texts import account_view, amount
+from gateway.config.settings import named_models
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.errors import BadRequest, NotFound
-from gateway.features.learning.reader.questions import KINDS
-from gateway.features.learning.settings import ReaderSettings
 from gateway.features.pages import charts
 from gateway.features.pages.charts import RunChart, peak, stacked
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.stores.budgets import AccountKey, Action, Control
-from gateway.stores.learning import READER
+from gateway.stores.learning import KINDS, READER
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import (
     FILTERS,
@@ -333,7 +332,7 @@ async def show(visit: Visit) -> Page:
     verdicts = await visit.runtime.lessons.outcomes(visit.tenant, run.id)
     source = "" if run.outcome_source == DERIVED else f"told_{run.outcome_source}"
     fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
-    values["reads"] = bool(settings.of(ReaderSettings).model)
+    values["reads"] = "reader.model" in dict(named_models(settings))
     values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
     root = await _root(visit, run)
     subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))

@@ -2,4 +2,4 @@
 
 from gateway.hooks import Feature
 
-FEATURE = Feature(commands={"policy": "command:add_parser"})
+FEATURE = Feature(needs=("learning",), commands={"policy": "command:add_parser"})

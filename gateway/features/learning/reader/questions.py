@@ -7,11 +7,11 @@ reaches an agent: kinds and verdicts are one of a few words, and titles are show
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from gateway.core.step import Action
 from gateway.features.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
+from gateway.stores.learning import KINDS
 from gateway.text.secrets import mask_secrets
 from gateway.values import Value
 
@@ -21,19 +21,6 @@ MOST_TITLE = 80  # characters of a title
 MOST_CALLS = 12  # of an alarm's stretch that are shown, the newest
 _CALL_CHARACTERS = 200  # of a call's arguments, and of its result
 
-KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "new": "a new task, or the next step that was foreseen",
-        "go": "go on, approval, thanks",
-        "ask": "a question without criticism",
-        "fix": "what the agent delivered is wrong, incomplete or does not work",
-        "steer": "corrects how the agent works, or what it was about to do",
-        "design": "a decision about the product, no mistake of the agent",
-        "info": "an answer, context or output that the agent asked for",
-        "other": "none of these",
-    }
-)
-"""Kinds of a person's message, and what each means. Source: the labelled sessions."""
 WRONG = ("fix", "steer")  # kinds of a message that says that the agent's work or way is wrong
 
 PASTED = re.compile(r"```.*?(?:```|\Z)|https?://\S+|(?m:^)>[^\n]*", re.DOTALL)

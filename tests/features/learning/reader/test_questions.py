@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gateway.core.step import Action
 from gateway.features.learning.reader.questions import (
     KIND,
-    KINDS,
     MOST_BEFORE,
     MOST_TYPED,
     TITLE,
@@ -20,6 +19,7 @@ from gateway.features.learning.reader.questions import (
     shown,
     shown_calls,
 )
+from gateway.stores.learning import KINDS
 from gateway.text.secrets import MARK
 from lab.rules import quoted
 from tests.features.learning.reader.planted import POISON
