@@ -32,6 +32,7 @@ from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.litellm_package import WITHOUT_LITELLM
 from gateway.upstream.models import default_list
+from gateway.values import Texts
 
 T = TypeVar("T")
 
@@ -223,7 +224,7 @@ class Replicas:
             sending = self._signals.send(kind, **ids)
             await self._tried(sending, "other gateways not notified", kind=kind)
 
-    def _received(self, kind: str, ids: Mapping[str, str]) -> None:
+    def _received(self, kind: str, ids: Texts) -> None:
         if kind == WATCHING:
             self._watched_until = time.monotonic() + _WATCHED_S
         elif kind == STEP and self._events.active:
@@ -240,7 +241,7 @@ class Replicas:
             self._log.debug(failed, **facts, reason=str(error))
             return None
 
-    async def _pass_on(self, ids: Mapping[str, str]) -> None:
+    async def _pass_on(self, ids: Texts) -> None:
         """Publish the event of a call that another gateway has recorded."""
         after = int(ids["step"]) - 1
         if self._runs is None:

@@ -19,7 +19,6 @@ only place where steering may fail without the request failing."""
 
 import asyncio
 import time
-from collections.abc import Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -51,6 +50,7 @@ from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Delivery, UpstreamCall, read_error
+from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
 from gateway.wire.refusal import kind_of
 
@@ -226,7 +226,7 @@ class Pipeline:
     async def _steer(
         self,
         prepared: PreparedRequest,
-        headers: Mapping[str, str],
+        headers: Texts,
         own_time: OwnTime,
     ) -> None:
         services = prepared.services
@@ -277,7 +277,7 @@ class Pipeline:
     async def _place_unread(
         self,
         prepared: PreparedRequest,
-        headers: Mapping[str, str],
+        headers: Texts,
         beside: str = "",
     ) -> None:
         """Find where a request that was not read, or one aside, is recorded: as one call more of

@@ -11,6 +11,8 @@ Fields = Mapping[str, Any]
 """Values by name, to be read: an object of JSON, keyword arguments, the columns of a row."""
 FieldDict = dict[str, Any]
 """The same, made or changed by its holder."""
+Texts = Mapping[str, str]
+"""Texts by name, to be read: headers, tags, variables of the environment."""
 T = TypeVar("T")
 _CONFIG = {"frozen": True, "kw_only": True}
 

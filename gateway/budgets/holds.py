@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from gateway.stores.budgets import STEERING, AccountKey, BudgetStore, Control, a
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.sql.budgets import ControlStore
+from gateway.values import Texts
 
 _log = get_logger("gateway.control")
 
@@ -181,7 +182,7 @@ async def end_question(
 
 
 async def answer_question(
-    stores: Stores, subject: str, said: Mapping[str, str], *, yes: bool, tenant: str | None = None
+    stores: Stores, subject: str, said: Texts, *, yes: bool, tenant: str | None = None
 ) -> bool:
     """Answer the question about a run, with `reason` and `author`; False when none is open. Raises:
     StoreError."""

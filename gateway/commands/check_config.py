@@ -7,7 +7,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.models import capabilities
 from gateway.upstream.providers import provider_of
-from gateway.values import FieldDict
+from gateway.values import FieldDict, Texts
 
 _SHORTEST_KEY = 16  # characters; half as many as 128 random bits have in hexadecimal
 _FEWEST_DISTINCT = 8  # characters; 16 random decimal digits have 8 or more in 9 of 10 cases
@@ -33,7 +33,7 @@ _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
 """Beginnings of the names of OpenAI's models, for those newer than the list; and a pattern."""
 
 
-def config_warnings(settings: config.Settings, env: Mapping[str, str]) -> Iterator[str]:
+def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
     """One line for each doubtful setting, beginning with its path or variable. Shows no key."""
     for name, meant in config.misspelt_variables(env):
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"

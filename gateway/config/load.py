@@ -35,7 +35,7 @@ from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Sec
 from gateway.data_files import read_toml
 from gateway.errors import ConfigError
 from gateway.hooks import named
-from gateway.values import FieldDict, Fields, frozen
+from gateway.values import FieldDict, Fields, Texts, frozen
 from gateway.wire.coerce import as_mapping, list_at, mapping_at
 
 _ROUTER_KEYS = {name: name for name in ("num_retries", "fallbacks", "allowed_fails")}
@@ -313,7 +313,7 @@ _TOP_LEVEL_VALUES = frozenset(
 )
 
 
-def overlay(merged: FieldDict, env: Mapping[str, str]) -> None:
+def overlay(merged: FieldDict, env: Texts) -> None:
     """Put the settings of `env` into `merged`; lists and maps are written as YAML or JSON. Raises
     ConfigError: the text of a list or map is not YAML; that variable is left out."""
     faults = Faults()
@@ -334,7 +334,7 @@ def overlay(merged: FieldDict, env: Mapping[str, str]) -> None:
     faults.raise_any()
 
 
-def naming_the_variable(fault: str, env: Mapping[str, str]) -> str:
+def naming_the_variable(fault: str, env: Texts) -> str:
     """`fault`, with the name of the variable that set the refused value, if one did."""
     path = key_path(fault)
     variables = _key_paths(env)
@@ -342,7 +342,7 @@ def naming_the_variable(fault: str, env: Mapping[str, str]) -> str:
     return next((f"{fault}{SET_BY}{name})" for name in found), fault)
 
 
-def misspelt_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
+def misspelt_variables(env: Texts) -> list[tuple[str, str]]:
     """(variable, the right name) of each whose underscores are wrong, as in `GATEWAY_SERVER_PORT`.
     Addresses that Kubernetes puts into such variables (`tcp://...`) are not meant as settings."""
     right = {_single(name): name for name in _variables(Settings, ENV_PREFIX)}
@@ -368,7 +368,7 @@ def _variables(section: type, prefix: str) -> Iterator[str]:
             yield name
 
 
-def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+def _key_paths(env: Texts) -> Iterator[tuple[str, list[str]]]:
     """(variable, keys) of each variable that is a setting; one of a single key is one only for the
     preset, or a list or map at the top of the tree."""
     for name in env:
@@ -417,7 +417,7 @@ _UPSTREAM_KEYS = frozenset(
 
 def load_settings(
     path: str | os.PathLike[str] | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Texts | None = None,
     *,
     upstreams: bool | None = True,
 ) -> Settings:
@@ -445,16 +445,14 @@ def load_settings(
     return settings
 
 
-def left_out(
-    sections: Set[str], raw: Fields, env: Mapping[str, str]
-) -> tuple[FieldDict, dict[str, str]]:
+def left_out(sections: Set[str], raw: Fields, env: Texts) -> tuple[FieldDict, dict[str, str]]:
     """The values of a file, and the variables, without some sections."""
     prefixes = tuple(f"{ENV_PREFIX}{key.upper()}" for key in sections)
     kept = {key: value for key, value in raw.items() if key not in sections}
     return kept, {name: text for name, text in env.items() if not name.startswith(prefixes)}
 
 
-def settings_from_dict(raw: Fields, env: Mapping[str, str] | None = None) -> Settings:
+def settings_from_dict(raw: Fields, env: Texts | None = None) -> Settings:
     """Settings from plain values; references are resolved, `GATEWAY_*` variables win. Raises
     ConfigError: all unknown keys and refused values, with key path and variable."""
     faults = Faults()
@@ -482,9 +480,7 @@ def settings_from_dict(raw: Fields, env: Mapping[str, str] | None = None) -> Set
     return settings
 
 
-def resolve(
-    value: Any, env: Mapping[str, str], faults: Faults, path: str = "", secret: bool = False
-) -> Any:
+def resolve(value: Any, env: Texts, faults: Faults, path: str = "", secret: bool = False) -> Any:
     """`value` with `os.environ/NAME` and `${NAME}` (or `${NAME:-default}`) replaced. A variable
     that is not set and has no default is a fault; the reference stays."""
     if isinstance(value, Mapping):
@@ -511,7 +507,7 @@ def resolve(
     return value
 
 
-def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -> str:
+def _lookup(name: str, default: str | None, env: Texts, path: str) -> str:
     found = env.get(name, env.get(_ANY) if default is None else default)
     if found is None:
         raise ConfigError(f"{path}: environment variable {name!r} is not set")
@@ -541,9 +537,7 @@ def differences(old: Settings, new: Settings) -> dict[str, str]:
     return {name: f"{a!r} to {b!r}" for name, (a, b) in pairs.items() if a != b}
 
 
-def removals(
-    old: Settings, new: Settings, env: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
+def removals(old: Settings, new: Settings, env: Texts = MappingProxyType({})) -> list[str]:
     """Returns the key paths of protecting or directing settings that `old` has and `new` lacks.
     A config that was cut while it was written must open nothing: a reload with any of these is
     refused, while a restart, which a person asks for, applies it. A value that is the beginning

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
 from gateway.data_files import read_toml
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import mapping_at
 
 _TABLES = read_toml(__package__, "removed.toml")
-_RENAMED: Mapping[str, str] = _TABLES["renamed"]
-_LIMITS: Mapping[str, str] = _TABLES["limits"]
-_GONE: Mapping[str, str] = _TABLES["gone"] | _LIMITS
+_RENAMED: Texts = _TABLES["renamed"]
+_LIMITS: Texts = _TABLES["limits"]
+_GONE: Texts = _TABLES["gone"] | _LIMITS
 _NO_LIMIT = (None, False, "off", "hand_over")
 """Values of `_LIMITS` that let every run go on; YAML reads `off` as false."""
-_VALUES: Mapping[str, Mapping[str, str]] = _TABLES["values"]
+_VALUES: Mapping[str, Texts] = _TABLES["values"]
 
 
-def removed_keys(raw: Fields, env: Mapping[str, str]) -> dict[str, str]:
+def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:
     """Returns the settings of earlier versions that a config or the environment still contains:
     each name as written there, with one line on what replaces it."""
     found: dict[str, str] = {}
@@ -34,7 +34,7 @@ def removed_keys(raw: Fields, env: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _written(old: str, raw: Fields, env: Mapping[str, str]) -> FieldDict:
+def _written(old: str, raw: Fields, env: Texts) -> FieldDict:
     """The values that a config and the environment give to a setting, by its name there."""
     section, _, key = old.partition(".")
     variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()

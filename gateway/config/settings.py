@@ -37,7 +37,7 @@ from gateway.hooks import given, named
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
 from gateway.steering.reader import READER
-from gateway.values import FieldDict, Fields, frozen
+from gateway.values import FieldDict, Fields, Texts, frozen
 
 PresetName = Literal["default", "seeds"]
 
@@ -361,9 +361,9 @@ class Settings(_Sections):
     # detectors of trouble in a run's steps
     monitors: MonitorSettings = field(default_factory=MonitorSettings)
     # model by difficulty state; a missing state keeps the requested model
-    model_routing: Mapping[str, str] = field(default_factory=dict)
+    model_routing: Texts = field(default_factory=dict)
     # the same for single requested names; replaces `model_routing`
-    model_routing_by_model: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    model_routing_by_model: Mapping[str, Texts] = field(default_factory=dict)
     # how a model is chosen among these
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     etraces: EtraceSettings = field(default_factory=EtraceSettings)  # guidance from patterns
@@ -456,7 +456,7 @@ def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.difficulty.scorer == "judge":
         yield "difficulty.judge.model", settings.difficulty.judge.model
     for key in _OF_FEATURES:
-        found: Mapping[str, str] = getattr(getattr(settings, key), "named_models", dict)()
+        found: Texts = getattr(getattr(settings, key), "named_models", dict)()
         yield from ((f"{key}.{name}", model) for name, model in found.items())
     for index, budget in enumerate(settings.budgets):
         for step, each in enumerate(budget.ladder):

@@ -4,7 +4,7 @@ The request continues a conversation, opens a new one or a fork of one, or bring
 client has rewritten (`compact`)."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -40,6 +40,7 @@ from gateway.steering.identity import (
 from gateway.steering.identity.rebuilt import extend_tail
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.user_words import task_of
+from gateway.values import Texts
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import digest_fields, is_result
 
@@ -63,7 +64,7 @@ class Search(Struct, kw_only=True):
     """A request whose conversation is looked for."""
 
     request: SteeredRequest  # as the client wrote it
-    headers: Mapping[str, str]  # names in lower case
+    headers: Texts  # names in lower case
     tenant: str  # only conversations of this one are found
     identity: Identity  # the id that the client sent, and where
     # the stored answer that it continues from, by id, and that one's conversation; None without

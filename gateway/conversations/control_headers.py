@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from gateway.errors import BadRequest
 from gateway.steering.experiments import MODES
-from gateway.values import Value
+from gateway.values import Texts, Value
 
 _TAG_PREFIX = "x-gateway-tag-"
 _MOST_TAGS = 16
@@ -28,7 +28,7 @@ class ControlHeaders(Value):
     arm: str | None = None  # of that experiment; None else
 
     @classmethod
-    def read(cls, headers: Mapping[str, str]) -> "ControlHeaders":
+    def read(cls, headers: Texts) -> "ControlHeaders":
         """The orders in a request's headers. Raises: BadRequest: a value that is not allowed;
         `param` names the header."""
         return cls(
@@ -40,7 +40,7 @@ class ControlHeaders(Value):
         )
 
 
-def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+def _one_of(headers: Texts, name: str, allowed: tuple[str, ...]) -> str | None:
     value = headers.get(name)
     if value is None:
         return None
@@ -49,7 +49,7 @@ def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     return value
 
 
-def tags_of(headers: Mapping[str, str]) -> dict[str, str]:
+def tags_of(headers: Texts) -> dict[str, str]:
     """The tags under which a client files its run, names in lower case; long values are cut, and
     other names left out: a tag never makes a request fail. They are not forwarded."""
     found: dict[str, str] = {}

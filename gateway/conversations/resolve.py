@@ -45,6 +45,7 @@ from gateway.steering.identity import (
 from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive, with_tails
 from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
+from gateway.values import Texts
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
@@ -83,7 +84,7 @@ class ConversationResolver:
     shared: bool = False  # other gateways use the same store, which may know more than memory
 
     async def resolve(
-        self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, now: float
+        self, request: SteeredRequest, headers: Texts, tenant: str, now: float
     ) -> Resolved:
         """The conversation of one request; the request becomes its latest one."""
         search = await self._read(request, headers, tenant)
@@ -101,9 +102,7 @@ class ConversationResolver:
             shared=self.shared,
         )
 
-    async def _read(
-        self, request: SteeredRequest, headers: Mapping[str, str], tenant: str
-    ) -> Search:
+    async def _read(self, request: SteeredRequest, headers: Texts, tenant: str) -> Search:
         """Read what the request says of its conversation, and its history."""
         identity = identify(headers, request.body, self.settings)
         dialect = request.dialect
@@ -292,7 +291,7 @@ class ConversationResolver:
     async def resolve_unread(
         self,
         request: SteeredRequest,
-        headers: Mapping[str, str],
+        headers: Texts,
         tenant: str,
         key: str,
         now: float,
@@ -351,7 +350,7 @@ class ConversationResolver:
         return resolved, found
 
     async def _grown(
-        self, request: SteeredRequest, headers: Mapping[str, str], owner: tuple[str, ...]
+        self, request: SteeredRequest, headers: Texts, owner: tuple[str, ...]
     ) -> Growth | None:
         """The body and the earlier one that it continues; None if its messages have no place."""
         messages = messages_of(request.raw, request.spans(request.list_key))
@@ -377,7 +376,7 @@ def _of(verdict: ConversationMatch) -> str | None:
 
 def _without_history(
     request: SteeredRequest,
-    headers: Mapping[str, str],
+    headers: Texts,
     tenant: str,
     conversation: Conversation | None,
 ) -> Incoming:
@@ -406,7 +405,7 @@ async def off_the_loop(
 
 
 def read_incoming(
-    request: SteeredRequest, headers: Mapping[str, str], tenant: str, resume: ChainState | None
+    request: SteeredRequest, headers: Texts, tenant: str, resume: ChainState | None
 ) -> Incoming:
     """The request as matching reads it; `resume`: the chain of the messages it begins with."""
     if request.earlier is not None:
@@ -420,7 +419,7 @@ def read_incoming(
 
 
 def read_whole(
-    headers: Mapping[str, str],
+    headers: Texts,
     request: SteeredRequest,
     tenant: str,
     resume: ChainState | None = None,
@@ -431,7 +430,7 @@ def read_whole(
 
 
 def _read(
-    headers: Mapping[str, str],
+    headers: Texts,
     request: SteeredRequest,
     tenant: str,
     resume: ChainState | None,

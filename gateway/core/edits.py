@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from gateway.values import FieldDict, Fields, Value
+from gateway.values import FieldDict, Fields, Texts, Value
 
 Message = Fields
 MessageRole = Literal["system", "developer", "user"]
@@ -18,7 +18,7 @@ class SystemAppend(Value):
     texts: tuple[str, ...]  # in their order; each becomes a block of its own
     # the `cache_control` that the last part of the client's own content gets, so that the provider
     # caches up to there; None = leave the content's form as it is
-    breakpoint: Mapping[str, str] | None = None
+    breakpoint: Texts | None = None
 
 
 class InsertSystem(Value):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from gateway.core.fsm import FSMState
-from gateway.values import Value, frozen
+from gateway.values import Texts, Value, frozen
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 _NORMAL_RANK = 1
@@ -64,7 +64,7 @@ class Routes(Value):
                 if not model:
                     raise ValueError(f"{path}.{state}: may not be empty")
 
-    def models(self, requested: str) -> Mapping[str, str]:
+    def models(self, requested: str) -> Texts:
         """The map that applies to one requested name."""
         return self.by_model.get(requested, self.by_state)
 

@@ -1,7 +1,7 @@
 """Anthropic's Messages: the system prompt is a field of its own, content is a list of blocks."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gateway.core.edits import AppendToResult, Edit, InsertMessage, SystemAppend
@@ -19,7 +19,7 @@ from gateway.dialects.base import (
 )
 from gateway.errors import GatewayError, RunRefused
 from gateway.steering.transcript.content import json_text
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, mapping_at
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
@@ -97,7 +97,7 @@ def _parsed(text: str) -> Any:
 
 
 # `stop_reason` -> finish reason of chat; others are kept. Source: Messages reference.
-FINISH: Mapping[str, str] = {
+FINISH: Texts = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "tool_calls",
@@ -228,7 +228,7 @@ def chat_view(message: Fields) -> ChatView:
 
 
 def _append(
-    request: SteeredRequest, texts: Sequence[str], breakpoint: Mapping[str, str] | None
+    request: SteeredRequest, texts: Sequence[str], breakpoint: Texts | None
 ) -> list[Splice]:
     """`texts` as separate blocks after the client's system prompt. A prompt that is a string
     becomes its own block, because providers that check how an agent's prompt begins look at the

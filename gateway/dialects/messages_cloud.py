@@ -9,14 +9,14 @@ import contextlib
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
 from gateway.dialects.base import Addressed, SteeredRequest, StreamRead
 from gateway.dialects.messages import MessagesDialect
 from gateway.errors import GatewayError
-from gateway.values import Fields
+from gateway.values import Fields, Texts
 from gateway.wire.coerce import as_mapping, text_at
 from gateway.wire.parsing import Loads
 from gateway.wire.refusal import name_of
@@ -149,7 +149,7 @@ def _chunk(event: bytes) -> bytes:
     return _frame(content.encode(), {":message-type": "event", ":event-type": "chunk"})
 
 
-def _frame(payload: bytes, kinds: Mapping[str, str]) -> bytes:
+def _frame(payload: bytes, kinds: Texts) -> bytes:
     """One message of an event stream. Source: AWS's "Event stream encoding"."""
     head = b""
     for name, value in {**kinds, ":content-type": "application/json"}.items():

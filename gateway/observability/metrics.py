@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from gateway.config.observability import ObservabilitySettings
 from gateway.data_files import read_text
 from gateway.hooks import given
+from gateway.values import Texts
 
 Declared = TypeVar("Declared")
 
@@ -254,7 +255,7 @@ class TaggedCalls:
             self._tokens = counter("tokens_total", "Input and output tokens")
             self._cost = counter("cost_dollars_total", "Cost of calls with a known price")
 
-    def count(self, tags: Mapping[str, str], tokens: int, cost: float | None) -> None:
+    def count(self, tags: Texts, tokens: int, cost: float | None) -> None:
         """Count one call."""
         if not self._tags:
             return
@@ -276,7 +277,7 @@ UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "e
 """Reason why a call had no decision, see UNSTEERED_WORDS: `deadline` is its own work longer than
 `steering.deadline_ms`, `timeout` a wait longer than `steering.max_wait_ms`."""
 
-UNSTEERED_WORDS: Mapping[str, str] = {
+UNSTEERED_WORDS: Texts = {
     "deadline": "steering took too long",
     "timeout": "waited too long",
     "store": "the store failed",

@@ -10,7 +10,7 @@ conventions for generative AI (`gen_ai.*`), and OpenInference's for texts, sessi
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.observability import OtelSettings
@@ -21,7 +21,7 @@ from gateway.exchange import Exchange
 from gateway.steering.identity import Identity
 from gateway.steering.identity.sources import clean_id
 from gateway.text.secrets import find_secrets, mask_secrets
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, text_at
 from gateway.wire.messages import content_text
 
@@ -226,7 +226,7 @@ def _details(exchange: Exchange) -> FieldDict:
     return {name: value for name, value in details.items() if value is not None}
 
 
-def open_telemetry(env: Mapping[str, str], version: str) -> Telemetry | None:
+def open_telemetry(env: Texts, version: str) -> Telemetry | None:
     """Telemetry when the environment configures it, else None. Raises: ConfigError: it is
     configured, and the extra is not installed."""
     asked = [name for name in _EXPORTER_VARIABLES if env.get(name)]
@@ -241,7 +241,7 @@ def open_telemetry(env: Mapping[str, str], version: str) -> Telemetry | None:
         ) from exc
 
 
-def _with_exporters(env: Mapping[str, str], version: str) -> Telemetry:
+def _with_exporters(env: Texts, version: str) -> Telemetry:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.metrics import MeterProvider

@@ -29,7 +29,7 @@ from gateway.offline.playback import (
 )
 from gateway.steering.experiments import RandomArm
 from gateway.text.formatting import progress_bar
-from gateway.values import Fields, frozen
+from gateway.values import Fields, Texts, frozen
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
@@ -93,7 +93,7 @@ def load_policy(path: Path) -> ReplayPolicy:
     return policy_from_dict(read_file(path), os.environ)
 
 
-def policy_from_dict(raw: Fields, env: Mapping[str, str] | None = None) -> ReplayPolicy:
+def policy_from_dict(raw: Fields, env: Texts | None = None) -> ReplayPolicy:
     """The policy in the plain values of a config file. An experiment with no arm but `random` is
     replayed, with each recording's id as its unit. Raises ConfigError: unknown key or refused
     value."""

@@ -1,7 +1,7 @@
 """Converts records to table rows and back."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +21,7 @@ from gateway.stores.totals import (
     held,
     stop_of,
 )
-from gateway.values import FieldDict, by_name
+from gateway.values import FieldDict, Texts, by_name
 from gateway.wire.coerce import as_json_value
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def update_row(run: records.RunUpdate) -> tuple[Any, ...]:
     return (*_update(run), tags_json(run.tags))
 
 
-def tags_json(tags: Mapping[str, str]) -> str:
+def tags_json(tags: Texts) -> str:
     """To the `tags` column, in order of the names."""
     return _json(dict(sorted(tags.items()))) if tags else "{}"
 

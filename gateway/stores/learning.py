@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from gateway.core.pattern import Pattern, Status, Tier
-from gateway.values import FieldDict, Value, frozen
+from gateway.values import FieldDict, Texts, Value, frozen
 
 
 @frozen
@@ -45,7 +45,7 @@ JOBS = "read"
 ANSWERS = "answer"
 """Kinds of the stored jobs of the reader: one thing to ask about a run, and an answer by the digest
 of what was asked."""
-KINDS: Mapping[str, str] = MappingProxyType(
+KINDS: Texts = MappingProxyType(
     {
         "new": "a new task, or the next step that was foreseen",
         "go": "go on, approval, thanks",

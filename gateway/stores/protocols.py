@@ -2,7 +2,7 @@
 
 Every store must pass the checks of `steering_gateway_testing.store_conformance`."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Protocol
 
@@ -24,7 +24,7 @@ from gateway.stores.queries import (
 from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
 from gateway.stores.totals import ExperimentRun, RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
-from gateway.values import Fields
+from gateway.values import Fields, Texts
 
 # Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history.
 MAX_HEADS = 256
@@ -233,7 +233,7 @@ class KeyStore(Protocol):
 
 
 # Called with the kind of a signal and its ids; with RESYNC after signals may have been missed.
-OnSignal = Callable[[str, Mapping[str, str]], None]
+OnSignal = Callable[[str, Texts], None]
 RESYNC = "resync"
 # Gateway keys, patterns or holds on runs have changed; the store itself sends these.
 KEYS = "keys"

@@ -29,7 +29,7 @@ from gateway.stores.totals import (
     severity_by,
     step_severity,
 )
-from gateway.values import FieldDict, Fields, Value, frozen
+from gateway.values import FieldDict, Fields, Texts, Value, frozen
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
@@ -381,7 +381,7 @@ class LiveRun:
         return "low" if self.newest is None else step_severity(self.newest, self.stuck_steps)
 
     @property
-    def reasons(self) -> Mapping[str, str]:
+    def reasons(self) -> Texts:
         """The evidence of each monitor that fires now, by its name."""
         if self.newest is None:
             return {}

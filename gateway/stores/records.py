@@ -14,7 +14,7 @@ from gateway.core.pattern import ETrace
 from gateway.core.step import Action
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.learning import DecisionRow
-from gateway.values import Value, frozen
+from gateway.values import Texts, Value, frozen
 
 IMPORTED = "imported"
 """The `mode` of a run that was imported from a log of its agent. It is listed with the others and
@@ -307,7 +307,7 @@ class KeyTerms(KeyLimits, omit_defaults=True):
         """The attributes by which budgets count, which no request can change."""
         return {"team": self.team, "owner": self.owner}
 
-    def tagged(self, tags: Mapping[str, str]) -> dict[str, str]:
+    def tagged(self, tags: Texts) -> dict[str, str]:
         """The tags of a run: the request's before the key's, but for its team and its owner."""
         fixed = {name: value for name, value in self.labels().items() if value}
         return {**self.tags, **tags, **fixed}

@@ -15,18 +15,19 @@ import binascii
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from urllib.parse import unquote_plus, urlsplit
 
 from gateway.errors import Unauthorized
 from gateway.upstream.deployments import Target
 from gateway.upstream.providers import TABLE
+from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
 
 ANY = "any"  # the family of credentials and hosts that name no provider
 
 _HOSTS = {name: tuple(ends) for name, ends in TABLE["hosts"].items()}
-_KEYED_HOSTS: Mapping[str, str] = TABLE["keyed_hosts"]
+_KEYED_HOSTS: Texts = TABLE["keyed_hosts"]
 # Headers that authenticate a client, and the provider that they belong to.
 _HEADERS = {name.encode(): owner for name, owner in TABLE["key_headers"].items()}
 
@@ -45,7 +46,7 @@ SESSION_COOKIE = "gateway_session"
 _SESSION = re.compile(rb"(?:^|;)\s*" + SESSION_COOKIE.encode() + rb"=[^;]*")
 
 # Parameters of a query that authenticate, and the provider; ANY for those of nobody here.
-_QUERY_KEYS: Mapping[str, str] = TABLE["key_parameters"]
+_QUERY_KEYS: Texts = TABLE["key_parameters"]
 
 _ANY_FORM = "|".join(f"(?P<{name}>{form})" for name, form in TABLE["key_forms"].items())
 _FORM = re.compile(f"(?<![A-Za-z0-9])(?:{_ANY_FORM})")

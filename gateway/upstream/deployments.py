@@ -27,7 +27,7 @@ from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream import providers
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
 from gateway.upstream.seats import Seat, Seats
-from gateway.values import FieldDict, Fields, Value
+from gateway.values import FieldDict, Fields, Texts, Value
 
 
 class DeploymentRests:
@@ -222,7 +222,7 @@ _VERSION = re.compile(r"/v1(?:alpha|beta)?/?$")
 class _Targets:
     """Makes targets of deployments; `env` holds the providers' keys."""
 
-    def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
+    def __init__(self, settings: Settings, env: Texts) -> None:
         upstream = settings.default_upstream
         base = upstream.api_base.rstrip("/")
         if upstream.messages_api_base:
@@ -324,7 +324,7 @@ class DeploymentTable:
     def __init__(
         self,
         settings: Settings,
-        env: Mapping[str, str],
+        env: Texts,
         rests: DeploymentRests | None = None,
         keys_required: Callable[[], bool] = lambda: False,
     ) -> None:

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from gateway.hooks import given
 from gateway.upstream.tokens import tokens_of
-from gateway.values import Fields, frozen
+from gateway.values import Fields, Texts, frozen
 
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]
-_CHARGED_AS: Mapping[str, str] = {
+_CHARGED_AS: Texts = {
     "cache_read": "input",
     "cache_write": "input",
     "cache_write_1h": "cache_write",
@@ -34,7 +34,7 @@ def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
     return sum(count * rate(kind) for kind, count in tokens.items())
 
 
-RATE_KEYS: Mapping[str, str] = {
+RATE_KEYS: Texts = {
     "input": "input_cost_per_token",
     "output": "output_cost_per_token",
     "cache_read": "cache_read_input_token_cost",

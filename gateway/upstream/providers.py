@@ -14,7 +14,7 @@ from gateway.data_files import read_toml
 from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate, litellm_folders
 from gateway.upstream.models import capabilities
-from gateway.values import Fields
+from gateway.values import Fields, Texts
 from gateway.wire.coerce import as_mapping
 
 _ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
@@ -143,7 +143,7 @@ def provider_of(params: Fields) -> tuple[str, str]:
     return filed if listed else "openai", model
 
 
-def keys_of_others(provider: str, params: Fields, env: Mapping[str, str]) -> frozenset[str]:
+def keys_of_others(provider: str, params: Fields, env: Texts) -> frozenset[str]:
     """Keys in `env` that are no key of `provider`, by the variables of the tables here. LiteLLM
     sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own. What
     `params` name themselves is the operator's choice and is not among them."""

@@ -5,13 +5,12 @@ path or by a header, and brings a credential that is worth something there alone
 to that provider's own host, or to the base that the operator sets for it, and to no other."""
 
 import re
-from collections.abc import Mapping
 from urllib.parse import unquote
 
 import httpx
 
 from gateway.config.settings import UpstreamSettings
-from gateway.values import Value
+from gateway.values import Texts, Value
 from gateway.wire.headers import RawHeaders
 
 # Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
@@ -60,7 +59,7 @@ class Seat(Value):
 class Seats:
     """The bases of these APIs, as the settings name them."""
 
-    def __init__(self, upstream: UpstreamSettings, env: Mapping[str, str]) -> None:
+    def __init__(self, upstream: UpstreamSettings, env: Texts) -> None:
         self._chatgpt = upstream.chatgpt_api_base.rstrip("/")
         self._google = upstream.gemini_api_base.rstrip("/")
         self._vertex = (upstream.vertex_api_base or "").rstrip("/")

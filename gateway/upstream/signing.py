@@ -9,13 +9,13 @@ optional; both are imported, asked and refreshed in a thread."""
 import os
 import re
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.tasks import Threads
 from gateway.upstream.credentials import ANY, family_of_host
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class CloudSigner:
         kept = [header for header in headers if header[0] not in _OF_SIGNATURE]
         return [*kept, *((k.lower().encode(), v.encode()) for k, v in added.items())]
 
-    def _for_bedrock(self, method: str, url: "URL", body: bytes) -> Mapping[str, str]:
+    def _for_bedrock(self, method: str, url: "URL", body: bytes) -> Texts:
         if token := os.environ.get(_VARIABLE):
             return {"authorization": f"Bearer {token}"}
         from botocore.auth import SigV4Auth
@@ -104,7 +104,7 @@ class CloudSigner:
         SigV4Auth(found, "bedrock", named or "us-east-1").add_auth(request)
         return dict(request.headers.items())
 
-    def _for_vertex(self, method: str, url: "URL", body: bytes) -> Mapping[str, str]:
+    def _for_vertex(self, method: str, url: "URL", body: bytes) -> Texts:
         import google.auth
         from google.auth.transport.requests import Request
 

@@ -11,6 +11,7 @@ from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
 from gateway.upstream.native import NativeLane
+from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
 
 
@@ -43,7 +44,7 @@ class NoLane:
 
 
 def translating_lane(
-    native: NativeLane, timeouts: TimeoutSettings, headers: Mapping[str, str]
+    native: NativeLane, timeouts: TimeoutSettings, headers: Texts
 ) -> TranslatingLane:
     """LiteLLM's lane over the connections of `native`; `headers` go with every call."""
     if not can_translate():

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gateway.values import FieldDict, Value
+from gateway.values import FieldDict, Texts, Value
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.parsing import (
     Span,
@@ -196,7 +196,7 @@ def append_to_message(
     request: ChatRequest,
     index: int,
     texts: Sequence[str],
-    breakpoint: Mapping[str, str] | None = None,
+    breakpoint: Texts | None = None,
     *,
     part_type: str = "text",
     key: str = "content",
@@ -230,7 +230,7 @@ def append_to_message(
 
 
 def _append_parts(
-    content: str, start: int, added: Sequence[str], breakpoint: Mapping[str, str] | None
+    content: str, start: int, added: Sequence[str], breakpoint: Texts | None
 ) -> list[Splice]:
     """`added` after the last part of `content`, which begins at `start` in the body."""
     splices = []

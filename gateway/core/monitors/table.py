@@ -13,7 +13,7 @@ from msgspec import ValidationError, convert
 
 from gateway.core.plugins import load_class, plugins
 from gateway.data_files import read_text
-from gateway.values import Value
+from gateway.values import Texts, Value
 
 SuiteName = Literal["reference", "robust"]
 SUITE_NAMES: tuple[SuiteName, ...] = ("reference", "robust")
@@ -68,7 +68,7 @@ MONITORS: tuple[str, ...] = tuple(row.name for row in TABLE)
 """Names of the monitors, in the order in which they are scored and shown."""
 ALARMING: tuple[str, ...] = tuple(row.name for row in TABLE if "robust" not in row.reads_in)
 """Names of the monitors that raise alarms in suite `robust` unless `monitors.alarms` says other."""
-FAILURE_TYPES: Mapping[str, str] = MappingProxyType({row.name: row.failure_type for row in TABLE})
+FAILURE_TYPES: Texts = MappingProxyType({row.name: row.failure_type for row in TABLE})
 """Failure type by monitor."""
 FAILURE_LABELS: tuple[str, ...] = tuple(dict.fromkeys(FAILURE_TYPES.values()))
 """The failure types, each once."""

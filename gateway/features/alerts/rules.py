@@ -14,7 +14,7 @@ from gateway.stores.queries import LiveRun
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
 from gateway.stores.watched import StoreHealth
 from gateway.text.formatting import about, counted, money, percent
-from gateway.values import FieldDict, Value, frozen
+from gateway.values import FieldDict, Texts, Value, frozen
 
 _ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())
 _CLIENT_GONE = 499
@@ -89,7 +89,7 @@ def _totals(metrics: Metrics) -> CallWindow:
     )
 
 
-def _samples(counter: Counter) -> list[tuple[Mapping[str, str], int]]:
+def _samples(counter: Counter) -> list[tuple[Texts, int]]:
     return [
         (sample.labels, int(sample.value))
         for family in counter.collect()

@@ -19,7 +19,7 @@ from gateway.features.alerts.settings import SINK_PLUGINS, AlertSettings, AlertS
 from gateway.tasks import loading
 from gateway.text.formatting import counted, iso
 from gateway.text.sanitize import one_line
-from gateway.values import FieldDict
+from gateway.values import FieldDict, Texts
 
 if TYPE_CHECKING:
     import aiohttp
@@ -108,7 +108,7 @@ KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], FieldDict
 _READ_BYTES = 2048
 
 
-async def _by_apprise(url: str, message: Mapping[str, str], timeout_s: float) -> str:
+async def _by_apprise(url: str, message: Texts, timeout_s: float) -> str:
     """Send by the package Apprise, which is loaded only for that; the error, or an empty text."""
     try:
         apprise = await loading(importlib.import_module, "apprise")

@@ -7,7 +7,7 @@ the inverse of the probability with which they were drawn."""
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -37,6 +37,7 @@ from gateway.stores.learning import (
     StoredLesson,
 )
 from gateway.stores.sql.learning import LearningStore
+from gateway.values import Texts
 
 FALSE_DISCOVERIES = 0.05  # most of a tenant's proved lessons that may help by chance
 HELPS_ABOVE = 0.5  # probability of an effect that matters, for a lesson to become active
@@ -51,7 +52,7 @@ after each decision retires by chance. Source of these: tests/features/learning/
 LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
 WAITS = "an operator has to approve it"
 BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
-GUESSES: Mapping[str, str] = MappingProxyType(
+GUESSES: Texts = MappingProxyType(
     {
         MINED: "read off the order of calls, which shows no cause",
         SAID: "made of a person's words by expressions, which misread them",

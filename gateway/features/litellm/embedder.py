@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from gateway.config.models import LITELLM_PREFIX, EmbeddingSettings
@@ -16,7 +16,7 @@ from gateway.errors import UnknownProvider
 from gateway.features.litellm.sdk import litellm_imported
 from gateway.tasks import loading
 from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
-from gateway.values import Fields
+from gateway.values import Fields, Texts
 
 Call = Callable[..., Awaitable[Any]]  # `litellm.aembedding`, or a replacement for it
 
@@ -70,7 +70,7 @@ class LiteLLMEmbedder:
         """LiteLLM keeps its connections until the process ends."""
 
 
-def _refuse_foreign_key(settings: EmbeddingSettings, env: Mapping[str, str]) -> None:
+def _refuse_foreign_key(settings: EmbeddingSettings, env: Texts) -> None:
     """Refuse a provider for which LiteLLM would use another one's key or address. Raises:
     EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's."""
     try:

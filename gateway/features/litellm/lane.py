@@ -30,7 +30,7 @@ from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import keys_of_others, split_model
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import mapping_at
 from gateway.wire.headers import RawHeaders, end_to_end, header
 
@@ -54,7 +54,7 @@ class LiteLLMLane:
         native: NativeLane,
         timeouts: TimeoutSettings,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Texts | None = None,
     ) -> None:
         self._native = native
         self._timeouts = timeouts

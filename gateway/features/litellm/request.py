@@ -18,7 +18,7 @@ from gateway.errors import UpstreamFailure
 from gateway.upstream.deployments import Target
 from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import ROUTER_KEYS
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping
 
 # LiteLLM appends Gemini's signature of a call to the call's id; other providers refuse such ids.
@@ -157,7 +157,7 @@ def of_deployment(params: Fields) -> FieldDict:
 
 
 def extra_headers(
-    params: Fields, client: Iterable[tuple[bytes, bytes]], own: Mapping[str, str]
+    params: Fields, client: Iterable[tuple[bytes, bytes]], own: Texts
 ) -> dict[str, str]:
     """Headers to add to the provider's request: the deployment's, the gateway's, some client's."""
     passed = {k.decode(): v.decode("latin-1") for k, v in client if k in _PASSED_HEADERS}

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from gateway.stores.sql.changes import persons_name
 from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
-from gateway.values import Fields, frozen
+from gateway.values import Fields, Texts, frozen
 from gateway.wire.headers import header
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Visit:
     scope: Scope  # of ASGI
     values: Fields  # parameters of the query, checked
     # fields that were sent; empty for a visit without a form
-    form: Mapping[str, str] = field(default_factory=dict)
+    form: Texts = field(default_factory=dict)
 
     @property
     def tenant(self) -> str | None:
@@ -208,7 +208,7 @@ class PageEndpoint:
             raise MethodNotAllowed(
                 f"{scope['path']} does not take {scope['method']}", headers=(("allow", allowed),)
             )
-        form: Mapping[str, str] = {}
+        form: Texts = {}
         if scope["method"] == "POST":
             if not (self._page.public or self._page.report):
                 access.require_control()

@@ -14,7 +14,7 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.features.pages.pages import Page, Visit, redirect
 from gateway.steering.guidance.codec import to_record
 from gateway.stores.patterns import PatternFilter, StoredPattern
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Texts
 
 TIERS = tuple(tier.value for tier in Tier)
 _FIELD = "field."
@@ -119,7 +119,7 @@ async def add_new(visit: Visit) -> Page:
     return redirect(f"/dashboard/patterns/{quote(pattern_id)}?saved=1{owner}")
 
 
-def read_form(form: Mapping[str, str], tier: str) -> FieldDict:
+def read_form(form: Texts, tier: str) -> FieldDict:
     """The pattern in a form: one text per field, and the rest of the payload as JSON. Raises:
     BadRequest: the rest is not a JSON object, or the gate is not a number."""
     texts = {

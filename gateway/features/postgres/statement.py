@@ -25,7 +25,7 @@ from gateway.stores.sql.engine import columns
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import usage_rows
 from gateway.stores.totals import RunTotals
-from gateway.values import FieldDict, Value, by_name
+from gateway.values import FieldDict, Texts, Value, by_name
 
 # PostgreSQL keeps no NUL in a text. It becomes two characters, and so does the character that marks
 # this; both come back as they were. JSON columns need none of it: JSON writes a NUL as an escape.
@@ -97,7 +97,7 @@ _UPDATE = _typed(codec.UPDATE_COLUMNS)
 _ADDED = {**dict.fromkeys(usage.SUMS, "int8"), "cost_usd": "float8"} | dict.fromkeys(
     usage.AMOUNTS, "float8"
 )
-_TABLES: Mapping[str, Mapping[str, str]] = {
+_TABLES: Mapping[str, Texts] = {
     # The state is long: Base64 costs a fraction of what hexadecimal digits do.
     "c": {"n": "int8", **_typed((*_SHORT, "state"))},
     "h": {
@@ -244,7 +244,7 @@ _RUN_KEY = f"({TODAY} << {DAY_BITS}) + nextval('run_numbers')"
 """The key of a new run: the partition of its steps follows from it."""
 
 
-def _table(position: int, name: str, kinds: Mapping[str, str]) -> str:
+def _table(position: int, name: str, kinds: Texts) -> str:
     """A parameter as a table."""
     typed = ", ".join(f"{column} {kind}" for column, kind in kinds.items())
     parameter = f"convert_from(${position}, 'UTF8')::json"

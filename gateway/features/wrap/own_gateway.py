@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from gateway.server import GatewayServer, in_thread, uvicorn_config
 from gateway.stores.budgets import NOTHING, Account, Control
 from gateway.tasks import spawn
 from gateway.text import formatting
+from gateway.values import Texts
 
 LOOPBACK = "127.0.0.1"
 ANTHROPIC = "https://api.anthropic.com"
@@ -40,7 +41,7 @@ _PR_SET_DUMPABLE = 4  # of prctl(2): with 0 no process of the same user reads th
 Result = TypeVar("Result")
 
 
-def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None) -> Settings:
+def wrap_settings(config: Path | None, env: Texts, mode: str | None) -> Settings:
     """Returns the settings of a gateway for one command: the user's, with a free port. The
     database is the one that the config names, else that of the working folder if it has one,
     else one in the user's state folder: a command leaves no file in the project it works on.
@@ -64,7 +65,7 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
     return load_settings(config, own)
 
 
-def _messages_base(settings: Settings, env: Mapping[str, str]) -> str | None:
+def _messages_base(settings: Settings, env: Texts) -> str | None:
     """Address for requests in Anthropic's dialect without the gateway; None: as set. An
     OPENAI_BASE_URL on another machine is some other provider's, which must not get the key for
     Anthropic; one on this machine may serve every dialect."""

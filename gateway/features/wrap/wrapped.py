@@ -13,13 +13,13 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from gateway.errors import ConfigError
-from gateway.values import FieldDict, Fields, frozen
+from gateway.values import FieldDict, Fields, Texts, frozen
 
 BASE = "{base}"  # the gateway's base URL with its version, as OpenAI's clients want it
 ROOT = "{root}"  # the same without `/v1`, as Anthropic's clients want it
@@ -38,7 +38,7 @@ class Client:
 
     title: str  # name for people
     names: tuple[str, ...]  # of its command
-    variables: Mapping[str, str] = field(default_factory=dict)  # of the environment, by name
+    variables: Texts = field(default_factory=dict)  # of the environment, by name
     options: tuple[str, ...] = ()  # put right behind the command's name
     # (name, value) of a variable whose value is JSON; the user's own value is kept where this one
     # says nothing
@@ -91,7 +91,7 @@ class Prepared:
     """A command as it is to be started."""
 
     command: tuple[str, ...]  # with its arguments
-    environment: Mapping[str, str]  # all of its variables
+    environment: Texts  # all of its variables
     note: str = ""  # for the user; "" for none
 
 
@@ -108,7 +108,7 @@ def client_of(command: Sequence[str]) -> Client | None:
     return None
 
 
-def with_login(client: Client, environment: Mapping[str, str]) -> Client:
+def with_login(client: Client, environment: Texts) -> Client:
     """The client as it works with the login that this user has."""
     home = Path(environment.get("HOME") or Path.home())
     if client.title == "Codex" and _is_at_chatgpt(environment, home):
@@ -126,7 +126,7 @@ def with_login(client: Client, environment: Mapping[str, str]) -> Client:
     return client
 
 
-def _is_at_chatgpt(environment: Mapping[str, str], home: Path) -> bool:
+def _is_at_chatgpt(environment: Texts, home: Path) -> bool:
     """Whether Codex uses a ChatGPT login; one in the system's keyring is not seen."""
     path = Path(environment.get("CODEX_HOME") or home / ".codex") / "auth.json"
     known: Any = None
@@ -138,7 +138,7 @@ def _is_at_chatgpt(environment: Mapping[str, str], home: Path) -> bool:
     return bool(known.get("tokens")) and (known.get("auth_mode") or by_key) != "apikey"
 
 
-def with_upstreams(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+def with_upstreams(command: Sequence[str], environment: Texts) -> dict[str, str]:
     """The gateway's environment: the client's variables name its provider, unless one is set."""
     found = dict(environment)
     client = client_of(command) or Client("", ())
@@ -155,7 +155,7 @@ def with_upstreams(command: Sequence[str], environment: Mapping[str, str]) -> di
     return found
 
 
-def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) -> Prepared:
+def prepared(command: Sequence[str], environment: Texts, root: str) -> Prepared:
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
     if client is None:
@@ -246,7 +246,7 @@ def signals_held() -> Iterator[None]:
 _noted: deque[int] = deque()  # signals that another thread has got, for the next look of `run`
 
 
-def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def run(command: Sequence[str], environment: Texts) -> int:
     """The exit status of `command`; 128 + n when signal n ended it, as a shell says it. To be
     called inside `signals_held`. Raises CannotStart: there is no such command, or it cannot be
     executed."""
@@ -271,7 +271,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _run_simply(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def _run_simply(command: Sequence[str], environment: Texts) -> int:
     """Run without waiting for signals (macOS, Windows): Ctrl-C is the child's alone."""
     signal.signal(signal.SIGINT, lambda *_: None)
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - the user's own

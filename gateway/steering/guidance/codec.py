@@ -8,14 +8,14 @@ from msgspec.structs import asdict
 
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import Pattern, Tier
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Texts
 
 # Keys of a pattern itself; any other key of a flat record belongs to its payload.
 STRUCTURAL = frozenset(
     {"pattern_id", "id", "tier", "level", "tenant", "customer_id", "failure_type", "model_family"}
     | {"gate_threshold", "source_trace_id", "fields", "lesson", "stats"}
 )
-FAILURE_ALIASES: Mapping[str, str] = {
+FAILURE_ALIASES: Texts = {
     **FAILURE_TYPES,
     "infinite_loop": "loop",
     "semantic_loop": "loop",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
-from gateway.values import Value
+from gateway.values import Texts, Value
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
@@ -341,7 +341,7 @@ class Incoming(Value):
         )
 
 
-def is_client_retry(headers: Mapping[str, str]) -> bool:
+def is_client_retry(headers: Texts) -> bool:
     """Whether the client says that it sends the request again."""
     # Sent by the OpenAI and Anthropic SDKs, counted from 0.
     count = headers.get("x-stainless-retry-count", "")
@@ -349,7 +349,7 @@ def is_client_retry(headers: Mapping[str, str]) -> bool:
 
 
 def read_request(
-    headers: Mapping[str, str],
+    headers: Texts,
     body: Mapping[str, object],
     tenant: str,
     *,

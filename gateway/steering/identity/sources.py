@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gateway.core.policy import RUN_BOUNDARIES
-from gateway.values import Value, frozen
+from gateway.values import Texts, Value, frozen
 from gateway.wire.coerce import as_mapping, mapping_at
 
 MAX_ID_CHARACTERS = 255
@@ -121,7 +121,7 @@ class HeaderSource(Value):
     # the one without
     read_parent: Callable[[object], str | None] | None = None
 
-    def find(self, headers: Mapping[str, str]) -> tuple[str, str, str | None] | None:
+    def find(self, headers: Texts) -> tuple[str, str, str | None] | None:
         """(header, id, id of the agent that started it), or None without a usable value."""
         raw = headers.get(self.name)
         if raw is None or (value := self.read(raw)) is None:
@@ -139,7 +139,7 @@ class HeaderPattern(Value):
     prefix: str  # in lower case; the name begins with it
     suffix: str  # in lower case; the name ends with it
 
-    def find(self, headers: Mapping[str, str]) -> tuple[str, str, None] | None:
+    def find(self, headers: Texts) -> tuple[str, str, None] | None:
         """(header, id, None), or None without a usable value."""
         shortest = len(self.prefix) + len(self.suffix)
         for name in sorted(name for name in headers if name.endswith(self.suffix)):
@@ -221,7 +221,7 @@ class Identity(Value):
 
 
 def identify(
-    headers: Mapping[str, str],
+    headers: Texts,
     body: Mapping[str, object],
     settings: ConversationSettings,
     *,
@@ -255,7 +255,7 @@ def identify(
     return Identity(source=FINGERPRINT, parent=parent)
 
 
-def _parent_of(headers: Mapping[str, str], body: Mapping[str, object]) -> str | None:
+def _parent_of(headers: Texts, body: Mapping[str, object]) -> str | None:
     """The id of the conversation that started this one, in a header or field with such a name."""
     for name in headers:
         if "parent" in name and _PARENT_NAME.search(name) and (value := clean_id(headers[name])):

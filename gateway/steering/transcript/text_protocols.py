@@ -3,14 +3,13 @@
 import ast
 import json
 import re
-from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from gateway.core.step import Cue
 from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
-from gateway.values import Value
+from gateway.values import Texts, Value
 from gateway.wire.coerce import as_text
 
 _TURNED_DOWN = re.compile(  # openings of what clients send for a person who stops the agent
@@ -23,7 +22,7 @@ _TURNED_DOWN = re.compile(  # openings of what clients send for a person who sto
 SHELL = "bash"
 PYTHON = "python_interpreter"
 _SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
-_TAGS: Mapping[str, str] = {"code": PYTHON} | dict.fromkeys(
+_TAGS: Texts = {"code": PYTHON} | dict.fromkeys(
     ("bash", "execute_bash", "mswea_bash_command"), SHELL
 )
 _FENCE = re.compile(r"```[ \t]*+([\w+-]*+)[ \t]*+\r?\n(.*?)```", re.DOTALL)

@@ -1,6 +1,6 @@
 """The run log: lists, traces, outcomes, health, the runs under way, and retention."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from math import inf
 
@@ -11,7 +11,7 @@ from gateway.stores.redact import MAX_INT
 from gateway.stores.sql.engine import Connection, Engine, SqlForms, columns, conditions, made
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
-from gateway.values import FieldDict, by_name
+from gateway.values import FieldDict, Texts, by_name
 
 _ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
 _LAST = f"coalesce({_ENDED}, r.updated_at)"
@@ -425,9 +425,7 @@ class _Round:
         self.runs = self.runs + runs
         return conversations, freed
 
-    async def _remove(
-        self, tables: Mapping[str, str], pks: list[int], connection: Connection
-    ) -> None:
+    async def _remove(self, tables: Texts, pks: list[int], connection: Connection) -> None:
         for table, column in tables.items():
             await connection.fetch(f"DELETE FROM {table} WHERE {self._among(column)}", pks=pks)
 

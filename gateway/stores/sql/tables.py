@@ -2,12 +2,11 @@
 `schema.sql` of each database, whose types and options of tables it gives by their names there."""
 
 import re
-from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 
 from gateway.hooks import paths
-from gateway.values import Value, by_name
+from gateway.values import Texts, Value, by_name
 
 _COLUMNS = re.compile(
     r"(^ +|^ALTER TABLE \w+ ADD COLUMN | \| )"  # the place
@@ -26,7 +25,7 @@ class Migration(Value):
     breaks_older: bool = False
 
 
-def migrations(package: str, types: Mapping[str, str]) -> tuple[Migration, ...]:
+def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
     """The migrations of a database, in its types."""
     shared = _parts(resources.files("gateway.stores.sql").joinpath("tables.sql"))
 

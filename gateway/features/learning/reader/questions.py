@@ -6,14 +6,14 @@ reaches an agent: kinds and verdicts are one of a few words, and titles are show
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.core.step import Action
 from gateway.features.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
 from gateway.stores.learning import KINDS
 from gateway.text.secrets import mask_secrets
-from gateway.values import Value
+from gateway.values import Texts, Value
 
 MOST_TYPED = 2000  # characters of a message that are shown
 MOST_BEFORE = 600  # of the end of what the agent said and called
@@ -72,7 +72,7 @@ class Question(Value):
     # gives what is kept of an answer; None: the answer is in no form
     read: Callable[[str], str | None]
 
-    def messages(self, shown: Mapping[str, str]) -> list[dict[str, str]]:
+    def messages(self, shown: Texts) -> list[dict[str, str]]:
         """The messages of a request. What is shown is data in them, with its secrets masked."""
         # Half of a surrogate pair cannot be encoded in UTF-8.
         data = json.dumps(shown, ensure_ascii=False).encode("utf-8", "replace").decode()

@@ -8,7 +8,7 @@ claimed, and its call counts on the budgets of the tenant. Equal texts are asked
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 
 from gateway.core.step import Action, Step
@@ -34,7 +34,7 @@ from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.sql.learning import LearningStore
-from gateway.values import Value
+from gateway.values import Texts, Value
 
 MOST_ATTEMPTS = 3
 MOST_THINGS = 20  # of a run that are asked about besides its title, the newest
@@ -57,7 +57,7 @@ class Thing(Value):
 
     question: Question  # that the model is asked
     step: int  # that it is about; 0: its words answer the run before in the conversation
-    shown: Mapping[str, str]  # data that the model is shown, by name
+    shown: Texts  # data that the model is shown, by name
 
 
 def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
