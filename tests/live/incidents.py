@@ -136,6 +136,18 @@ async def until(condition: Callable[[], Any]) -> Any:
         await asyncio.sleep(0.02)
 
 
+async def run_of(http: httpx.AsyncClient, server: AppServer, conversation: str) -> dict[str, Any]:
+    """The first run of a conversation with its steps, once it is on record."""
+
+    async def found() -> dict[str, Any] | None:
+        answer = await http.get(f"{server.url}/api/runs/{conversation}.0")
+        return answer.json() if answer.status_code == 200 else None
+
+    recorded = await until(found)
+    assert recorded, f"{conversation} is never on record"
+    return dict(recorded)
+
+
 async def until_status(http: httpx.AsyncClient, server: AppServer, status: str) -> dict[str, Any]:
     """Wait until `/readyz` says `status`; its body."""
 

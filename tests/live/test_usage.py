@@ -24,7 +24,7 @@ from steering_gateway_testing import (
 )
 from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, Answer, opening, run_log, trace
-from tests.live.incidents import until
+from tests.live.incidents import run_of, until
 from tests.patience import ANSWER_S
 from tests.relay.gateways import replace_settings
 
@@ -113,7 +113,7 @@ async def test_estimates_are_marked_wherever_they_are_added_up(
         for streamed in (True, False)
     ]
     health = (await http.get(f"{server.url}/api/health-summary")).json()
-    run = (await http.get(f"{server.url}/api/runs/{answers[0].conversation}.0")).json()
+    run = await run_of(http, server, answers[0].conversation)
     assert run["steps"][0]["call"]["usage_estimated"]
     assert run["run"]["totals"]["estimated"]["calls"] >= 1
     assert health["unpriced_calls"] == 0
@@ -225,7 +225,7 @@ async def test_a_model_in_no_list_costs_what_its_relative_does(
     upstream.default = Reply(TEXT, usage=USAGE)
     server = gateway_server(PLAIN)
     answer = await Agent(http, server.base_url, model="claude-opus-99").turn()
-    run = (await http.get(f"{server.url}/api/runs/{answer.conversation}.0")).json()
+    run = await run_of(http, server, answer.conversation)
     call, totals = run["steps"][0]["call"], run["run"]["totals"]
     assert (call["price_estimated"], call["usage_estimated"]) == (True, False)
     assert "claude-opus-" in " ".join(call["reasons"])
@@ -244,7 +244,7 @@ async def test_a_model_on_this_machine_costs_nothing(
     server = gateway_server(config)
     for model, usd in (("ours", 0.0), ("qwen99-coder:30b", 0.0), ("gpt-4o", 0.0002)):
         answer = await Agent(http, server.base_url, opening(model), model=model).turn()
-        run = (await http.get(f"{server.url}/api/runs/{answer.conversation}.0")).json()["run"]
+        run = (await run_of(http, server, answer.conversation))["run"]
         assert run["totals"]["cost_usd"] == pytest.approx(usd)
         assert not run["totals"]["estimated"]
 
@@ -267,5 +267,5 @@ async def test_a_run_of_a_subscription_says_so(
     upstream.default = Reply(TEXT, usage=USAGE)
     server = gateway_server(PLAIN)
     answer = await Agent(http, server.base_url, model=MODEL, headers=headers).turn()
-    run = (await http.get(f"{server.url}/api/runs/{answer.conversation}.0")).json()["run"]
+    run = (await run_of(http, server, answer.conversation))["run"]
     assert run["tags"] == paid
