@@ -94,10 +94,19 @@ class Answer(Value):
     cancelled: bool = False  # the call was not made, because another one of its batch failed
 
 
+class CallText(Protocol):
+    """A call, for people."""
+
+    @property
+    def label(self) -> str:
+        """The object of the call: its command line, file, address or query."""
+
+
 class ActionFacts(Value):
     """One tool call and its result."""
 
     tool: str  # the tool's name
+    text: CallText  # what was called, for people
     operation: str  # the tool with its sub-command; for a shell the program that it starts
     call: int  # digest of operation and arguments
     question: Question  # the arguments, read only when another call is compared with this one
@@ -110,7 +119,6 @@ class ActionFacts(Value):
     # (file, first line, last line) that it shows; None when not stated
     span: tuple[str, int, int] | None = None
 
-    label: str = ""  # the object of the call, for people: its command line, file, address or query
     command: str = ""  # the command line that a shell runs; "" for another tool
     sought: str = ""  # the term of a search that found nothing, letters and digits in lower case
     denied: bool = False  # the answer says no without an error; of a look-up, no is an answer

@@ -5,7 +5,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from gateway.core.step import ActionFacts, Question
+from gateway.core.step import ActionFacts, CallText, Question
 
 MAX_ENTRIES = 128
 """Entries that a run remembers, the newest ones: a bound on memory."""
@@ -52,7 +52,7 @@ class Entry(Struct, kw_only=True):
     is_failure: bool = False  # true if the tries reached nothing
     named: str = ""  # the object, where the calls do not name it
     tool: str = ""  # the tool of the newest try
-    label: str = ""  # the object of its call, for people
+    text: CallText | None = None  # the newest try, for people
     said: str = ""  # the line in which the newest try failed; empty without one
     count: int = 0  # tries, at most one a step
     unchanged: int = 0  # the newest tries with no change between them that the ledger saw
@@ -77,7 +77,9 @@ class Entry(Struct, kw_only=True):
     @property
     def name(self) -> str:
         """The object of the newest try, for people."""
-        return self.named or self.label
+        if self.named or self.text is None:
+            return self.named
+        return self.text.label
 
     @property
     def objects(self) -> frozenset[str]:
@@ -159,5 +161,5 @@ class Entries:
         entry.question = facts.question
         entry.operation = facts.operation
         entry.tool = facts.tool
-        entry.label = facts.label
+        entry.text = facts.text
         return entry

@@ -19,6 +19,7 @@ _JSON_BLANKS = " \t\n\r"
 _COMMAND_CHARS = 400
 _SUBCOMMAND_CHARS = 24
 _SQUEEZED_CHARS = 1000
+LABELLED_CHARS = 2000  # of a call's arguments, that are read for its label
 
 SHELL_TOOLS = frozenset(word_list("commands", "shell_tools"))
 _SHELL_NAME = re.compile(r"bash|shell|terminal|command|cmd|exec|console", re.IGNORECASE)
@@ -88,6 +89,24 @@ class ReadCall(Value):
     edits: tuple[FileEdit, ...]  # changes of files that the arguments state
     # (file, first line, last line) that it shows; None when not stated
     span: tuple[str, int, int] | None = None
+    command: str = ""  # the command line that a shell runs; "" for another tool
+
+
+class CallText(Value):
+    """The call as text, from which its label is made when somebody is shown it."""
+
+    tool: str  # the tool's name
+    arguments: str  # the first LABELLED_CHARS characters
+
+    @property
+    def label(self) -> str:
+        """The object of the call: its command line, else the tool with the file, address or
+        query."""
+        command = shell_command(self.tool, self.arguments)
+        if command:
+            return quoted(command)
+        named = named_object(self.arguments)
+        return quoted(f"{self.tool} {named}" if named else self.tool)
 
 
 class _Tool(Value):
@@ -213,18 +232,7 @@ _NAMED_CHARS = 200
 _SEARCHES = re.compile(  # the name or the pattern that a command looks for
     r"-i?name\s+(\S+)|\b(?:[ef]?grep|rg|ag)\s+(?:-\S+\s+(?:\d+\s+)?)*(\\?[\"'][^\"']+|\S+)"
 )
-_LABELLED_CHARS = 2000  # characters of the arguments that are read for a label
 _TERMS = ("pattern", "query", "q", "regex", "search_term", "symbol")
-
-
-def label(tool: str, arguments: str) -> str:
-    """The object of a call: its command line, else its tool with the file, address or query."""
-    shown = arguments[:_LABELLED_CHARS]
-    command = shell_command(tool, shown)
-    if command:
-        return quoted(command)
-    named = named_object(shown)
-    return quoted(f"{tool} {named}" if named else tool)
 
 
 def named_object(arguments: str) -> str:
@@ -351,6 +359,7 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         effect=effect,
         edits=edits,
         span=(shown[3], int(shown[1]), int(shown[2])) if shown else None,
+        command=command,
     )
 
 

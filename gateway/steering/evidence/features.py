@@ -7,7 +7,7 @@ import re
 
 from gateway.core.step import Action, ActionFacts, Answer, Step, StepFacts
 from gateway.steering.evidence.arguments import unspaced_words
-from gateway.steering.evidence.commands import ReadCall, label, read_call, shell_command, sought
+from gateway.steering.evidence.commands import LABELLED_CHARS, CallText, ReadCall, read_call, sought
 from gateway.steering.evidence.outcomes import (
     ended_well,
     failure_line,
@@ -160,7 +160,6 @@ def describe_action(action: Action) -> ActionFacts:
     )
     failure = None if line is None else signature(line)
     return ActionFacts(
-        tool=action.name,
         operation=call.operation,
         call=hash((call.operation, call.canonical)),
         question=call.question,
@@ -170,8 +169,9 @@ def describe_action(action: Action) -> ActionFacts:
         answer=answer,
         failure=failure,
         span=call.span,
-        label=label(action.name, action.arguments),
-        command=shell_command(action.name, action.arguments),
+        tool=action.name,
+        text=CallText(tool=action.name, arguments=action.arguments[:LABELLED_CHARS]),
+        command=call.command,
         sought=sought(action.arguments) if answer.empty else "",
         denied=line is None and answer.negative and _denies(action, call, words),
         bare=failure is not None and is_bare(failure),
