@@ -48,7 +48,7 @@ class Feature(NamedTuple):
     # part for its side with the name of its `template` in the folder `templates`, or None.
     # `models`: function that gives a `ModelList`, or None when it cannot be read.
     # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
-    # `states`: class of `WatchedStates` over a `StateStore`, made like `PlainStates`.
+    # `states`: class of `WatchedStates` over a `StateStore`, made like it.
     # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
     parts: Mapping[str, str] = {}
     # Features before it that it cannot do without: where one is gone, it is as good as gone.

@@ -34,7 +34,7 @@ from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
 from gateway.stores.records import CallRecord
 from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
-from gateway.stores.watched import PlainStates, StoreHealth, WatchedStates
+from gateway.stores.watched import StoreHealth, WatchedStates
 from gateway.tasks import Unfinished, loading, off_loop, spawn
 from gateway.values import FieldDict
 
@@ -240,7 +240,7 @@ class Runtime:
             if self.started and self.opened.patterns is not None:
                 await self.opened.patterns.library.prepare()
 
-        kind = next(given("states"), PlainStates)
+        kind: Any = next(given("states"), WatchedStates)
         states: WatchedStates = kind(
             stores.states,
             self.settings.storage,

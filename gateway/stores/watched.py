@@ -1,7 +1,7 @@
 """The conversations as the rest of the gateway reads and writes them: a store, and its health."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -36,26 +36,50 @@ class StoreHealth(Value):
     damaged: tuple[str, ...] = ()  # names under which damaged databases are kept since the start
 
 
-class WatchedStates(StateStore, Protocol):
-    """A `StateStore` that is followed, and that knows how it does."""
+_PASSED_ON = (
+    "find_prefix_hashes",
+    "load",
+    "version",
+    "branches",
+    "find_items",
+    "commit",
+    "ping",
+    "reopen",
+    "close",
+)
+
+
+class WatchedStates(StateStore):
+    """A `StateStore` over another one that is followed, and that knows how it does. This one adds
+    nothing: each call waits for the store, and gets its errors."""
 
     # called after the store was opened again, which may be an empty one
     reopened: list[Callable[[], Awaitable[None]]]
 
+    def __init__(self, store: StateStore, *_: Any) -> None:
+        for name in _PASSED_ON:
+            setattr(self, name, getattr(store, name))
+        self.reopened = []
+        self._damaged: list[str] = []
+
     @property
     def health(self) -> StoreHealth:
         """The state of the store now."""
+        return StoreHealth(incident=None, waiting=0, waiting_bytes=0, damaged=tuple(self.damaged))
 
     @property
     def lost(self) -> int:
         """The number of records that could not be kept when the store was closed."""
+        return 0
 
     @property
     def damaged(self) -> list[str]:
         """The names under which damaged databases are kept since the start."""
+        return self._damaged
 
     def active_within(self, seconds: float) -> list[str]:
-        """The conversations committed by this process in the last `seconds`."""
+        """The conversations committed by this process in the last `seconds`, if it remembers."""
+        return []
 
     async def take_over(self) -> None:
         """Keep what a gateway that ended has left on disk; returns when look-ups find it."""
@@ -66,45 +90,12 @@ class WatchedStates(StateStore, Protocol):
     async def keep(self, call: CallRecord) -> int:
         """Store a record whose conversation has changed in the store and cannot be read: it is
         joined with that later. Raises: StoreOverloaded when there is no room for it to wait."""
+        return await self.commit(call)
 
     async def read(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of a read of this store. Raises: StoreError."""
+        return await work()
 
     async def read_beside(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of a read of another store in the same database. Raises: StoreError."""
-
-
-class PlainStates:
-    """`WatchedStates` that add nothing to a store: each call waits for it, and gets its errors."""
-
-    def __init__(self, store: StateStore, *_: Any) -> None:
-        self._store = store
-        self.reopened: list[Callable[[], Awaitable[None]]] = []
-        self.damaged: list[str] = []
-        self.lost = 0
-        self.keep = store.commit
-
-    def __getattr__(self, name: str) -> Any:
-        """The store's own."""
-        return getattr(self._store, name)
-
-    @property
-    def health(self) -> StoreHealth:
-        """See WatchedStates."""
-        return StoreHealth(incident=None, waiting=0, waiting_bytes=0, damaged=tuple(self.damaged))
-
-    def active_within(self, seconds: float) -> list[str]:
-        """See WatchedStates. This one does not remember them."""
-        return []
-
-    async def take_over(self) -> None:
-        """See WatchedStates."""
-
-    async def follow(self) -> None:
-        """See WatchedStates."""
-
-    async def read(self, work: Callable[[], Awaitable[T]]) -> T:
-        """See WatchedStates."""
         return await work()
-
-    read_beside = read

@@ -1,7 +1,7 @@
 """The lane that translates for upstreams which do not speak the client's dialect."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.config import TimeoutSettings
 from gateway.dialects import Dialect
@@ -15,8 +15,9 @@ from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
 
 
-class TranslatingLane(Protocol):
-    """Calls an upstream in its own dialect, and answers in the client's."""
+class TranslatingLane:
+    """Calls an upstream in its own dialect, and answers in the client's. This one is that of a
+    gateway that cannot translate."""
 
     async def start(self) -> None:
         """Load what the first call needs. Raises: ImportError: it is not installed."""
@@ -26,19 +27,6 @@ class TranslatingLane(Protocol):
     ) -> LaneResponse:
         """One call; the answer streams when the body says so, and then its first event is there.
         Raises: UpstreamFailure, in OpenAI's form."""
-
-
-class NoLane:
-    """The lane of a gateway that cannot translate."""
-
-    async def start(self) -> None:
-        """See TranslatingLane."""
-        raise ImportError(WITHOUT_LITELLM)
-
-    async def send(
-        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect
-    ) -> LaneResponse:
-        """See TranslatingLane."""
         message = f"the provider needs a package that is not installed: {WITHOUT_LITELLM}"
         raise UpstreamFailure(message, status=500, type="server_error", code=None)
 
@@ -48,7 +36,7 @@ def translating_lane(
 ) -> TranslatingLane:
     """LiteLLM's lane over the connections of `native`; `headers` go with every call."""
     if not can_translate():
-        return NoLane()
+        return TranslatingLane()
     (lane,) = given("lane")
     made: TranslatingLane = lane(native, timeouts, headers=headers)
     return made

@@ -26,7 +26,7 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
-from gateway.stores.watched import Incident, StoreHealth
+from gateway.stores.watched import Incident, StoreHealth, WatchedStates
 
 T = TypeVar("T")
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
@@ -103,7 +103,7 @@ class _ReadGuard:
             self._log.error("the store cannot be read, calls go on", reason=str(error))
 
 
-class GuardedStateStore:
+class GuardedStateStore(WatchedStates):
     """`WatchedStates` over another store. Made on the event loop that uses it; `follow` must run.
     `count` gets the kind of failure of each call that was not stored at once, `merge` a call that
     waited and what is stored of its conversation since; `in_memory_only` is called for each answer

@@ -30,6 +30,7 @@ from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import keys_of_others, split_model
+from gateway.upstream.translation import TranslatingLane
 from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import mapping_at
 from gateway.wire.headers import RawHeaders, end_to_end, header
@@ -45,7 +46,7 @@ _FIXED = {"max_retries": 0, "num_retries": 0, "drop_params": True, "_skip_mcp_ha
 _SECRET_PARAMS = ("key", "secret", "token", "password", "credentials")
 
 
-class LiteLLMLane:
+class LiteLLMLane(TranslatingLane):
     """Calls providers through `litellm.acompletion`, over the native lane's connections. LiteLLM is
     imported by `start()` or by the first call, in a thread."""
 
