@@ -51,6 +51,7 @@ def reading(
     return RunReading(label=label, steps=steps, first=first or {}, states=states)
 
 
+@pytest.mark.slow
 def test_evidence_puts_the_reference_beside_the_shipped_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -49,6 +49,7 @@ def test_every_pattern_is_linear_on_hostile_texts(most: int) -> None:
     assert not slow
 
 
+@pytest.mark.slow
 def test_patterns_that_the_script_must_find() -> None:
     """Patterns of classes and those made at run time are found, or on the list."""
     found = found_patterns()

@@ -104,6 +104,7 @@ def test_without_a_limit_nobody_waits(upstream: ScriptedUpstream, relay: Relay) 
         assert hear(client, content=weighing(3000), headers=JSON).status == 200
 
 
+@pytest.mark.slow
 def test_an_answer_counts_until_its_client_has_read_it(
     upstream: ScriptedUpstream, relay: Relay
 ) -> None:

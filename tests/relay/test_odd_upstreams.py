@@ -16,6 +16,7 @@ from anyio.from_thread import start_blocking_portal
 
 from steering_gateway_testing import LoopbackServer
 from steering_gateway_testing.loopback import read_body, read_head
+from tests.examples import by_day
 from tests.relay.gateways import HELLO, STREAMED, hear
 from tests.upstream.framed import Answering, answering, closed, kept_open, typed
 
@@ -176,7 +177,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", by_day(FAULTS, 4))
 @pytest.mark.parametrize("fresh", [True, False], ids=["new connection", "used connection"])
 def test_what_was_executed_is_what_the_answer_says(relay: Relay, fault: str, fresh: bool) -> None:
     """However the upstream breaks off, on a connection that is new or was used before."""

@@ -89,6 +89,7 @@ def in_order(server: PostgresServer) -> bool:
     return rows == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("synchronous", "by"), by_day([("normal", signal.SIGINT), ("full", signal.SIGKILL)], 1)
 )

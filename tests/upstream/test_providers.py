@@ -67,6 +67,7 @@ def misspelt(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(made))
 
 
+@pytest.mark.slow
 def test_the_names_are_those_that_litellm_reads() -> None:
     """The list read from LiteLLM's files is the one it works with, without importing it here."""
     assert {"moonshot", "deepinfra", "dashscope", "zai", "veniceai"} <= litellm_names()

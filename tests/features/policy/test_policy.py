@@ -142,6 +142,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_compiled_compared_published_rolled_back(store: StorageSettings, command: Run) -> None:
     """The whole way on 500 runs."""
     on(store, fill)

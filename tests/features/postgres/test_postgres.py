@@ -268,6 +268,7 @@ async def test_what_is_loaded_together_is_one_statement(
     await stores.close()
 
 
+@pytest.mark.slow
 async def test_whole_old_days_are_dropped(url: str) -> None:
     """The steps of a day go with its partition when all its runs are old; a run that is used, or
     kept by name, holds back its day, and only that."""
