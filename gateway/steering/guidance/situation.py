@@ -22,9 +22,14 @@ from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import describe, describe_action
 from gateway.steering.evidence.outcomes import decisive_line, is_bare
 from gateway.steering.transcript.content import asks_user
+from gateway.steering.word_lists import word_list
 
 TEXT_CHARS = 4_000
 QUOTED_COMMAND_CHARS = 8_000  # read for names, and for open quotation marks
+_LANGUAGES = {
+    ending: word_list("languages", ending) for ending in ("py", "java", "js", "c", "go", "rs", "sh")
+}
+_SOURCE = re.compile(r"[\w./-]{1,160}\.[a-z]{1,4}\b")
 _MARKS = "'\"`"
 
 
@@ -370,6 +375,8 @@ def _near(cause: str, action: Action, command: str, line: str) -> tuple[str, str
     if cause == "shell_syntax":
         mark = open_quote(command)
         return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO
+    if cause == "edit_syntax":
+        return _other_language(action)
     if cause == "test_failed" and line.startswith("--- FAIL") and line.endswith("s)"):
         return "", "Run this test alone, and read the line that says what was expected."
     if cause in ("exception", "name_undefined"):
@@ -383,6 +390,22 @@ def _place(result: str) -> tuple[str, str]:
         if not _LIBRARY.search(path):
             return f'It comes from line {number} of "{_quote(path)}".', ""
     return _NO
+
+
+def _other_language(action: Action) -> tuple[str, str]:
+    """Observation and advice for a text with the marks of one language in a file of another."""
+    text = action.arguments[:TEXT_CHARS]
+    spoken = [
+        ending for ending, marks in _LANGUAGES.items() if [mark for mark in marks if mark in text]
+    ]
+    names = _SOURCE.findall(f"{text[:_ANSWER_CHARS]} {action.observation[-_END:]}")
+    file = next((name for name in names if name.rpartition(".")[2] in _LANGUAGES), "")
+    if len(spoken) != 1 or not file or file.endswith(f".{spoken[0]}"):
+        return _NO
+    return (
+        f'The text looks like a .{spoken[0]} file, and it goes into "{_quote(file)}".',
+        f"Put it into a file that ends in .{spoken[0]}, or write it in the language of this one.",
+    )
 
 
 def _quote(text: str) -> str:
