@@ -4,6 +4,7 @@ They prevent no start, except settings that ended or stopped runs: a limit must 
 without notice."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
 from gateway.data_files import read_toml
@@ -17,6 +18,7 @@ _GONE: Texts = _TABLES["gone"] | _LIMITS
 _NO_LIMIT = (None, False, "off", "hand_over")
 """Values of `_LIMITS` that let every run go on; YAML reads `off` as false."""
 _VALUES: Mapping[str, Texts] = _TABLES["values"]
+_ITEMS: Mapping[str, Texts] = _TABLES["items"]
 
 
 def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:
@@ -31,7 +33,17 @@ def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:
         for name, value in _written(old, raw, env).items():
             if isinstance(value, str) and value in successors:
                 found[name] = f"{value} is gone: {successors[value]} takes its place"
+    for old, gone in _ITEMS.items():
+        for item in gone.keys() & _listed(raw, old):
+            found[old] = f"{item} has no effect: {gone[item]}"
     return found
+
+
+def _listed(raw: Fields, name: str) -> list[Any]:
+    """The items of a list among these settings; empty for another value."""
+    section, _, key = name.partition(".")
+    listed = mapping_at(raw, section).get(key)
+    return listed if isinstance(listed, list) else []
 
 
 def _written(old: str, raw: Fields, env: Texts) -> FieldDict:
@@ -65,4 +77,7 @@ def drop_removed(merged: FieldDict) -> list[str]:
         values = merged.get(section)
         if isinstance(values, dict) and values.get(key) in successors:
             values[key] = successors[values[key]]
+    for old, gone in _ITEMS.items():
+        listed = _listed(merged, old)
+        listed[:] = [item for item in listed if item not in gone]
     return refused

@@ -37,7 +37,7 @@ def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -
         notes["difficulty"] = round(latest.difficulty, 4)
         notes["fired"] = latest.readings.fired
         headers.append((b"x-gateway-difficulty", b"%.4f" % latest.difficulty))
-        headers.append((b"x-gateway-monitors", ",".join(latest.readings.fired).encode()))
+        headers.append((b"x-gateway-monitors", ",".join(latest.readings.alarmed).encode()))
     if guidance:
         notes["guidance"] = guidance
         if result.applies:

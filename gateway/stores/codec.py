@@ -86,6 +86,7 @@ _FOUND = _READINGS[3:]
 INJECTION_COLUMNS = names(records.InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
+_NO_RISK = -1.0
 _sums = attrgetter(*SUM_COLUMNS)
 _counters = attrgetter(*_COUNTERS)
 _step = attrgetter(*_STEP_VALUES)
@@ -115,6 +116,9 @@ def totals_row(totals: RunTotals) -> tuple[Any, ...]:
     """To SUM_COLUMNS and `counts`."""
     counts = by_name(_COUNTERS, _counters(totals))
     counts[_ASKED_STORED] = counts.pop("asked")
+    if counts["acts"]:
+        # The pilot's report of the version before reads a risk beside the first act.
+        counts["acts"] = {**counts["acts"], "risk": _NO_RISK}
     return (*_sums(totals), _json(counts))
 
 

@@ -244,7 +244,9 @@ class Ledger:
         if facts.failure is not None:
             return "failed", self._fail(action, facts)
         if facts.denied and past is None:
-            return "failed", self._fail_in_a_row(facts)
+            entry = self._fail_in_a_row(facts)
+            entry.said = ""
+            return "failed", entry
         again = self._change(action, facts, changed=past is None, asked=asked)
         if again is not None:
             return "new", again
@@ -262,6 +264,7 @@ class Ledger:
         if span is not None and shown:
             key = f"lines {span[0]}"
             entry = self._entries.add(key, Ending.SAME, facts, since=shown, patience=REREAD)
+            entry.varied = True  # parts of it
             return "reworded", entry
         if past is not None:
             return "same", self._repeat(facts, past.step)
@@ -270,6 +273,7 @@ class Ledger:
         if done:
             key = f"again {facts.operation}"
             again = self._entries.add(key, Ending.REWRITTEN, facts, since=max(done), patience=0)
+            again.varied = True
             return "reworded", again
         answer = facts.answer
         equal = [
@@ -282,7 +286,9 @@ class Ledger:
         known = [each.step for each in newest if brings_the_same(call, each)]
         known += [each.step for each in self._recent if lists_the_same(call, each)]
         if known:
-            return "reworded", self._repeat(facts, max(known))
+            entry = self._repeat(facts, max(known))
+            entry.varied = True
+            return "reworded", entry
         return "new", None
 
     def _repeat(self, facts: ActionFacts, since: int) -> Entry:
@@ -336,6 +342,7 @@ class Ledger:
         if entry.count == 1 and known is not None and known.call == facts.call:
             return entry  # the same call, which fails in another way: something moves
         in_a_row = self._fail_in_a_row(facts)
+        in_a_row.said = entry.said
         if entry.count == 1:
             self._clock.news += 1  # a failure that the run did not have tells something
             entry.news = self._clock.news

@@ -40,6 +40,12 @@ class Readings(Value):
     evidence: dict[str, str] = field(default_factory=dict)
     alarms: tuple[Alarm, ...] = ()  # those of this step
 
+    @property
+    def alarmed(self) -> dict[str, str]:
+        """The evidence of each monitor that fired, and of an alarm of the session, by name."""
+        found = {name: self.evidence.get(name, "") for name in self.fired}
+        return found | {each.monitor: each.sentence for each in self.alarms}
+
 
 Observed = TypeVar("Observed", contravariant=True)
 

@@ -48,10 +48,10 @@ def _fails(step: LedgerStep) -> Difficulty | None:
     if entry is None:
         return None
     if entry.ending is Ending.REVERTED:
+        times = f" for the {ordinal(entry.count)} time since step {entry.first}"
+        again = times if entry.count > 1 else ""
         return Difficulty(
-            value=_at(FAILURES, entry.count + 1),
-            reason=f"{entry.name} is changed back for the {ordinal(entry.count)} time "
-            f"since step {entry.first}",
+            value=_at(FAILURES, entry.count + 1), reason=f"{entry.name} is changed back{again}"
         )
     return Difficulty(value=_failure_value(entry), reason=failure_reason(entry))
 
@@ -65,7 +65,7 @@ def failure_reason(entry: Entry) -> str:
     """Describes the newest failure of an entry in words: its count, its object, and what changed
     since the first."""
     if entry.count < 2:
-        return f"{entry.name} fails" if entry.ending is Ending.FAILED else _refusal(entry)
+        return f"{entry.name} reports {entry.said}" if entry.said else _refusal(entry)
     times = ordinal(entry.count)
     if entry.ending is not Ending.FAILED:
         what = _refusal(entry, f" for the {times} time since step {entry.first}")
@@ -83,6 +83,8 @@ def _refusal(entry: Entry, when: str = "") -> str:
         return f"an edit is refused{when}: {entry.name}"
     if entry.ending is Ending.LATER:
         return f"a call of {entry.tool} is put off{when}: {entry.name}"
+    if not entry.said:
+        return f"a call of {entry.tool} is answered with no or nothing{when}: {entry.name}"
     return f"a call of {entry.tool} fails or is denied{when}: {entry.name}"
 
 

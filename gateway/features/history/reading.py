@@ -229,7 +229,7 @@ def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) 
 
 def is_alarm(outcome: StepOutcome) -> bool:
     """True if the live gateway would raise an alarm at this step."""
-    return bool(outcome.readings.fired) or outcome.state in _HARD
+    return bool(outcome.readings.alarmed) or outcome.state in _HARD
 
 
 def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
@@ -238,14 +238,13 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
     for outcome in outcomes:
         now = is_alarm(outcome)
         if now and not before:
-            fired = tuple(outcome.readings.fired)
-            reasons = [outcome.readings.evidence.get(name, "") for name in fired]
+            alarmed = outcome.readings.alarmed
             found.append(
                 Alarm(
                     step=outcome.step.index,
-                    monitors=fired,
+                    monitors=tuple(alarmed),
                     state=outcome.state.value,
-                    evidence=mask_repeated("; ".join(filter(None, reasons))),
+                    evidence=mask_repeated("; ".join(filter(None, alarmed.values()))),
                 )
             )
         before = now

@@ -119,7 +119,7 @@ def _print_step(
 
 
 def _signs(outcome: StepOutcome) -> str:
-    reasons = [f"{n}: {outcome.readings.evidence.get(n, '')}" for n in outcome.readings.fired]
+    reasons = [f"{name}: {why}" for name, why in outcome.readings.alarmed.items()]
     found = [*([outcome.observed.trouble] if outcome.observed.trouble else []), *reasons]
     return mask_repeated("; ".join(found))
 

@@ -111,7 +111,7 @@ _COMPLAINT = re.compile(  # a place in a file, and words of a complaint
 )
 _BOILERPLATE = re.compile(  # lines a build tool adds to any failure; counters of another thing
     r"[-*] (?:\w+ )?[Cc]onsole\b[^:]{0,20}: \d|"  # a page's console is not the call
-    r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
+    r"Shell cwd was reset|\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
 )
 _LOG_PREFIX = re.compile(  # times, levels, step numbers and frames that log lines begin with
@@ -155,8 +155,8 @@ _ID_NUMBER = re.compile(  # A number of two digits is an id, unless it counts so
 # Names whose value says what failed: another value is another failure.
 _VALUES = re.compile(r"\b(?:assert\w*|expected|actual|got|Failures|Errors)\b|=", re.IGNORECASE)
 _DETAIL = re.compile(  # lines of a test's report that say what was asserted
-    r"(?im)^[^\w\n]{0,8}((?:expected|actual|received|got|want|left|right|failure/error"
-    r"|failed asserting|assertion)\b[^\n]{1,120})"
+    r"(?im)^[^\w\n]{0,8}((?:(?:expected|actual|received|got|want|left|right|failure/error)[:=]"
+    r"|failed asserting|assertion\b)[^\n]{1,120})"
 )
 _DETAILS = 2  # such lines that make a failure
 _PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")  # place of a compiler's error, with `#` for lines
@@ -413,7 +413,7 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
     summary = last or summary
     if _EXIT_ONLY.search(summary):
         summary = _with_reason(text, summary)
-    if _VALUES.search(summary) is None:
+    if (summary or count or headline) and _VALUES.search(summary) is None:
         details = [found.strip() for found in _DETAIL.findall(text)[:_DETAILS]]
         summary = " / ".join([summary, *details]) if summary else " / ".join(details)
     several = f"{len(different)} x" if len(different) > 1 else ""
@@ -424,7 +424,9 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
 def _with_reason(text: str, code: str) -> str:
     """An exit code, which many failures share, behind the last line that says more."""
     lines = [line.strip() for line in text.split("\n")]
-    said = [line for line in lines if line and not _EXIT_ONLY.search(line)]
+    said = [
+        line for line in lines if line and not (_EXIT_ONLY.search(line) or _BOILERPLATE.match(line))
+    ]
     return f"{said[-1][:SIGNATURE_CHARS]} ({code})" if said else code
 
 

@@ -64,6 +64,7 @@ _RUNNING = re.compile(r"<(?:retrieval_)?status>\s*(?:running|timeout|pending|not
 _STATUS = re.compile(r"(?:status|state|phase|stage)\W{1,4}([a-z_-]+)", re.IGNORECASE)
 _ENDED = frozenset(word_list("pending_results", "ended"))
 _TRANSIENT_WORDS = frozenset(word_list("pending_results", "transient_words"))
+_PATH = re.compile(r"\S+/\S+")
 _TRANSIENT_PHRASES = word_list("pending_results", "transient_phrases")
 
 
@@ -89,7 +90,7 @@ def is_transient(result: str, words: frozenset[str]) -> bool:
         return False
     if not words.isdisjoint(_TRANSIENT_WORDS):
         return True
-    lowered = result.lower()
+    lowered = _PATH.sub(" ", result.lower())  # files may have any name
     return bool([phrase for phrase in _TRANSIENT_PHRASES if phrase in lowered])
 
 
