@@ -21,8 +21,6 @@ class EditedAgain(Value):
 class Files:
     """The newest edits of each file, within a bounded memory."""
 
-    __slots__ = ("_edits", "one_place")
-
     def __init__(self) -> None:
         self._edits: dict[str, deque[tuple[FileEdit, int]]] = {}
         self.one_place = False

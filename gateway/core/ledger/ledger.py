@@ -44,7 +44,6 @@ class LedgerStep(Value):
     facts: StepFacts  # digests and word sets of its calls, results and thought
     number: int  # the step's number in the run, from 1
     actions: Tries  # each call with what the ledger found about it, in the order of the reply
-    said: Entry | None = None  # the entry of its message, if that says an earlier one again
     # the entry with repeated failures that a success of this step closed
     closed: Entry | None = None
     # the repeated failure that the run works on, if this step is no try of it
@@ -137,7 +136,6 @@ class Ledger:
             facts=facts,
             number=clock.step,
             actions=tuple(tries),
-            said=said,
             closed=self._closed,
             open_failure=open_failure,
             repairing=self._repairing,

@@ -23,8 +23,6 @@ class _Message(Value):
 class Messages:
     """The newest messages of a run."""
 
-    __slots__ = ("_texts",)
-
     def __init__(self) -> None:
         self._texts: deque[_Message] = deque(maxlen=REMEMBERED_TEXTS)
 

@@ -157,8 +157,6 @@ def _asks_alike(facts: ActionFacts, asked: ActionFacts, *, named: bool) -> bool:
 class ShownLines:
     """The parts of files that were shown since the last change."""
 
-    __slots__ = ("_files",)
-
     def __init__(self) -> None:
         self._files: dict[str, tuple[int, list[tuple[int, int, int]]]] = {}
 

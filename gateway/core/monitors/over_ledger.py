@@ -63,7 +63,6 @@ class _OfEntries:
     """A monitor that scores the worst entry of a step; the score fades while there is none."""
 
     endings: frozenset[Ending] = frozenset()  # the ends of tries that it scores
-    __slots__ = ("_recovery", "_score", "_what", "entry")
 
     def __init__(self, settings: RobustSettings) -> None:
         self._recovery = settings.recovery
@@ -103,7 +102,6 @@ class Streak(_OfEntries):
             Ending.SAID_AGAIN,
         )
     )
-    __slots__ = ()
 
 
 class TestRepeat(_OfEntries):
@@ -111,20 +109,16 @@ class TestRepeat(_OfEntries):
 
     __test__ = False
     endings = frozenset((Ending.FAILED, Ending.DENIED))
-    __slots__ = ()
 
 
 class EditRevert(_OfEntries):
     """Edits that are refused again, or that take each other back."""
 
     endings = frozenset((Ending.REFUSED, Ending.REVERTED))
-    __slots__ = ()
 
 
 class CallCount:
     """Calls against a budget; without a configured one, that of solved runs of the kind."""
-
-    __slots__ = ("_budget", "_calls", "_works")
 
     def __init__(self, settings: RobustSettings) -> None:
         self._budget = settings.call_budget
@@ -152,8 +146,6 @@ SLOPE = 1.6  # half of the window may be stale; seven calls of eight score 0.6
 
 class Diversity:
     """Share of the newest calls that failed again or brought what the run has."""
-
-    __slots__ = ("_stale",)
 
     def __init__(self, settings: RobustSettings) -> None:
         self._stale: deque[bool] = deque(maxlen=settings.novelty_window)
@@ -185,8 +177,6 @@ MORE_RETRACTIONS = 0.7  # one self-correction is healthy, a second fires
 class Hedge:
     """Density of hedging in the newest thoughts against the run before them. Only thoughts with an
     action count: a message to a user hedges out of politeness."""
-
-    __slots__ = ("_early_hedges", "_early_words", "_late", "_retractions", "_size", "_thoughts")
 
     def __init__(self, settings: RobustSettings) -> None:
         self._size = settings.trend_window
