@@ -101,8 +101,6 @@ class Entry(Struct, kw_only=True):
 class Entries:
     """The open entries of a run, within a bounded memory."""
 
-    __slots__ = ("_clock", "_open")
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open: dict[str, Entry] = {}

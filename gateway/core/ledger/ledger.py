@@ -257,9 +257,7 @@ class Ledger:
     ) -> tuple[Kind, Entry | None]:
         """A call that reached something, against the results that the run has."""
         span = facts.span
-        clock = self._clock
-        shown = 0 if span is None else self._shown.show(span, clock.step, clock.changes)
-        if span is not None and shown:
+        if span and (shown := self._shown.show(span, self._clock.step, self._clock.changes)):
             key = f"lines {span[0]}"
             entry = self._entries.add(key, Ending.SAME, facts, since=shown, patience=REREAD)
             entry.varied = True  # parts of it
@@ -328,8 +326,7 @@ class Ledger:
             number = failing(failure)
             if known is not None and known.recovers(number):
                 self._entries.close(key)
-            strange = known is not None and not is_about(known, facts)
-            patience = 0 if strange else PATIENCE
+            patience = PATIENCE if known is None or is_about(known, facts) else 0
             entry = self._entries.add(key, Ending.FAILED, facts, patience=patience)
             entry.numbers = (*entry.numbers[-LAST_NUMBERS:], number)
         entry.said = failure[:SAID_CHARS]
