@@ -280,7 +280,9 @@ def undocumented_fields(module: Module) -> Iterator[str]:
         for part in node.body if isinstance(node, ast.ClassDef) else ():
             if not isinstance(part, ast.AnnAssign) or not isinstance(part.target, ast.Name):
                 continue
-            if "ClassVar" in ast.unparse(part.annotation) or _is_described(part):
+            if ast.unparse(part.annotation).startswith(("ClassVar", "KW_ONLY")) or _is_described(
+                part
+            ):
                 continue
             above = lines[part.lineno - 2].lstrip()
             own = lines[part.lineno - 1 : part.end_lineno]

@@ -125,8 +125,8 @@ class RunPage(BaseModel):
 class Guidance(Described, InjectionRow):
     """One piece of guidance, listed under its step."""
 
-    run_id: Omitted[str]
-    step_index: Omitted[int]
+    run_id: Omitted[str]  # that of the step it is listed under
+    step_index: Omitted[int]  # likewise
 
 
 class StepLogEntry(Described, trace_state.StepLogEntry):
@@ -136,7 +136,7 @@ class StepLogEntry(Described, trace_state.StepLogEntry):
 class StepRecord(Described, StepRow):
     """One step of a run with the guidance decided at it."""
 
-    run_id: Omitted[str]
+    run_id: Omitted[str]  # that of the run it is listed under
     assessment: trace_state.StepAssessment  # findings at the step, under the names of TraceState
     guidance: list[Guidance]  # decided at this step, in the order of the block
 

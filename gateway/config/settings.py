@@ -341,7 +341,7 @@ else:
 class Settings(_Sections):
     """All settings of a gateway."""
 
-    preset: PresetName = "default"  # default or seeds
+    preset: PresetName = "default"  # seeds = the published formulas and values (docs/names.md)
     # address, and limits of requests
     server: ServerSettings = field(default_factory=ServerSettings)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)  # of upstream calls

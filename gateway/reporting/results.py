@@ -26,7 +26,7 @@ class Arm:
     """One arm's runs."""
 
     arm: str  # on, random, shadow or off
-    runs: int  # number of them
+    runs: int  # with and without an outcome
     units: int  # what was drawn into the arm; several runs may be one unit
     outcomes: Mapping[str, int]  # runs by outcome
     unfinished: int  # runs without an outcome
@@ -66,7 +66,7 @@ class StratumArm:
     """One arm's runs within a stratum."""
 
     arm: str  # on, random, shadow or off
-    runs: int  # number of them
+    runs: int  # with and without an outcome
     success: Rate | None  # over the runs with an outcome; None without any
     cost_usd: Amount | None  # US dollars of a run
     estimated_usd: float  # the estimated part of their cost

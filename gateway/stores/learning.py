@@ -163,7 +163,7 @@ class LessonFilter(Value):
 
     tenant: str | None = None  # its own lessons and the shared ones
     statuses: Sequence[Status] = ()  # any of these
-    tier: Tier | None = None  # of the pattern
+    tier: Tier | None = None  # e1 or e2; lessons of tier e3 do not exist
     key_prefix: str | None = None  # beginning of the failure's key
     since: float | None = None  # epoch seconds: changed at or after
 

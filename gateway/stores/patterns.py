@@ -104,10 +104,10 @@ class Mark(Value):
     """A fingerprint of the patterns that are not learned, and of their vectors in the open space:
     it changes when they do."""
 
-    patterns: int  # number of them
+    patterns: int  # rows that are not lessons
     changed_ms: int  # sum of the times of their last changes, in milliseconds of the epoch
     newest: float  # epoch seconds of the newest change
-    vectors: int  # number of them
+    vectors: int  # rows in the open space; universal rules have none
     dimensions: int  # of one vector; 0 without any
 
     @property

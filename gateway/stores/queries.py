@@ -285,7 +285,7 @@ class AgentHealth:
     """One agent's runs."""
 
     agent: str  # the client's program, as its user agent names it
-    runs: int  # number of them
+    runs: int  # those that the filter selects
     mean_composite: float  # mean of the runs' means, in [0, 1]
     peak_composite: float  # highest peak of a run, in [0, 1]
 

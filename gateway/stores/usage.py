@@ -16,7 +16,7 @@ TAG = "tag:"
 class Sums:
     """Sums over runs."""
 
-    runs: int = 0  # number of them
+    runs: int = 0  # live ones; imported runs are in no sum
     calls: int = 0  # sent upstream
     errors: int = 0  # answers of status 400 and above, and incomplete ones
     input_tokens: int = 0  # with cached and cache-write tokens

@@ -16,7 +16,7 @@ MOST_PLACES = 10
 class Sums(Struct, kw_only=True):
     """Sums over sessions."""
 
-    sessions: int = 0  # number of them
+    sessions: int = 0  # without those of sub-agents
     steps: int = 0  # answers of models
     tokens: Tokens = Tokens()  # by kind, each counted once
     usd: float = 0.0  # US dollars of the calls with a known price
