@@ -26,7 +26,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "False"
 warnings.simplefilter("error")
 sys.meta_path.insert(0, FailOnce("litellm.llms.custom_httpx.http_handler", "litellm.main"))
 
-from gateway.embedding import litellm as embedding
+from gateway.features.litellm import embedder as embedding
 from gateway.features.litellm import sdk
 
 def attempt(do):
