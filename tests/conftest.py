@@ -196,6 +196,14 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    """A client that keeps no connection open, so that a gateway may stop."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=ANSWER_S, limits=limits) as client:
+        yield client
+
+
+@pytest.fixture
 async def litellm_clients() -> AsyncIterator[None]:
     """Close the clients of a test that calls LiteLLM without the lane: LiteLLM keeps them as long
     as the process lives, but the loop of a test ends before, which Python warns of later."""

@@ -46,18 +46,33 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         yield host
 
 
+_open: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed_clients() -> Iterator[None]:
+    """Close the clients of a test: a stream that broke leaves its connection open."""
+    yield
+    while _open:
+        _open.pop().close()
+
+
 def bedrock(url: str, key: str | None = BEDROCK_KEY) -> anthropic.AnthropicBedrock:
-    return anthropic.AnthropicBedrock(api_key=key, aws_region=REGION, base_url=url, max_retries=0)
+    made = anthropic.AnthropicBedrock(api_key=key, aws_region=REGION, base_url=url, max_retries=0)
+    _open.append(made)
+    return made
 
 
 def vertex(url: str) -> anthropic.AnthropicVertex:
-    return anthropic.AnthropicVertex(
+    made = anthropic.AnthropicVertex(
         project_id="p",
         region="europe-west1",
         access_token=GOOGLE_TOKEN,
         base_url=f"{url}/v1",
         max_retries=0,
     )
+    _open.append(made)
+    return made
 
 
 def client_of(kind: str, url: str) -> Any:
