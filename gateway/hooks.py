@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.core.plugins import load_class
-from gateway.values import Texts
 
 ORDER = (
     "demo",
@@ -88,7 +87,7 @@ def named(hook: str, only: str = "") -> Mapping[str, Any]:
     return {key: load_class("gateway", each) for key, each in found if only in ("", key)}
 
 
-def written(hook: str) -> Texts:
+def written(hook: str) -> Mapping[str, str]:
     """Returns what the features name for a hook with names, by name, without importing it."""
     return {
         key: f"gateway.features.{name}.{each}"
