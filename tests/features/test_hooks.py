@@ -12,6 +12,7 @@ import yaml
 
 import gateway.features
 from gateway.hooks import ORDER, Feature, features, given, named
+from tests.test_architecture import imported, modules
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(gateway.features.__file__).parent
@@ -25,6 +26,17 @@ def test_the_list_has_every_folder() -> None:
     folders = {path.parent.name for path in FOLDER.glob("*/feature.py")}
     assert folders == set(ORDER)
     assert list(features()) == list(ORDER)
+
+
+def test_nothing_else_imports_a_feature() -> None:
+    """Wherever in a module the import stands; what is needed of a feature is asked of the table."""
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in modules("")
+        for name in imported(path)
+        if name.startswith("gateway.features") and FOLDER not in path.parents
+    }
+    assert not found
 
 
 @pytest.mark.parametrize("hook", Feature._fields)
