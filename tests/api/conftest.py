@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.hooks import features
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.control import CONTROL
 from tests.patience import ANSWER_S, DEADLINE_MS
@@ -19,6 +20,9 @@ SETTINGS: Mapping[str, Any] = {
     "embedding": {"embedder": "hashing"},
     "steering": {"deadline_ms": DEADLINE_MS},
 }
+
+with_pages = pytest.mark.skipif("pages" not in features(), reason="the pages are not there")
+"""For a test that looks at a page, too."""
 
 
 @pytest.fixture

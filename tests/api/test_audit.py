@@ -12,7 +12,7 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of
+from tests.api.conftest import Agent, Start, client_of, with_pages
 from tests.patience import ANSWER_S
 
 ADMIN, ACME = "the-admin-key-of-this-test", "acme-key"
@@ -114,6 +114,7 @@ def test_the_log_is_paged_exported_and_for_operators(
     assert len(acts(server)) == 5
 
 
+@with_pages
 def test_forms_are_kept_and_the_run_page_shows_them(
     server: AppServer, upstream: ScriptedUpstream
 ) -> None:
@@ -195,6 +196,7 @@ def test_what_the_gateway_stops_is_its_own_act(start: Start, upstream: ScriptedU
     assert (act["act"], act["author"], act["changed"]["budget"]) == ("stop", "gateway", "per-task")
 
 
+@with_pages
 def test_keys_and_answers_are_kept_once(
     server: AppServer, upstream: ScriptedUpstream, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

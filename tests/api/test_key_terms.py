@@ -16,7 +16,7 @@ from gateway.auth.keyring import key_budgets, make_key
 from gateway.cli import main
 from gateway.stores.records import KeyTerms
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Start, client_of, until
+from tests.api.conftest import Start, client_of, until, with_pages
 from tests.examples import by_day
 from tests.patience import DEADLINE_MS
 from tests.receiver import Receiver
@@ -95,6 +95,7 @@ def test_a_wrong_value_is_named(admin: httpx.Client, body: dict[str, Any], named
     assert admin.get("/api/keys").json()["keys"] == []
 
 
+@with_pages
 def test_an_agents_key_changes_no_key(server: AppServer, admin: httpx.Client) -> None:
     """Not even its own, nor does it see the list; the page is the operator's, too."""
     key = made(admin)
@@ -350,6 +351,7 @@ def test_commands(
     assert key["key"] not in capsys.readouterr().out
 
 
+@with_pages
 def test_the_page(server: AppServer, admin: httpx.Client) -> None:
     """Makes a key and shows it once; a wrong value is named, and what was typed stays."""
     form = {"action": "create", "tenant": "acme", "owner": "ada", "models": "m, n", "expires": "1d"}
@@ -377,6 +379,7 @@ def test_the_page(server: AppServer, admin: httpx.Client) -> None:
     assert named[0][1] == named[2][1] == key["id"]
 
 
+@with_pages
 def test_the_key_is_in_no_file(server: AppServer, admin: httpx.Client, tmp_path: Path) -> None:
     """Neither the database nor the list of acts of people holds it."""
     form = {"action": "create", "tenant": "acme"}

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api.routes import operations
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Start, a_finished_run, client_of
+from tests.api.conftest import Start, a_finished_run, client_of, with_pages
 
 ADMIN, ACME, GLOBEX = "the-admin-key", "acme-key", "globex-key"
 SECRET = "zanzibar"
@@ -266,6 +266,7 @@ def test_no_instance_is_injected_into_anothers_run(
     assert not any("Call zanzibar" in text for text in texts)
 
 
+@with_pages
 def test_the_owner_and_the_operator_see_it_all(house: House) -> None:
     """The table would prove nothing if nobody could see anything."""
     for key in (GLOBEX, ADMIN):

@@ -14,7 +14,7 @@ from gateway.core.monitors import MonitorSettings, Readings, combine
 from gateway.core.monitors.muting import without_muted
 from gateway.core.monitors.suite import Alarm
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of, operator_of, until
+from tests.api.conftest import Agent, Start, client_of, operator_of, until, with_pages
 from tests.control import CONTROL
 
 STEPS = 8
@@ -137,6 +137,7 @@ def test_a_run_without_an_alarm_has_none_to_mute(start: Start, upstream: Scripte
         assert client.get("/api/held").json()["held"] == []
 
 
+@with_pages
 def test_the_share_is_shown_by_project(
     start: Start,
     upstream: ScriptedUpstream,

@@ -13,7 +13,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.errors import Overloaded
 from steering_gateway_testing import AppServer
-from tests.api.conftest import Start, client_of
+from tests.api.conftest import Start, client_of, with_pages
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ADMIN, SHORT, LONG = "admin-key", "acme-key", "gw-0123456789abcdefghijklmnopqrstuvwxyz"
@@ -37,6 +37,7 @@ def server(start: Start) -> AppServer:
 
 
 @pytest.mark.parametrize("path", PATHS)
+@with_pages
 def test_a_fourth_wrong_key_has_to_wait(server: AppServer, path: str) -> None:
     """On every route; also a right key, as long as it could have been found by trying."""
     answers = [ask(server, path, f"wrong-{number}") for number in range(4)]
