@@ -94,17 +94,6 @@ class Addressed(Value):
 class SteeredRequest(ChatRequest):
     """A request in any dialect, over the client's own bytes."""
 
-    __slots__ = (
-        "addressed",
-        "dialect",
-        "earlier",
-        "named",
-        "opaque",
-        "own_messages",
-        "previous_response_id",
-        "transcript",
-    )
-
     addressed: Addressed | None  # None: the body names the model
     dialect: "Dialect"  # API that it is written in
     earlier: "EarlierHistory | None"  # what the upstream stores and the client does not send

@@ -214,8 +214,6 @@ class Contents(MessagesView):
     """Contents as messages of Anthropic's form, each made when it is asked for. `heard`: with the
     model's own words where Gemini CLI has put others behind a summary."""
 
-    __slots__ = ("_contents", "_heard", "_made")
-
     def __init__(self, contents: Sequence[Any], heard: bool = False) -> None:
         self._contents = contents
         self._heard = heard

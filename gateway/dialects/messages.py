@@ -40,8 +40,6 @@ _DELTAS = {
 class BlockAssembler:
     """Adds event after event; malformed ones are skipped, never raised."""
 
-    __slots__ = ("_blocks", "_head", "_parts", "usage")
-
     def __init__(self) -> None:
         self._head: FieldDict = {}
         self._blocks: dict[int, FieldDict] = {}

@@ -48,17 +48,6 @@ class IdleGuard:
     one timer per stream, which checks the clock when it fires, instead of one per chunk: a stream
     of a thousand chunks needs a handful of timers."""
 
-    __slots__ = (
-        "_ends_at",
-        "_entered",
-        "_expired",
-        "_handle",
-        "_loop",
-        "_task",
-        "limit_s",
-        "total_s",
-    )
-
     def __init__(self, limit_s: float, total_s: float = 0) -> None:
         self.limit_s = limit_s
         self.total_s = total_s

@@ -125,30 +125,6 @@ class Http1Answer:
     """The answer to one request, relayed byte for byte: nothing is decompressed or re-chunked.
     `fields` are its headers as they were sent, `headers` those to relay."""
 
-    __slots__ = (
-        "_connection",
-        "_failure",
-        "_guard",
-        "_has_head",
-        "_left",
-        "_parts",
-        "_paused",
-        "_rest",
-        "_reusable",
-        "_sender",
-        "_silent",
-        "_sink",
-        "_size",
-        "_take",
-        "_waiter",
-        "_whole",
-        "_without_body",
-        "fields",
-        "headers",
-        "status",
-        "usage",
-    )
-
     def __init__(
         self, connection: PooledConnection, guard: IdleGuard, *, without_body: bool = False
     ) -> None:
@@ -516,8 +492,6 @@ class Http1Answer:
 class Handover(Http1Answer):
     """An answer after which the connection is the caller's, if its status is one of `statuses`. It
     answers CONNECT, or a request for a WebSocket. `early`: what has come behind its head."""
-
-    __slots__ = ("_statuses", "early", "reason")
 
     def __init__(self, connection: PooledConnection, guard: IdleGuard, statuses: range) -> None:
         super().__init__(connection, guard)

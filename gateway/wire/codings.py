@@ -46,8 +46,6 @@ class Inflater:
     in it, a decompressor is given each byte once, and at most 64 kB a second time for each further
     member."""
 
-    __slots__ = ("_begun", "_coding", "_first", "_member", "_members")
-
     def __init__(self, coding: Coding) -> None:
         self._coding = coding
         self._first = b""
@@ -101,8 +99,6 @@ class Inflater:
 
 class Unpacker:
     """Undoes the codings of one body, the last one first."""
-
-    __slots__ = ("_inflaters",)
 
     def __init__(self, codings: Sequence[bytes]) -> None:
         """`codings`: one or more, in the order in which they were applied, all of them readable."""

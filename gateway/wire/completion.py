@@ -110,8 +110,6 @@ class CompletionAssembler:
     """Adds chunk after chunk; malformed chunks are counted and skipped, never raised. `began`:
     whether any chunk of a completion came. `failure`: the error that a chunk reported."""
 
-    __slots__ = ("_choices", "_head", "began", "failure", "malformed", "usage")
-
     def __init__(self) -> None:
         self._head: FieldDict = {}
         self._choices: dict[int, FieldDict] = {}

@@ -15,8 +15,6 @@ class EchoFilter:
     """Replaces an echo of the `instructions` that were sent by the client's own; no other byte.
     `own` None: the client sent none."""
 
-    __slots__ = ("_cut", "_decoder", "_digest", "_own")
-
     def __init__(self, sent: str, own: str | None) -> None:
         cut = _cut(sent, own)
         self._hold(_digest(sent), cut, None if cut else json.dumps(own))

@@ -141,8 +141,6 @@ class MessageReader:
     assistant turns (consecutive assistant messages are one turn). `call_ids` are the ids of the
     latest turn's calls in order, "" for a call without one; `answered` counts their results."""
 
-    __slots__ = ("_ordinals", "answered", "call_ids", "in_turn", "turns")
-
     def __init__(
         self, call_ids: Sequence[str] = (), answered: int = 0, in_turn: bool = False, turns: int = 0
     ) -> None:

@@ -38,20 +38,6 @@ class ChatRequest:
     prefix that `raw` begins with, if only the rest of the body was parsed. `skimmed` has the places
     of the members of a body whose large ones were not read (`gateway.wire.parsing`)."""
 
-    __slots__ = (
-        "_elements",
-        "_prefix",
-        "_spans",
-        "body",
-        "known",
-        "list_key",
-        "messages",
-        "model",
-        "raw",
-        "stream",
-        "unread",
-    )
-
     def __init__(
         self,
         raw: bytes,

@@ -26,8 +26,6 @@ class Allowance:
     """The bytes of an answer that may be kept: `most` in all, `now` until `holds` is asked again,
     which tells whether so many may be held."""
 
-    __slots__ = ("holds", "most", "now")
-
     def __init__(self, most: int) -> None:
         self.most = most
         self.now = min(most, _FREE_BYTES)
@@ -43,17 +41,6 @@ class ResponseWatch:
     """Sees every byte of an answer and changes none. It keeps at most `limit_bytes`
     (decompressed); bytes beyond 256 kB only as far as `allowance` gives room. An answer that is
     larger, or in a compression that cannot be decoded, is `opaque`: it is relayed unwatched."""
-
-    __slots__ = (
-        "_chunks",
-        "_size",
-        "_tail",
-        "_unpacker",
-        "allowance",
-        "ended",
-        "opaque",
-        "oversized",
-    )
 
     def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
         codings = codings_of(content_encoding) if content_encoding else []
@@ -148,8 +135,6 @@ class ResponseWatch:
 class NamedEndWatch(ResponseWatch):
     """The same for streams of named events; `ended` is set when the last event is complete."""
 
-    __slots__ = ("_end", "_seen")
-
     def __init__(self, content_encoding: bytes, limit_bytes: int, end: NamedEnd) -> None:
         super().__init__(content_encoding, limit_bytes)
         self._end = end
@@ -185,8 +170,6 @@ class NamedEnd:
     needs a line break or a bare quote, which a JSON string cannot contain. `keys`: the names are
     those of a member that the last object has; the objects may be those of an array."""
 
-    __slots__ = ("_keys", "_names", "_pattern")
-
     def __init__(self, *names: str, keys: bool = False) -> None:
         choice = "|".join(map(re.escape, names))
         pattern = rf'(?:^|\n)event: ?(?:{choice})\r?\n|"type": ?"(?:{choice})"'
@@ -212,8 +195,6 @@ class NamedEnd:
 
 class UsageFilter:
     """Removes the usage chunk from a stream whose client did not ask for it."""
-
-    __slots__ = ("_decoder", "_holds", "_loads")
 
     def __init__(self, loads: Callable[[bytes], Any] = json.loads) -> None:
         self._decoder = SSEDecoder()

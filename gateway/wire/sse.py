@@ -34,8 +34,6 @@ class SSEEvent(NamedTuple):
 class SSEDecoder:
     """Bytes in any split to events. `flush()` gives the rest after the last blank line."""
 
-    __slots__ = ("_buffer", "_scanned")
-
     def __init__(self) -> None:
         self._buffer = b""
         self._scanned = 0

@@ -22,8 +22,6 @@ _HELD_CHARS = 4096
 class _ObjectEnd:
     """Finds where the first JSON object of a text that comes in fragments ends."""
 
-    __slots__ = ("_depth", "_escaped", "_quoted")
-
     def __init__(self) -> None:
         self._depth = 0
         self._quoted = False
@@ -50,8 +48,6 @@ class ArgumentStream:
     """Passes on the arguments of one call, without the noise that some adapters add. Noise is an
     empty placeholder `{}` before the real object, and anything after it, such as the same object
     again or a final `{}`. Text that does not start as an object is not changed."""
-
-    __slots__ = ("_end", "_free", "_held", "complete", "sent")
 
     def __init__(self) -> None:
         self.sent = False
@@ -120,8 +116,6 @@ NewId = Callable[[int], str]  # makes an id for a call without one, from its ind
 
 class _CallState:
     """One call under assembly."""
-
-    __slots__ = ("announced", "arguments", "extras", "id", "index", "name", "pending", "slot")
 
     def __init__(self, *, id: str | None, slot: object) -> None:
         self.index = -1

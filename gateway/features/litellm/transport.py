@@ -32,8 +32,6 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 class ReadableEvents:
     """Bytes of an event stream in any split, to events an adapter can read."""
 
-    __slots__ = ("_calls", "_closed", "_decoder", "_early", "_ended", "_known", "_others")
-
     def __init__(self, *, with_ids: bool = False) -> None:
         """`with_ids`: the answer is translated to another dialect: a call without an id gets one,
         and a choice is the first; LiteLLM's translations lose what has neither."""
