@@ -3,8 +3,10 @@
 import importlib
 from collections.abc import Callable, Container
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @cache
@@ -19,10 +21,15 @@ def load_class(package: str, name: str) -> Callable[..., Any]:
     return loaded
 
 
-_installed = cache(entry_points)  # to look for them takes tens of milliseconds
+@cache
+def _installed() -> Any:
+    # To look for them takes tens of milliseconds, and to import what does so some, too.
+    from importlib.metadata import entry_points
+
+    return entry_points()
 
 
-def plugins(group: str, built_in: Container[str]) -> list[EntryPoint]:
+def plugins(group: str, built_in: Container[str]) -> "list[EntryPoint]":
     """The entry points of a group, by name; read once, when a table is imported. Raises ValueError:
     two have the same name, or one has the name of a built-in row."""
     found = sorted(set(_installed().select(group=group)), key=lambda each: each.name)
