@@ -139,6 +139,8 @@ def describe_action(action: Action) -> ActionFacts:
     asked = _NO_WORDS
     if short:
         asked = frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
+    # What a command itself has asked to be printed says nothing.
+    printed = asked if call.operation.startswith("$") else _NO_WORDS
     denials = _NEGATIVE & words - asked if short else _NO_WORDS
     # `No 2117` is a number.
     refuses = bool(denials) and (denials != {"no"} or _NO.search(opening) is not None)
@@ -151,7 +153,7 @@ def describe_action(action: Action) -> ActionFacts:
         or (
             line is None
             and not (by_user or reads or call.effect.plans or call.program is not None)
-            and is_pending(result, words, call.operation)
+            and is_pending(result, words - printed, call.operation)
         ),
         transient=short and is_transient(result, words),
         negative=(line is not None or refuses) and not by_user,
