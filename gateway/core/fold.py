@@ -133,7 +133,7 @@ class RunFold:
         self.reader = reader
         self._policy = policy
         self._judged = judged
-        self._earlier = deque(earlier, maxlen=keep)
+        self._newest = deque(earlier, maxlen=keep)
         self.index = base.run
         self.start = start
         self.state = self._before = base.state
@@ -148,15 +148,13 @@ class RunFold:
                 windows.observe(step)
 
     def _begin(self) -> _Windows:
-        steps = self.steps - len(self._earlier)
+        steps = self.steps - len(self._newest)
         return _Windows(self._policy, self.reader.describe, self._judged, max(steps, 0))
 
     @property
     def recent(self) -> list[Step]:
         """The newest steps of the run, oldest first: `keep` of them, wherever it was read."""
-        steps = [*self._earlier, *(outcome.step for outcome in self.outcomes)]
-        keep = self.outcomes.maxlen
-        return steps if keep is None else steps[-keep:]
+        return list(self._newest)
 
     def share(self, judged: Judged) -> None:
         """Read the scores that a model gave from here on."""
@@ -189,6 +187,7 @@ class RunFold:
             observed=observed,
         )
         self.outcomes.append(outcome)
+        self._newest.append(step)
         return outcome
 
     @property

@@ -13,11 +13,13 @@ from gateway.core.ledger.files import Files
 from gateway.core.ledger.labels import quoted
 from gateway.core.ledger.messages import Messages
 from gateway.core.ledger.sameness import (
+    LISTS,
     TELLING_RESULT,
     SeenCall,
     ShownLines,
     brings_the_same,
     does_the_same,
+    is_act,
     lists_the_same,
     shows_all,
 )
@@ -265,7 +267,8 @@ class Ledger:
         if past is not None:
             return "same", self._repeat(facts, past.step)
         call = self._seen(action, facts)
-        done = [each.step for each in self._recent if does_the_same(call, each)]
+        recent = self._recent if is_act(facts) else ()
+        done = [each.step for each in recent if does_the_same(call, each)]
         if done:
             key = f"again {facts.operation}"
             again = self._entries.add(key, Ending.REWRITTEN, facts, since=max(done), patience=0)
@@ -280,7 +283,8 @@ class Ledger:
         ]
         newest = equal[-EQUAL_RESULTS:]
         known = [each.step for each in newest if brings_the_same(call, each)]
-        known += [each.step for each in self._recent if lists_the_same(call, each)]
+        if facts.operation in LISTS:
+            known += [each.step for each in self._recent if lists_the_same(call, each)]
         if known:
             entry = self._repeat(facts, max(known))
             entry.varied = True

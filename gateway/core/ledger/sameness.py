@@ -20,7 +20,7 @@ _NAME = re.compile(r"\w+")
 _ID = re.compile(r"[A-Za-z_]+\d\w*|\d{3,}")
 _PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
 _DRAWN = re.compile(r"\S*\d\S*")
-_LISTS = frozenset(("$ls", "$find", "$tree", "$wc", "$du", "$stat"))
+LISTS = frozenset(("$ls", "$find", "$tree", "$wc", "$du", "$stat"))
 _FILE = re.compile(r"[\w-]+\.\w{1,5}\b")
 LEAST_FILES = 3
 """Files that two listings must have, and have in common."""
@@ -51,13 +51,19 @@ def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
     return (same_tool and _same_names(call.action, other.action)) or _shows_the_same(call, other)
 
 
+def is_act(facts: ActionFacts) -> bool:
+    """True if a call writes a whole file or acts on something that is no file."""
+    if facts.edits:
+        return not any(edit.old for edit in facts.edits)
+    return facts.effect.acts
+
+
 def does_the_same(call: SeenCall, other: SeenCall) -> bool:
-    """True if a call that does something has done it before, in nearly the same words, and ended in
+    """True if an act (`is_act`) was done before, in nearly the same words, and ended in
     the same way but for ids."""
     facts = call.facts
     asked = other.facts
-    parts = [edit for edit in facts.edits if edit.old]
-    if asked.operation != facts.operation or parts or not (facts.edits or facts.effect.acts):
+    if asked.operation != facts.operation:
         return False
     if asked.call == facts.call or asked.failure is not None:
         return False
@@ -76,9 +82,9 @@ def _ending(action: Action) -> str:
 
 
 def lists_the_same(call: SeenCall, other: SeenCall) -> bool:
-    """True if two calls list the same files, in whatever order and with whatever beside them."""
-    operations = (call.facts.operation, other.facts.operation)
-    if call.changes != other.changes or not _LISTS.issuperset(operations):
+    """True if two calls list the same files, in whatever order and with whatever beside them; the
+    first is one of LISTS."""
+    if call.changes != other.changes or other.facts.operation not in LISTS:
         return False
     files = frozenset(_FILE.findall(call.action.observation))
     return len(files) >= LEAST_FILES and files == frozenset(_FILE.findall(other.action.observation))
