@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from gateway.values import Fields
 from gateway.wire.body_prefix import KnownMessages
-from gateway.wire.coerce import list_at
+from gateway.wire.coerce import list_at, text_at
 
 # Stored prefix hashes are comparable only under one normalisation: a change needs a new number.
 VERSION = b"gw-message-1"
@@ -341,5 +341,7 @@ def tool_names(body: Mapping[str, object]) -> tuple[str, ...]:
 def _tool_name(tool: Fields) -> str:
     inner = tool.get("function") or tool.get("custom")
     named = inner if isinstance(inner, dict) else tool
-    names = (named.get("name"), tool.get("type"))
-    return next((name for name in names if isinstance(name, str) and name), "")
+    name = named.get("name")
+    if isinstance(name, str) and name:
+        return name
+    return text_at(tool, "type")

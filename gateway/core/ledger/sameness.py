@@ -59,12 +59,10 @@ def is_act(facts: ActionFacts) -> bool:
 
 
 def does_the_same(call: SeenCall, other: SeenCall) -> bool:
-    """True if an act (`is_act`) was done before, in nearly the same words, and ended in
-    the same way but for ids."""
+    """True if an act (`is_act`) was done before by the same operation, in nearly the same words,
+    and ended in the same way but for ids."""
     facts = call.facts
     asked = other.facts
-    if asked.operation != facts.operation:
-        return False
     if asked.call == facts.call or asked.failure is not None:
         return False
     if _ending(call.action) != _ending(other.action):
