@@ -267,7 +267,9 @@ class Ledger:
         if past is not None:
             return "same", self._repeat(facts, past.step)
         call = self._seen(action, facts)
-        done = [each.step for each in self._alike(facts) if does_the_same(call, each)]
+        recent = self._recent if is_act(facts) else ()
+        alike = [each for each in recent if each.facts.operation == facts.operation]
+        done = [each.step for each in alike if does_the_same(call, each)]
         if done:
             key = f"again {facts.operation}"
             again = self._entries.add(key, Ending.REWRITTEN, facts, since=max(done), patience=0)
@@ -289,12 +291,6 @@ class Ledger:
             entry.varied = True
             return "reworded", entry
         return "new", None
-
-    def _alike(self, facts: ActionFacts) -> list[SeenCall]:
-        """The newest calls of the same operation; none if the call is no act."""
-        if not is_act(facts):
-            return []
-        return [each for each in self._recent if each.facts.operation == facts.operation]
 
     def _repeat(self, facts: ActionFacts, since: int) -> Entry:
         """The entry of a result that the run has, or that of several of them in a row."""
