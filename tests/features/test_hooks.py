@@ -19,8 +19,11 @@ FOLDER = Path(gateway.features.__file__).parent
 KIT = "packages/steering-gateway-testing/steering_gateway_testing"
 LEFT = ("tests/api", "tests/stores/test_database.py", "tests/commands/test_runs.py")
 """Tests of the rest that ask every hook, and end soon."""
-ABOUT = {"prices": ("while_it_runs", "costs_are_counted", "shows_the_run", "cost_nothing")}
-"""Of these, by feature, the ones about calls with a price of the list."""
+ABOUT = {
+    "prices": ("while_it_runs", "costs_are_counted", "shows_the_run", "cost_nothing"),
+    "learning": ("every_verdict_kept",),
+}
+"""Of these, by feature, the ones that ask for what it gives: a price of the list, all verdicts."""
 
 
 def test_the_list_has_every_folder() -> None:
