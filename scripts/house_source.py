@@ -277,7 +277,9 @@ def undocumented_fields(module: Module) -> Iterator[str]:
     the line or above it, nor a description for the API's document."""
     lines = module.text.splitlines()
     for node in ast.walk(module.tree):
-        for part in node.body if isinstance(node, ast.ClassDef) else ():
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for part in node.body:
             if not isinstance(part, ast.AnnAssign) or not isinstance(part.target, ast.Name):
                 continue
             if ast.unparse(part.annotation).startswith(("ClassVar", "KW_ONLY")) or _is_described(

@@ -195,6 +195,13 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def _no_chosen_config() -> None:
+    """Forget the `--config` of a command that an earlier test has run in this process."""
+    if loaded := sys.modules.get("gateway.config.load"):
+        loaded.CHOSEN_CONFIG.clear()
+
+
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     """A client that keeps no connection open, so that a gateway may stop."""

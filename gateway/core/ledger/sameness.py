@@ -17,11 +17,11 @@ MAX_SPANS = 16  # files, and parts of one file, that are remembered
 KNOWN_LINES = 0.6  # share of known lines from which a part of a file was shown before
 NOTHING_NAMED = hash(())  # the identity of arguments without a name
 _NAME = re.compile(r"\w+")
-_ID = re.compile(r"[A-Za-z_]+\d\w*|\d{3,}")
+_ID = re.compile(r"(?<![A-Za-z_])[A-Za-z_]++\d\w*|\d{3,}")
 _PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
-_DRAWN = re.compile(r"\S*\d\S*")
+_DRAWN = re.compile(r"(?<!\S)[^\s\d]*+\d\S*")
 LISTS = frozenset(("$ls", "$find", "$tree", "$wc", "$du", "$stat"))
-_FILE = re.compile(r"[\w-]+\.\w{1,5}\b")
+_FILE = re.compile(r"(?<![\w-])[\w-]++\.\w{1,5}\b")
 LEAST_FILES = 3
 """Files that two listings must have, and have in common."""
 

@@ -64,7 +64,7 @@ _RUNNING = re.compile(r"<(?:retrieval_)?status>\s*(?:running|timeout|pending|not
 _STATUS = re.compile(r"(?:status|state|phase|stage)\W{1,4}([a-z_-]+)", re.IGNORECASE)
 _ENDED = frozenset(word_list("pending_results", "ended"))
 _TRANSIENT_WORDS = frozenset(word_list("pending_results", "transient_words"))
-_PATH = re.compile(r"\S+/\S+")
+_PATH = re.compile(r"(?<!\S)\S[^\s/]*+/\S+")
 _TRANSIENT_PHRASES = word_list("pending_results", "transient_phrases")
 
 

@@ -57,8 +57,8 @@ def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: Scra
         yield Finding(rule="idle", subject="calls", severity="warn", title="No calls")
 
 
-RULES: Final"""
-    scratch.replace(RULES, "RULES: Final", rule)
+RULES: tuple"""
+    scratch.replace(RULES, "RULES: tuple", rule)
     scratch.replace(RULES, "    _store,\n)", "    _store,\n    _idle,\n)")
     scratch.replace(
         SENDER,

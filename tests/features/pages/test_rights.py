@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from gateway.api.routes import operations
 from gateway.auth.authenticator import process_key
 from gateway.features.pages.routes import _PAGES
+from gateway.hooks import given
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import client_of
 from tests.examples import by_day
@@ -25,10 +27,11 @@ REPORTS = {
 }
 OPEN_FORMS = {"/dashboard/login", "/dashboard/logout"}
 # Whoever has its signed link may send it: tests/budgets/test_ask.py.
-OPEN_FORMS |= {page.path for page in _PAGES if page.path.startswith("/dashboard/answer/")}
+PAGES = (*_PAGES, *chain.from_iterable(given("pages")))
+OPEN_FORMS |= {page.path for page in PAGES if page.path.startswith("/dashboard/answer/")}
 CHANGES = sorted(
     {(o.method, o.path) for o in operations() if o.method != "GET"}
-    | {("POST", page.path) for page in _PAGES if page.change and page.path not in OPEN_FORMS}
+    | {("POST", page.path) for page in PAGES if page.change and page.path not in OPEN_FORMS}
 )
 Start = Callable[..., AppServer]
 ROOT = Path(__file__).parents[2]
