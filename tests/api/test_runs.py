@@ -13,7 +13,10 @@ LIKE_EVERY_STEP = {
     "pattern_id": "look-again",
     "gate_threshold": 0,
     "fields": {
-        "situation": 'Let me look again. bash {"command": "ls"} Error: no such file',
+        "trigger_state": {
+            "trajectory_description": "Let me look again. bash ls Error: no such file",
+            "causes": ["path_missing"],
+        },
         "intervention": "Ask where the file is.",
     },
 }
