@@ -10,15 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    Reply,
-    ScriptedUpstream,
-    ToolCall,
-    Usage,
-)
+from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall, Usage
 from tests.budgets.test_holds import MAIN, ask, until
 
 Start = Callable[..., AppServer]

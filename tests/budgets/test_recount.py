@@ -21,14 +21,8 @@ from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.usage import UsagePoint, UsageQuery
-from steering_gateway_testing import (
-    AppServer,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-    ToolCall,
-    Usage,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Reply, ToolCall, Usage
 from tests.budgets.test_attribution import ADMIN, KEYS, get
 from tests.budgets.test_holds import ask
 

@@ -12,16 +12,9 @@ from gateway.features.prices.price_list import LIST_NAME
 from gateway.upstream.litellm_package import litellm_folders
 from gateway.upstream.models import default_list
 from gateway.wire.messages import tool_names
-from steering_gateway_testing import (
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ToolCall,
-    Usage,
-    messages,
-)
+from steering_gateway_testing import ReceivedRequest, messages
 from steering_gateway_testing.routes import ApiRoute, route_of
+from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall, Usage
 
 STEPS = 3
 TASK = "repair the test"

@@ -19,15 +19,7 @@ from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
-from steering_gateway_testing.store_conformance.records import (
-    a_call,
-    a_conversation,
-    a_first_step,
-    a_run,
-    a_step,
-    an_injection,
-    some_content,
-)
+from steering_gateway_testing.store_conformance import records
 from tests.many_runs import write_runs
 
 Run = Callable[..., str]
@@ -40,15 +32,21 @@ async def log(tmp_path: Path) -> str:
     await write_runs(path, runs=40, steps=8, now=time.time())
     database = await Database.open(StorageSettings(path=path))
     act = Intervention(kind="reject", words="\x1b[2Jnot like this")
-    said = some_content(thought="\x1b[2Jgone \x1b]0;t\x07\u202e", human=(act,))
-    call = a_call(
-        conversation=a_conversation("c-hostile", external_key="my-task"),
-        runs=(a_run("c-hostile.0", task_preview="\x1b[31mred\x07\ntwo", agent="\x1b]0;x\x07a"),),
-        steps=(
-            a_first_step("c-hostile.0"),
-            a_step(1, "c-hostile.0", content=said, scores={"streak": 0.8}, fired=("streak",)),
+    said = records.some_content(thought="\x1b[2Jgone \x1b]0;t\x07\u202e", human=(act,))
+    call = records.a_call(
+        conversation=records.a_conversation("c-hostile", external_key="my-task"),
+        runs=(
+            records.a_run(
+                "c-hostile.0", task_preview="\x1b[31mred\x07\ntwo", agent="\x1b]0;x\x07a"
+            ),
         ),
-        injections=(an_injection(1, "c-hostile.0", text="Stop.\x1b[5m"),),
+        steps=(
+            records.a_first_step("c-hostile.0"),
+            records.a_step(
+                1, "c-hostile.0", content=said, scores={"streak": 0.8}, fired=("streak",)
+            ),
+        ),
+        injections=(records.an_injection(1, "c-hostile.0", text="Stop.\x1b[5m"),),
     )
     await SQLStateStore(SQLiteEngine(database)).commit(call)
     await database.close()
@@ -227,10 +225,10 @@ def test_all_runs_are_summed_up(command: Run) -> None:
 async def test_every_outcome_is_kept(command: Run, log: str) -> None:
     """The newest report is the run's outcome; the same again adds nothing."""
     stores = await open_stores(StorageSettings(path=log))
-    call = a_call(
-        conversation=a_conversation("c-told"),
-        runs=(a_run("c-told.0"),),
-        steps=(a_first_step("c-told.0"),),
+    call = records.a_call(
+        conversation=records.a_conversation("c-told"),
+        runs=(records.a_run("c-told.0"),),
+        steps=(records.a_first_step("c-told.0"),),
     )
     await stores.states.commit(call)
     await stores.close()
@@ -251,10 +249,10 @@ async def test_outcomes_of_a_file(
     """By the client's ids; an unknown one is named with its line, the others are reported."""
     stores = await open_stores(StorageSettings(path=log))
     for name in ("c-1", "c-2"):
-        call = a_call(
-            conversation=a_conversation(name, external_key=f"bench-{name}"),
-            runs=(a_run(f"{name}.0"),),
-            steps=(a_first_step(f"{name}.0"),),
+        call = records.a_call(
+            conversation=records.a_conversation(name, external_key=f"bench-{name}"),
+            runs=(records.a_run(f"{name}.0"),),
+            steps=(records.a_first_step(f"{name}.0"),),
         )
         await stores.states.commit(call)
     await stores.close()

@@ -15,14 +15,8 @@ import pytest
 from gateway.dialects import RESPONSES
 from gateway.upstream.providers import documented_dialects
 from gateway.wire.messages import tool_names
-from steering_gateway_testing import (
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-    ToolCall,
-)
+from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.dialects.gateways import Start
 from tests.dialects.test_agents import FOLDER, found
 from tests.patience import ANSWER_S

@@ -20,15 +20,8 @@ from gateway.dialects import GEMINI
 from gateway.dialects.gemini import chat_messages
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import chain_digests
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-    ToolCall,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
 from tests.dialects.taps import Tap
 from tests.dialects.test_agents import THOUGHT, found, needs, run

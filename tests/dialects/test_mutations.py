@@ -17,14 +17,13 @@ from gateway.dialects.messages_cloud import _frame
 from steering_gateway_testing import (
     AppServer,
     ReceivedRequest,
-    Reply,
     ScriptedUpstream,
-    ToolCall,
     chat,
     gemini,
     messages,
     responses,
 )
+from steering_gateway_testing.values import Reply, ToolCall
 from tests.examples import examples
 from tests.relay.gateways import a_gateway, hear
 

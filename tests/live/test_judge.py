@@ -11,14 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, trace, worker
 

@@ -10,14 +10,8 @@ import httpx
 import pytest
 
 from gateway.core.render import FRAME_OPEN
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_refused_dialects import DIALECTS, ask, deployed
 

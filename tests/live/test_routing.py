@@ -10,15 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-    ToolCall,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.live.client import PLAIN, Agent, opening, trace
 
 Start = Callable[..., AppServer]

@@ -10,14 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, run_log, trace, worker
 

@@ -13,15 +13,8 @@ import orjson
 import pytest
 
 from gateway.wire.sse import SSEDecoder
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-    Usage,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.values import Fault, FaultKind, Reply, Usage
 from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, Answer, opening, run_log, trace
 from tests.live.incidents import run_of, until

@@ -13,15 +13,9 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    Reply,
-    ScriptedUpstream,
-    closed_port,
-)
+from steering_gateway_testing import AppServer, ScriptedUpstream, closed_port
 from steering_gateway_testing.text import echo
+from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
 from tests.official import openai
 from tests.relay.gateways import HELLO, STREAMED, Heard, a_gateway, hear, replace_settings

@@ -15,14 +15,8 @@ from gateway.core.pattern import Status
 from gateway.errors import BudgetExceeded
 from gateway.reporting.week import monday_of, read_week
 from gateway.steering.transcript.interventions import KIND_LABELS, Intervention
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.learning import a_lesson
-from steering_gateway_testing.store_conformance.records import (
-    TENANT,
-    a_chat,
-    a_step,
-    one_run,
-    some_content,
-)
 
 DAY = 86_400.0
 # A Wednesday at noon, UTC.
@@ -49,30 +43,36 @@ def test_the_week_of_a_day(day: str | None, now: float, monday: str) -> None:
 async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
     """Each part is in the page and in the text; runs of other weeks only in what was before."""
     stores = await open_stores(StorageSettings(path=str(tmp_path / "week.db")))
-    stuck = tuple(a_step(n, fired=("streak",), evidence={"streak": "x"}) for n in range(1, 9))
-    refused = a_chat(
+    stuck = tuple(
+        records.a_step(n, fired=("streak",), evidence={"streak": "x"}) for n in range(1, 9)
+    )
+    refused = records.a_chat(
         status=429, error=BudgetExceeded.label, reasons=(f"{BudgetExceeded.label}: over <b>1 USD",)
     )
     acts = (Intervention(kind="reject", words="not like this"),)
     kinds = [
-        one_run(0, steps=(a_step(1), *stuck[1:], a_step(9, call=refused)), started_at=NOW),
-        one_run(
+        records.one_run(
+            0,
+            steps=(records.a_step(1), *stuck[1:], records.a_step(9, call=refused)),
+            started_at=NOW,
+        ),
+        records.one_run(
             1,
             started_at=NOW + DAY,
             outcome="failure",
             tags={"project": "shop", "team": "web", "owner": "ann", "paid": "subscription"},
-            steps=(a_step(1, content=some_content(human=acts)),),
+            steps=(records.a_step(1, content=records.some_content(human=acts)),),
         ),
-        one_run(2, started_at=NOW - 7 * DAY, outcome="success"),
-        one_run(3, started_at=NOW - 30 * DAY),
+        records.one_run(2, started_at=NOW - 7 * DAY, outcome="success"),
+        records.one_run(3, started_at=NOW - 30 * DAY),
     ]
     for record in kinds:
         own = record.runs[0].id
         steps = tuple(replace(step, run_id=own) for step in record.steps)
         await stores.states.commit(replace(record, steps=steps))
     await stores.learning.learn([(a_lesson(), [])])
-    await stores.learning.move(TENANT, "e1-a", Status.ACTIVE, reason="it helps", at=NOW)
-    week = await read_week(stores, monday_of("2023-11-15", 0), TENANT)
+    await stores.learning.move(records.TENANT, "e1-a", Status.ACTIVE, reason="it helps", at=NOW)
+    week = await read_week(stores, monday_of("2023-11-15", 0), records.TENANT)
     assert (week["now"].total_runs, week["before"].total_runs) == (2, 1)
     paid = {"savings": (), "paid": week["parts"]["Login"][0], "wrong_alarms": ()}
     report = _rendered("summary.txt", {**structs.asdict(week["now"]), **paid})

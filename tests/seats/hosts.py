@@ -28,17 +28,9 @@ from botocore.credentials import Credentials
 
 from gateway.wire.codings import zstd
 from gateway.wire.messages import tool_names
-from steering_gateway_testing import (
-    AppServer,
-    ReceivedRequest,
-    Reply,
-    ToolCall,
-    Usage,
-    chat,
-    messages,
-    responses,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, chat, messages, responses
 from steering_gateway_testing.exchange import Answer
+from steering_gateway_testing.values import Reply, ToolCall, Usage
 
 OPENAI_KEY = "sk-proj-made-up-for-the-test"
 ANTHROPIC_KEY = "sk-ant-api03-made-up-for-the-test"

@@ -15,20 +15,8 @@ from gateway.stores.protocols import VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord, StepRow
 from steering_gateway_testing import store_conformance
-from steering_gateway_testing.store_conformance import ALL_CHECKS, Check
+from steering_gateway_testing.store_conformance import ALL_CHECKS, Check, records
 from steering_gateway_testing.store_conformance.check import raises
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    a_call,
-    a_chat,
-    a_conversation,
-    a_head,
-    a_run,
-    a_step,
-    an_injection,
-    history,
-    some_content,
-)
 from tests.stores.conftest import PLACES, opened
 
 
@@ -77,9 +65,9 @@ def test_raises_notices_what_is_missing() -> None:
 
 def _any_call(draw: random.Random, versions: dict[str, int]) -> CallRecord:
     conversation_id = f"c{draw.randrange(4)}"
-    at = START + draw.randrange(1000)
+    at = records.START + draw.randrange(1000)
     runs = [
-        a_run(
+        records.a_run(
             f"{conversation_id}-r{number}",
             started_at=at,
             updated_at=at + draw.random(),
@@ -92,17 +80,18 @@ def _any_call(draw: random.Random, versions: dict[str, int]) -> CallRecord:
     ]
     steps = [_any_step(draw, run.id) for run in runs for _ in range(draw.randrange(3))]
     injections = [
-        an_injection(step.step_index, step.run_id, applied=draw.random() < 0.5) for step in steps
+        records.an_injection(step.step_index, step.run_id, applied=draw.random() < 0.5)
+        for step in steps
     ]
     stale = draw.random() < 0.1
-    return a_call(
-        conversation=a_conversation(
+    return records.a_call(
+        conversation=records.a_conversation(
             conversation_id,
             version=versions.get(conversation_id, 0) + stale,
-            created_at=START,
+            created_at=records.START,
             updated_at=at,
         ),
-        heads=(a_head(conversation_id, history("h", draw.randint(1, 9))),),
+        heads=(records.a_head(conversation_id, records.history("h", draw.randint(1, 9))),),
         runs=tuple(runs),
         steps=tuple(steps),
         injections=tuple(injections),
@@ -113,15 +102,17 @@ def _any_step(draw: random.Random, run_id: str) -> StepRow:
     """A step without a composite was not scored: nothing fired, and nobody knows what failed."""
     composite = draw.choice((None, 0.125, 0.5, 0.875))
     fired = tuple(draw.sample(("streak", "hedge"), draw.randrange(3)))
-    return a_step(
+    return records.a_step(
         draw.randrange(6),
         run_id,
         state=draw.choice(("FAST", "NORMAL", "SLOW")),
         composite=composite,
         fired=() if composite is None else fired,
         failure_type=None if composite is None else draw.choice((None, "loop")),
-        call=draw.choice((None, a_chat(cost_usd=None), a_chat(model_asked="m2", cost_usd=0.125))),
-        content=draw.choice((None, some_content())),
+        call=draw.choice(
+            (None, records.a_chat(cost_usd=None), records.a_chat(model_asked="m2", cost_usd=0.125))
+        ),
+        content=draw.choice((None, records.some_content())),
     )
 
 
@@ -135,7 +126,7 @@ async def _everything(stores: Stores) -> list[object]:
         cost_usd=round(summary.cost_usd or 0, 6),
         saved_usd=round(summary.saved_usd or 0, 6),
     )
-    heads = await stores.states.find_prefix_hashes("acme", history("h", 9))
+    heads = await stores.states.find_prefix_hashes("acme", records.history("h", 9))
     return [
         page.runs,
         traces,

@@ -29,13 +29,7 @@ from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
-from steering_gateway_testing.store_conformance.records import (
-    TENANT,
-    a_call,
-    a_conversation,
-    a_first_step,
-    one_run,
-)
+from steering_gateway_testing.store_conformance import records
 
 
 @pytest.fixture
@@ -68,19 +62,21 @@ async def test_a_locked_file_is_busy_and_then_free(path: Path) -> None:
     """While another process holds the lock a commit fails in time; reads and later commits work."""
     database = await _open(path, busy_timeout_ms=50)
     store = SQLStateStore(SQLiteEngine(database))
-    await store.commit(a_call())
+    await store.commit(records.a_call())
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy, match=r"gateway\.db.*locked"):
-        await store.commit(a_call(conversation=a_conversation("c2"), runs=(), steps=()))
+        await store.commit(
+            records.a_call(conversation=records.a_conversation("c2"), runs=(), steps=())
+        )
     together = await asyncio.gather(
-        *(store.commit(one_run(number)) for number in range(3)), return_exceptions=True
+        *(store.commit(records.one_run(number)) for number in range(3)), return_exceptions=True
     )
     assert [type(error) for error in together] == [StoreBusy] * 3
-    assert await store.load(TENANT, "c1") is not None
+    assert await store.load(records.TENANT, "c1") is not None
     other.execute("ROLLBACK")
     other.close()
-    assert await store.commit(one_run(1)) == 1
+    assert await store.commit(records.one_run(1)) == 1
     await database.close()
 
 
@@ -88,15 +84,19 @@ async def test_a_full_disk_fails_only_what_does_not_fit(path: Path) -> None:
     """A commit without space fails, others do not, and it succeeds once there is space again."""
     database = await _open(path)
     store = SQLStateStore(SQLiteEngine(database))
-    await store.commit(a_call())
+    await store.commit(records.a_call())
     pages = await database.write(lambda c: c.pragma("page_count"))
     await database.write(lambda c: c.pragma("max_page_count", pages + 10))
-    big = a_first_step("big", content=StepContent(thought="x" * 500_000))
-    calls = [one_run(1, steps=()), one_run(2, steps=(big,)), one_run(3, steps=())]
+    big = records.a_first_step("big", content=StepContent(thought="x" * 500_000))
+    calls = [
+        records.one_run(1, steps=()),
+        records.one_run(2, steps=(big,)),
+        records.one_run(3, steps=()),
+    ]
     outcomes = await asyncio.gather(*map(store.commit, calls), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [int, StoreFull, int]
-    assert await store.load(TENANT, "c0002") is None
-    assert await store.load(TENANT, "c0003") is not None
+    assert await store.load(records.TENANT, "c0002") is None
+    assert await store.load(records.TENANT, "c0003") is not None
     await database.write(lambda c: c.pragma("max_page_count", 10**6))
     assert await store.commit(calls[1]) == 1
     await database.close()
@@ -108,13 +108,13 @@ async def test_a_read_only_file_still_answers(path: Path) -> None:
     settings = StorageSettings(path=str(path))
     database = await Database.open(settings, hooks=(opened.append,))
     store = SQLStateStore(SQLiteEngine(database))
-    await store.commit(a_call())
+    await store.commit(records.a_call())
     opened[0].pragma("query_only", True)
     with pytest.raises(StoreReadOnly, match="read-only"):
-        await store.commit(one_run(1))
-    assert await store.load(TENANT, "c1") is not None
+        await store.commit(records.one_run(1))
+    assert await store.load(records.TENANT, "c1") is not None
     opened[0].pragma("query_only", False)
-    assert await store.commit(one_run(1)) == 1
+    assert await store.commit(records.one_run(1)) == 1
     await database.close()
 
 
@@ -163,7 +163,7 @@ async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
     database = await _open(path)
     store = SQLStateStore(SQLiteEngine(database))
     for number in range(50):
-        await store.commit(one_run(number))
+        await store.commit(records.one_run(number))
     root = await database.read(
         lambda c: c.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'runs'").get
     )
@@ -173,19 +173,22 @@ async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
         file.write(os.urandom(4096))
     database = await _open(path)
     store = SQLStateStore(SQLiteEngine(database))
-    assert await store.load(TENANT, "c0007") is not None
-    bare = a_call(conversation=a_conversation("bare"), runs=(), steps=())
+    assert await store.load(records.TENANT, "c0007") is not None
+    bare = records.a_call(conversation=records.a_conversation("bare"), runs=(), steps=())
     assert await store.commit(bare) == 1
-    for call in (one_run(99), replace(bare, conversation=a_conversation("another"))):
+    for call in (
+        records.one_run(99),
+        replace(bare, conversation=records.a_conversation("another")),
+    ):
         with pytest.raises(StoreDamaged, match="damaged"):
             await store.commit(call)
-    assert await store.load(TENANT, "bare") is not None
+    assert await store.load(records.TENANT, "bare") is not None
     with pytest.raises(StoreDamaged, match="is checked"):
         await store.reopen()
     name = await store.reopen()
     assert _is_there(path.with_name(name or ""))
-    assert await store.load(TENANT, "bare") is None
-    assert await store.commit(one_run(99)) == 1
+    assert await store.load(records.TENANT, "bare") is None
+    assert await store.commit(records.one_run(99)) == 1
     await database.close()
 
 
@@ -228,8 +231,8 @@ async def test_failing_writes_of_the_system_are_survived(path: Path) -> None:
     assert child.stdout.split()[0] in {"StoreFull", "StoreUnavailable"}
     database = await _open(path)
     store = SQLStateStore(SQLiteEngine(database))
-    assert await store.load(TENANT, "c0000") is not None
-    assert await store.load(TENANT, "c0100") is not None
+    assert await store.load(records.TENANT, "c0000") is not None
+    assert await store.load(records.TENANT, "c0100") is not None
     assert await database.read(lambda c: c.pragma("integrity_check")) == "ok"
     await database.close()
 

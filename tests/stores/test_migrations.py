@@ -30,17 +30,7 @@ from gateway.stores.sqlite.engine import (
     SQLITE,
     SQLiteEngine,
 )
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_call,
-    a_conversation,
-    a_first_step,
-    a_step,
-    an_injection,
-    history,
-    one_run,
-)
+from steering_gateway_testing.store_conformance import records
 
 FIRST_VERSION = Path(__file__).parent / "fixtures" / "v1.sql"
 
@@ -72,20 +62,25 @@ async def test_the_first_versions_file_still_works(oldest: str) -> None:
     """A file of the first version opens, returns its data, and stores new calls."""
     database = await _open(oldest)
     states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
-    (conversation,) = await states.branches(TENANT, "k")
+    (conversation,) = await states.branches(records.TENANT, "k")
     assert (conversation.version, conversation.state) == (2, b'{"v": 2}')
-    heads = await states.find_prefix_hashes(TENANT, history("task", 5))
+    heads = await states.find_prefix_hashes(records.TENANT, records.history("task", 5))
     assert [(head.kind, head.position) for head in heads] == [("reply", 3), ("served", 2)]
-    trace = await runs.get_run("r1", tenant=TENANT)
+    trace = await runs.get_run("r1", tenant=records.TENANT)
     assert trace is not None
     fired: dict[str, Any] = {
         "composite": 0.75,
         "fired": ("streak",),
         "evidence": {"streak": "bash x4"},
     }
-    assert trace.steps == (a_first_step(), a_step(1, state="SLOW", failure_type="loop", **fired))
-    assert trace.injections == (an_injection(),)
-    call = a_call(conversation=a_conversation(version=2), steps=(a_step(2),))
+    assert trace.steps == (
+        records.a_first_step(),
+        records.a_step(1, state="SLOW", failure_type="loop", **fired),
+    )
+    assert trace.injections == (records.an_injection(),)
+    call = records.a_call(
+        conversation=records.a_conversation(version=2), steps=(records.a_step(2),)
+    )
     assert await states.commit(call) == 3
     assert (await runs.health_summary(RunFilter())).total_steps == 2
     await database.close()
@@ -106,19 +101,19 @@ async def test_evidence_of_before_gets_the_key_of_its_run(path: str) -> None:
     known = [m for m in MIGRATIONS if m.name != "learning_002_keys_of_evidence"]
     database = await _open(path, migrations=known)
     states = SQLStateStore(SQLiteEngine(database))
-    await states.commit(one_run(1, key_name="web"))
+    await states.commit(records.one_run(1, key_name="web"))
     columns = "tenant, pattern_id, run_id, step_index, kind, conversation, task, at"
 
     def before(connection: apsw.Connection) -> None:
         for run in ("r0001", "gone"):
-            values = (TENANT, "e1-a", run, 2, "fix", "c", "t", START)
+            values = (records.TENANT, "e1-a", run, 2, "fix", "c", "t", records.START)
             sql = f"INSERT INTO pattern_evidence ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             connection.execute(sql, values)
 
     await database.write(before)
     await database.close()
     database = await _open(path)
-    found = await LearningStore(SQLiteEngine(database)).evidence(TENANT, "e1-a")
+    found = await LearningStore(SQLiteEngine(database)).evidence(records.TENANT, "e1-a")
     assert {row.run_id: row.key_name for row in found} == {"r0001": "web", "gone": ""}
     await database.close()
 
@@ -225,7 +220,7 @@ async def test_no_request_scans_a_table(statement: str, database: Database) -> N
     assert not [step for step in steps if step.startswith("SCAN") and "d VIRTUAL" not in step]
 
 
-@pytest.mark.parametrize("tenant", [None, TENANT])
+@pytest.mark.parametrize("tenant", [None, records.TENANT])
 async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: Database) -> None:
     """The list of runs is read in the order of an index, without sorting all runs."""
     seen: list[str] = []
@@ -237,7 +232,7 @@ async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: D
             WHERE {where} AND (r.started_at, r.id) < (?, ?)
             ORDER BY r.started_at DESC, r.id DESC LIMIT 51
         """
-        values = (*([tenant] if tenant else []), START, "r")
+        values = (*([tenant] if tenant else []), records.START, "r")
         return connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
 
     seen = [row[-1] for row in await database.read(explain)]
@@ -249,7 +244,9 @@ async def test_stored_runs_are_found_by_their_words(path: str) -> None:
     """A file of the version before is searched like a new one, also for what changes later."""
     before = [each for each in MIGRATIONS if not each.name.startswith("search_001")]
     database = await _open(path, migrations=before)
-    await SQLStateStore(SQLiteEngine(database)).commit(one_run(1, task_preview="Mend the bridge"))
+    await SQLStateStore(SQLiteEngine(database)).commit(
+        records.one_run(1, task_preview="Mend the bridge")
+    )
     await database.close()
     database = await _open(path)
     engine = SQLiteEngine(database)

@@ -16,35 +16,26 @@ from gateway.stores.redact import encodable, omit
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
-from steering_gateway_testing.store_conformance.records import (
-    TENANT,
-    a_call,
-    a_chat,
-    a_first_step,
-    a_run,
-    a_step,
-    an_injection,
-    some_content,
-)
+from steering_gateway_testing.store_conformance import records
 
 SECRET = "hunter2"
 
 
 def _secretive() -> Any:
-    step = a_step(
+    step = records.a_step(
         1,
         evidence={"streak": f"{SECRET} x4"},
-        content=some_content(
+        content=records.some_content(
             messages=(PromptMessage(role="user", text=SECRET),),
             thought=SECRET,
             reasoning=SECRET,
             reply_text=SECRET * 2,
         ),
     )
-    return a_call(
-        runs=(a_run(task_preview=f"Say {SECRET}"),),
-        steps=(a_first_step(), step),
-        injections=(an_injection(text=f"Not {SECRET}"),),
+    return records.a_call(
+        runs=(records.a_run(task_preview=f"Say {SECRET}"),),
+        steps=(records.a_first_step(), step),
+        injections=(records.an_injection(text=f"Not {SECRET}"),),
     )
 
 
@@ -52,11 +43,11 @@ async def test_no_text_is_kept(stores_without_content: Stores) -> None:
     """The trace has every number and name, and each text as its length and digest."""
     stores = stores_without_content
     await stores.states.commit(_secretive())
-    trace = await stores.runs.get_run("r1", tenant=TENANT)
+    trace = await stores.runs.get_run("r1", tenant=records.TENANT)
     assert trace is not None
     assert SECRET not in repr(trace)
     step = trace.steps[1]
-    assert step.call == a_chat("q1")
+    assert step.call == records.a_chat("q1")
     assert step.content is not None
     assert step.content.thought == omit(SECRET)
     assert step.content.messages == (PromptMessage(role="user", text=omit(SECRET)),)
@@ -92,9 +83,11 @@ def test_omitted_texts_can_be_compared(text: str) -> None:
 
 def test_encodable_changes_only_what_cannot_be_encoded() -> None:
     """A record that every database can encode is unchanged; others are made encodable."""
-    call = a_call(steps=(a_step(1),), injections=(an_injection(),))
+    call = records.a_call(steps=(records.a_step(1),), injections=(records.an_injection(),))
     assert encodable(call) == call
-    cleaned = encodable(a_call(runs=(a_run(task_preview="a\ud83d\ude00b\udfff", sequence=2**70),)))
+    cleaned = encodable(
+        records.a_call(runs=(records.a_run(task_preview="a\ud83d\ude00b\udfff", sequence=2**70),))
+    )
     assert (cleaned.runs[0].task_preview, cleaned.runs[0].sequence) == ("a😀b\ufffd", 2**63 - 1)
     for text in _texts(cleaned):
         text.encode()

@@ -26,17 +26,7 @@ from gateway.stores.protocols import (
     VersionConflict,
 )
 from gateway.stores.records import CallRecord
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_call,
-    a_chat,
-    a_conversation,
-    a_head,
-    a_run,
-    a_step,
-    history,
-)
+from steering_gateway_testing.store_conformance import records
 from tests.examples import examples
 from tests.postgres import empty_database
 
@@ -113,18 +103,22 @@ class Calls:
             self.steps[name] += 1
             self.made.append((name, step))
         self.retries[name, step] += kind == "retry" and again
-        chat = a_chat(f"{name}-{step}-{len(self.made)}", retries=self.retries[name, step])
-        head = a_head(name, history(name, step + 1))
-        others = [a_head(name, history(f"{name}-fork", step + 2))] if kind == "fork" else []
-        scored = kind != "late score" or not again
-        conversation = a_conversation(
-            name, version=self.versions.get(name, 0), updated_at=START + len(self.made)
+        chat = records.a_chat(f"{name}-{step}-{len(self.made)}", retries=self.retries[name, step])
+        head = records.a_head(name, records.history(name, step + 1))
+        others = (
+            [records.a_head(name, records.history(f"{name}-fork", step + 2))]
+            if kind == "fork"
+            else []
         )
-        return a_call(
+        scored = kind != "late score" or not again
+        conversation = records.a_conversation(
+            name, version=self.versions.get(name, 0), updated_at=records.START + len(self.made)
+        )
+        return records.a_call(
             conversation=conversation,
             heads=(head, *([head] if kind == "n: 2" else others)),
-            runs=(a_run(f"{name}.0", updated_at=START + step),),
-            steps=(a_step(step, f"{name}.0", call=chat if scored else None),),
+            runs=(records.a_run(f"{name}.0", updated_at=records.START + step),),
+            steps=(records.a_step(step, f"{name}.0", call=chat if scored else None),),
         )
 
 
@@ -190,7 +184,7 @@ async def _happens(
         await asyncio.sleep(0.05)
     elif how == "read":
         with suppress(StoreError):
-            await guarded.load(TENANT, what)
+            await guarded.load(records.TENANT, what)
     elif how == "other gateway":
         await _saved_elsewhere(store, what)
     else:
@@ -205,9 +199,9 @@ async def _saved_elsewhere(store: Faulty, name: str) -> None:
     """Another gateway has saved the conversation, over whatever version there is."""
     own = store._store
     while True:  # a commit that was given up here may end between the two
-        version = await own.version(TENANT, name)
+        version = await own.version(records.TENANT, name)
         with suppress(VersionConflict):
-            await own.commit(CallRecord(conversation=a_conversation(name, version=version)))
+            await own.commit(CallRecord(conversation=records.a_conversation(name, version=version)))
             return
 
 
@@ -218,7 +212,9 @@ async def _all_stored(stores: Any, calls: Calls) -> None:
         assert [row.step_index for row in trace.steps] == list(range(calls.steps[name]))
         assert all(row.call is not None for row in trace.steps)
         assert trace.run.totals.calls >= calls.steps[name]
-        rows = await stores.states.find_prefix_hashes(TENANT, history(name, calls.steps[name]))
+        rows = await stores.states.find_prefix_hashes(
+            records.TENANT, records.history(name, calls.steps[name])
+        )
         assert {row.position for row in rows} == set(range(1, calls.steps[name] + 1))
 
 

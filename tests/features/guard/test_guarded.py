@@ -28,19 +28,8 @@ from gateway.stores.protocols import (
     VersionConflict,
 )
 from gateway.stores.records import CallRecord, StepContent
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.histories import HISTORY_CHECKS
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_call,
-    a_chat,
-    a_conversation,
-    a_head,
-    a_run,
-    a_step,
-    history,
-    one_run,
-)
 from steering_gateway_testing.store_conformance.states import STATE_CHECKS
 from tests.live.incidents import until
 from tests.patience import ANSWER_S, DEADLINE_MS
@@ -93,12 +82,12 @@ def lock(path: Path) -> apsw.Connection:
 
 def call(step: int) -> CallRecord:
     """The call of one conversation at `step`, saved over the version before it."""
-    made = a_chat(f"request-{step}", latency_s=1.0 + step)
-    return a_call(
-        conversation=a_conversation(version=step, state=b"%d" % step, external_key="key"),
-        heads=(a_head("c1", history("a", step + 1)),),
-        runs=(a_run(updated_at=START + step),),
-        steps=(a_step(step, call=made),),
+    made = records.a_chat(f"request-{step}", latency_s=1.0 + step)
+    return records.a_call(
+        conversation=records.a_conversation(version=step, state=b"%d" % step, external_key="key"),
+        heads=(records.a_head("c1", records.history("a", step + 1)),),
+        runs=(records.a_run(updated_at=records.START + step),),
+        steps=(records.a_step(step, call=made),),
     )
 
 
@@ -107,19 +96,19 @@ async def test_what_waits_is_found_and_written_in_order(guarded: Guarded, path: 
     store, other = guarded.store, lock(path)
     assert [await store.commit(call(step)) for step in range(4)] == [1, 2, 3, 4]
     assert store.health.waiting == 4
-    loaded = await store.load(TENANT, "c1")
+    loaded = await store.load(records.TENANT, "c1")
     assert loaded is not None
     assert (loaded.version, loaded.state) == (4, b"3")
-    assert await store.branches(TENANT, "key") == [loaded]
+    assert await store.branches(records.TENANT, "key") == [loaded]
     assert await store.branches("other", "key") == []
     assert await store.load("other", "c1") is None
-    found = await store.find_prefix_hashes(TENANT, history("a", 9))
+    found = await store.find_prefix_hashes(records.TENANT, records.history("a", 9))
     assert [row.position for row in found] == [4, 3, 2, 1]
-    assert await guarded.stores.states.load(TENANT, "c1") is None
+    assert await guarded.stores.states.load(records.TENANT, "c1") is None
     other.close()
     await guarded.works_again()
-    assert await guarded.stores.states.load(TENANT, "c1") == loaded
-    assert await store.find_prefix_hashes(TENANT, history("a", 9)) == found
+    assert await guarded.stores.states.load(records.TENANT, "c1") == loaded
+    assert await store.find_prefix_hashes(records.TENANT, records.history("a", 9)) == found
     trace = await guarded.stores.runs.get_run("r1", tenant=None)
     assert trace is not None
     assert [row.step_index for row in trace.steps] == [0, 1, 2, 3]
@@ -135,7 +124,7 @@ async def test_another_gateway_saved_the_conversation_meanwhile(
         await store.commit(call(step))
     other.close()
     # The first to write after the lock is free, before or after the records that wait.
-    theirs = replace(call(5), conversation=a_conversation(version=0))
+    theirs = replace(call(5), conversation=records.a_conversation(version=0))
     while True:
         try:
             await guarded.stores.states.commit(theirs)
@@ -154,29 +143,29 @@ async def test_the_spool_is_bounded(guarded: Guarded, path: Path) -> None:
     """A record that does not fit is refused, and those that wait are written."""
     other = lock(path)
     for number in range(8):
-        await guarded.store.commit(one_run(number))
+        await guarded.store.commit(records.one_run(number))
     with pytest.raises(StoreOverloaded, match="spool_records"):
-        await guarded.store.commit(one_run(8))
+        await guarded.store.commit(records.one_run(8))
     health = guarded.store.health
     assert (health.waiting, health.incident and health.incident.dropped) == (8, 1)
     other.close()
     await guarded.works_again()
-    assert await guarded.stores.states.load(TENANT, "c0007") is not None
-    assert await guarded.stores.states.load(TENANT, "c0008") is None
+    assert await guarded.stores.states.load(records.TENANT, "c0007") is not None
+    assert await guarded.stores.states.load(records.TENANT, "c0008") is None
 
 
 def test_the_spool_is_bounded_in_bytes() -> None:
     """Texts count with their length, and what is removed makes room."""
-    large = a_step(0, content=StepContent(thought="x" * 100_000))
-    record = one_run(1, steps=(large,))
+    large = records.a_step(0, content=StepContent(thought="x" * 100_000))
+    record = records.one_run(1, steps=(large,))
     assert 100_000 < size_of(record) < 110_000
     spool = Spool(max_records=100, max_bytes=150_000)
     assert spool.add(record)
-    assert not spool.add(one_run(2, steps=(large,)))
+    assert not spool.add(records.one_run(2, steps=(large,)))
     (waiting,) = spool.batch(9)
     spool.remove(waiting)
     assert (spool.records, spool.bytes, spool.batch(9)) == (0, 0, [])
-    assert spool.add(one_run(2, steps=(large,)))
+    assert spool.add(records.one_run(2, steps=(large,)))
 
 
 async def test_one_failure_is_no_incident(
@@ -196,7 +185,7 @@ async def test_one_failure_is_no_incident(
     assert guarded.store.health.incident is None
     await guarded.works_again()
     assert guarded.kinds == ["busy"]
-    assert await states.load(TENANT, "c1") is not None
+    assert await states.load(records.TENANT, "c1") is not None
 
 
 async def test_a_record_that_comes_during_a_probe_keeps_the_incident_open(
@@ -226,7 +215,7 @@ async def test_a_record_that_comes_during_a_probe_keeps_the_incident_open(
     assert guarded.store.health.waiting == 1
     returns.set()
     await guarded.works_again()
-    assert await states.load(TENANT, "c1") is not None
+    assert await states.load(records.TENANT, "c1") is not None
 
 
 async def test_a_caller_that_leaves_loses_nothing(guarded: Guarded, path: Path) -> None:
@@ -238,7 +227,7 @@ async def test_a_caller_that_leaves_loses_nothing(guarded: Guarded, path: Path) 
     await asyncio.wait([task])
     other.close()
     await guarded.works_again()
-    assert await guarded.stores.states.load(TENANT, "c1") is not None
+    assert await guarded.stores.states.load(records.TENANT, "c1") is not None
 
 
 @pytest.mark.parametrize("lost", ["", "-wal"], ids=["the file", "its log"])
@@ -249,10 +238,10 @@ async def test_a_lost_file_keeps_what_is_committed_after(
     await guarded.store.commit(call(0))
     os.unlink(f"{path}{lost}")
     with pytest.raises(StoreReplaced, match="deleted or replaced"):
-        await guarded.stores.states.commit(one_run(7))
+        await guarded.stores.states.commit(records.one_run(7))
     assert await guarded.store.commit(call(1)) == 2
     await guarded.works_again()
-    stored = await guarded.store.load(TENANT, "c1")
+    stored = await guarded.store.load(records.TENANT, "c1")
     assert stored is not None
     await guarded.store.commit(with_version(call(2), stored.version))
     trace = await guarded.stores.runs.get_run("r1", tenant=None)
@@ -267,10 +256,10 @@ async def test_two_gateways_meet_in_the_new_file(path: Path) -> None:
     """Both notice that their file was deleted, and neither takes the other's log for a leftover."""
     settings = StorageSettings(path=str(path), probe_interval_s=0.02)
     both = [Guarded(await open_stores(settings), settings) for _ in range(2)]
-    await both[0].store.commit(one_run(1))
+    await both[0].store.commit(records.one_run(1))
     os.unlink(path)
     for number in range(2, 60):
-        await both[number % 2].store.commit(one_run(number))
+        await both[number % 2].store.commit(records.one_run(number))
         if number == 40:
             for each in both:
                 await each.works_again()
@@ -303,7 +292,7 @@ async def test_a_place_without_permission_is_tried_again(
     assert guarded.store.health.waiting == 3
     refuse[0] = False
     await guarded.works_again()
-    found = await guarded.stores.states.load(TENANT, "c1")
+    found = await guarded.stores.states.load(records.TENANT, "c1")
     assert found is not None
     assert found.state == b"2"
 
@@ -421,14 +410,14 @@ async def test_what_fails_beside_the_store_is_its_own_fault(guarded: Guarded) ->
 
 async def test_equal_choices_of_one_answer_wait_once(guarded: Guarded, path: Path) -> None:
     """An answer with `n: 2` and equal texts has the same hash twice."""
-    head = a_head("c1", history("a", 1))
+    head = records.a_head("c1", records.history("a", 1))
     twice = replace(call(0), heads=(head, head), items=())
     other = lock(path)
     await guarded.store.commit(twice)
     assert guarded.store.health.waiting == 1
     other.close()
     await guarded.works_again()
-    assert await guarded.stores.states.load(TENANT, "c1") is not None
+    assert await guarded.stores.states.load(records.TENANT, "c1") is not None
     assert await guarded.store.commit(call(1)) == 2
 
 
@@ -444,7 +433,7 @@ async def test_slow_reads_do_not_hold_up_writes(
         patched.setattr(guarded.stores.states, "load", fails)
         for _ in range(4):
             with pytest.raises(StoreUnavailable):
-                await guarded.store.load(TENANT, "c9")
+                await guarded.store.load(records.TENANT, "c9")
         incident = guarded.store.health.incident
         assert incident is not None
         assert incident.reason.startswith("reads: ")
@@ -453,7 +442,7 @@ async def test_slow_reads_do_not_hold_up_writes(
         assert guarded.kinds == []
     for _ in range(1000):
         try:
-            assert await guarded.store.load(TENANT, "c1") is not None
+            assert await guarded.store.load(records.TENANT, "c1") is not None
             break
         except StoreUnavailable:
             await asyncio.sleep(0.01)
@@ -485,7 +474,7 @@ async def test_no_call_is_the_probe_of_a_store_that_is_away(
     async with asyncio.timeout(DEADLINE_MS / 1000):
         while asked.count("probe") < 5:
             with pytest.raises(StoreUnavailable) as caught:
-                await store.load(TENANT, "c9")
+                await store.load(records.TENANT, "c9")
             said.add(str(caught.value))
             await asyncio.sleep(0)
         assert asked.count("call") == 3
@@ -493,7 +482,7 @@ async def test_no_call_is_the_probe_of_a_store_that_is_away(
         works.set()
         while asked.count("call") == 3:
             with pytest.raises(StoreUnavailable):
-                await store.load(TENANT, "c9")
+                await store.load(records.TENANT, "c9")
             await asyncio.sleep(0)
 
 
@@ -512,15 +501,15 @@ async def test_a_store_that_cannot_be_written_is_read_before_a_call_needs_it(
     assert await until(lambda: asyncio.sleep(0, guarded.store._reads._refuses))
     assert guarded.store.health.incident is not None
     with pytest.raises(StoreUnavailable, match="at the moment"):
-        await guarded.store.load(TENANT, "c9")
+        await guarded.store.load(records.TENANT, "c9")
     assert "call" not in asked
 
 
 async def test_a_record_that_cannot_be_joined_waits(guarded: Guarded) -> None:
     """`keep`: the conversation has changed in the store, and could not be read just then."""
     await guarded.stores.states.commit(call(0))
-    other = a_conversation(version=0, state=b"another", external_key="key")
-    heads = (a_head("c1", history("b", 2)),)
+    other = records.a_conversation(version=0, state=b"another", external_key="key")
+    heads = (records.a_head("c1", records.history("b", 2)),)
     await guarded.store.keep(replace(call(0), conversation=other, heads=heads))
     await guarded.works_again()
-    assert await guarded.store.find_prefix_hashes(TENANT, history("b", 2))
+    assert await guarded.store.find_prefix_hashes(records.TENANT, records.history("b", 2))

@@ -18,13 +18,7 @@ from gateway.features.learning.worker import Learner, Report
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import EvidenceRow
 from gateway.stores.records import CallRecord, PromptMessage
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    a_first_step,
-    a_step,
-    one_run,
-    some_content,
-)
+from steering_gateway_testing.store_conformance import records
 
 Call = tuple[str, dict[str, Any], str]
 """Tool, arguments, result."""
@@ -128,7 +122,7 @@ def rule(text: str, tenant: str = "default", **how: Any) -> Pattern:
         origin=how.get("origin", "read"),
         trust=Trust.USER,
         applies_when=marks,
-        last_confirmed_at=START,
+        last_confirmed_at=records.START,
     )
     return Pattern(
         tier=Tier.E1,
@@ -151,7 +145,7 @@ async def state(stores: Stores, number: int, text: str, **how: Any) -> Pattern:
         tenant=made.tenant,
         conversation=f"c{number:04}",
         task="ab"[number % 2],
-        at=START + how.get("day", 0) * DAY_S + number,
+        at=records.START + how.get("day", 0) * DAY_S + number,
         key_name=how.get("person", "ann"),
     )
     await stores.learning.learn([(made, [said])])
@@ -161,12 +155,12 @@ async def state(stores: Stores, number: int, text: str, **how: Any) -> Pattern:
 def stored(number: int, calls: Sequence[Call], **changes: Any) -> CallRecord:
     """A finished run of these calls, as the run log has it."""
     run_id = f"r{number:04}"
-    rows = [a_first_step(run_id)]
+    rows = [records.a_first_step(run_id)]
     for index, (name, arguments, result) in enumerate(calls, start=1):
         action = Action(name=name, arguments=json.dumps(arguments), observation=result)
-        rows.append(a_step(index, run_id, content=some_content(actions=(action,))))
+        rows.append(records.a_step(index, run_id, content=records.some_content(actions=(action,))))
     values = {"steps": tuple(rows), "state": "END", "task_preview": f"task {number}"}
-    return one_run(number, **(values | changes))
+    return records.one_run(number, **(values | changes))
 
 
 async def read_again(stores: Stores, runs: Sequence[str]) -> Report:

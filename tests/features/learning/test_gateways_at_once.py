@@ -23,13 +23,7 @@ from gateway.steering.guidance.lessons import SAID
 from gateway.stores.exchanges import RawCall
 from gateway.stores.learning import DecisionRow, LessonFilter, OutcomeRow
 from gateway.stores.sql.learning import LearningStore
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_step,
-    an_injection,
-    some_content,
-)
+from steering_gateway_testing.store_conformance import records
 from tests.features.learning.runs import Call, lessons_of, run, shell, state, stored
 from tests.features.learning.test_rules import RULE
 from tests.postgres import empty_database
@@ -52,7 +46,7 @@ async def gateways(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         yield found
 
 
-def learner(stores: Stores, now: float = START + 10_000.0) -> Learner:
+def learner(stores: Stores, now: float = records.START + 10_000.0) -> Learner:
     return Learner(stores.learning, stores.runs, lambda: SETTINGS, now=lambda: now)
 
 
@@ -62,21 +56,21 @@ async def test_gateways_that_read_the_same_runs_at_once_count_them_once(
     """Each run has its outcomes once, as if one gateway had read it, and a rule is moved once."""
     failing: list[Call] = [shell("pytest", "1 failed"), shell("pytest", "E  Error: 1 failed")]
     for number, person in enumerate(("ann", "ben")):
-        await state(gateways[0], number, RULE, person=person, tenant=TENANT, origin=SAID)
+        await state(gateways[0], number, RULE, person=person, tenant=records.TENANT, origin=SAID)
     for number in range(3):
         await gateways[0].states.commit(stored(number, failing))
 
     async def read_all(one: Learner) -> Report:
         report = Report()
         for number in range(3):
-            report.add(await one.read(f"r{number:04}", TENANT))
+            report.add(await one.read(f"r{number:04}", records.TENANT))
         report.moves += await one.review()
         return report
 
     learners = [learner(stores) for stores in gateways]
     reports = await asyncio.gather(*map(read_all, learners))
     store = gateways[0].learning
-    outcomes = [row for n in range(3) for row in await store.outcomes(TENANT, f"r{n:04}")]
+    outcomes = [row for n in range(3) for row in await store.outcomes(records.TENANT, f"r{n:04}")]
     assert sum(report.outcomes for report in reports) == len(outcomes)
     assert len({(row.run_id, row.source) for row in outcomes}) == len(outcomes) > 0
     assert sum(report.moves for report in reports) == 1
@@ -102,7 +96,7 @@ class _Overtaken:
 
 async def taught(stores: Stores) -> Pattern:
     """A lesson in trial that the run r0000 supports."""
-    source = run([shell("mvn test", MISSING)], id="r0000", tenant=TENANT)
+    source = run([shell("mvn test", MISSING)], id="r0000", tenant=records.TENANT)
     (pattern,) = lessons_of(source)
     await stores.learning.learn([(pattern, [source.evidence(pattern.pattern_id, 1)])])
     return pattern
@@ -119,7 +113,7 @@ async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
             run_id=f"r{number:04}",
             step_index=1,
             pattern_id=pattern.pattern_id,
-            owner=TENANT,
+            owner=records.TENANT,
             version=1,
             share=0.5,
             given=number == 1,
@@ -129,9 +123,9 @@ async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
         )
         await gateways[0].states.commit(replace(stored(number, calls), decisions=(decision,)))
     fast = learner(gateways[1])
-    overtaken = _Overtaken(gateways[0].learning, lambda: fast.read("r0002", TENANT))
+    overtaken = _Overtaken(gateways[0].learning, lambda: fast.read("r0002", records.TENANT))
     late = dataclasses.replace(gateways[0], learning=cast(LearningStore, overtaken))
-    await learner(late).read("r0001", TENANT)
+    await learner(late).read("r0001", records.TENANT)
     (lesson,) = await gateways[2].learning.lessons(LessonFilter())
     assert (lesson.posterior.decisions, lesson.posterior.given) == (2, 1)
 
@@ -140,12 +134,12 @@ async def test_a_run_that_another_gateway_serves_is_not_over(gateways: list[Stor
     """A gateway that has not seen a call for long asks the store when the newest was."""
     record = stored(0, [shell("mvn test", MISSING)], state="SLOW", ended_at=None)
     await gateways[0].states.commit(record)
-    here = learner(gateways[0], now=START + 5.0)
-    here.touch("r0000", TENANT, step=1, ended=True, decided=False)
+    here = learner(gateways[0], now=records.START + 5.0)
+    here.touch("r0000", records.TENANT, step=1, ended=True, decided=False)
     report = await here.look()
     assert (report.runs, report.outcomes, here.waiting) == (1, 0, 1)
     later = learner(gateways[0])
-    later.touch("r0000", TENANT, step=1, ended=True, decided=False)
+    later.touch("r0000", records.TENANT, step=1, ended=True, decided=False)
     report = await later.look()
     assert (report.runs, report.outcomes, later.waiting) == (1, 1, 0)
 
@@ -158,13 +152,13 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     pattern = await taught(gateways[0])
     one, other = learner(gateways[0]), learner(gateways[1])
     for each in (one, other):
-        await each.read("r0000", TENANT)
+        await each.read("r0000", records.TENANT)
     name, key = pattern.pattern_id, pattern.lesson and pattern.lesson.key
     decision = DecisionRow(
         run_id="r0001",
         step_index=1,
         pattern_id=name,
-        owner=TENANT,
+        owner=records.TENANT,
         version=1,
         share=0.5,
         given=True,
@@ -174,54 +168,54 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     )
     text = pattern.fields["recommended_action"]
     frame = f'LEARNED: "{text}"'
-    given = an_injection(1, run_id="r0001", pattern_id=name, text=frame)
-    quotes = some_content(reply_text=f"I was told: {text}", actions=())
+    given = records.an_injection(1, run_id="r0001", pattern_id=name, text=frame)
+    quotes = records.some_content(reply_text=f"I was told: {text}", actions=())
     later = stored(1, [shell("ls", "README.md")] * 8)
     talk = replace(later.conversation, state=json.dumps({"v": 1, "text": f"[{frame}]"}).encode())
-    steps = (*later.steps, a_step(9, "r0001", content=quotes))
+    steps = (*later.steps, records.a_step(9, "r0001", content=quotes))
     record = replace(later, conversation=talk, steps=steps, injections=(given,))
     await gateways[0].states.commit(replace(record, decisions=(decision,)))
     assert gateways[0].raw is not None
     raw = RawCall(
-        tenant=TENANT,
+        tenant=records.TENANT,
         run_id="r0001",
         step_index=1,
-        at=START,
+        at=records.START,
         dialect="chat",
         request=text.encode(),
         response=b"",
     )
     assert await gateways[0].raw.put_raw(raw, most_bytes=10**6)
-    await other.read("r0001", TENANT)
-    assert await other.forget(TENANT, "unknown") is None
-    assert await one.forget(TENANT, "r0000") == [name]
+    await other.read("r0001", records.TENANT)
+    assert await other.forget(records.TENANT, "unknown") is None
+    assert await one.forget(records.TENANT, "r0000") == [name]
     for each in (one, other, learner(gateways[2])):
         for name_of_run in ("r0000", "r0001"):
-            await each.read(name_of_run, TENANT)
+            await each.read(name_of_run, records.TENANT)
     assert await gateways[2].learning.lessons(LessonFilter()) == []
-    trace = await gateways[2].runs.get_run("r0001", tenant=TENANT)
+    trace = await gateways[2].runs.get_run("r0001", tenant=records.TENANT)
     assert trace is not None
     assert [each.text for each in trace.injections] == ["[forgotten]"]
     assert trace.steps[-1].content is not None
     assert trace.steps[-1].content.reply_text == "I was told: [forgotten]"
-    talked = await gateways[2].states.load(TENANT, later.conversation.id)
+    talked = await gateways[2].states.load(records.TENANT, later.conversation.id)
     assert talked is not None
     assert json.loads(talked.state)["text"] == "[[forgotten]]"
     assert gateways[2].raw is not None
-    assert await gateways[2].raw.find_raw("r0001", 1, tenant=TENANT) is None
-    assert len(await gateways[2].learning.decisions(TENANT, name)) == 1
-    assert await other.forget(TENANT, "r0001") == []
-    assert await gateways[2].learning.decisions(TENANT, name) == []
+    assert await gateways[2].raw.find_raw("r0001", 1, tenant=records.TENANT) is None
+    assert len(await gateways[2].learning.decisions(records.TENANT, name)) == 1
+    assert await other.forget(records.TENANT, "r0001") == []
+    assert await gateways[2].learning.decisions(records.TENANT, name) == []
 
 
 async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
     """An operator approved it; the gateways settle each run's decision once."""
     for number, person in enumerate(("ann", "ben")):
-        await state(gateways[0], number, RULE, person=person, tenant=TENANT)
+        await state(gateways[0], number, RULE, person=person, tenant=records.TENANT)
     learners = [learner(stores) for stores in gateways]
     (rule,) = await gateways[1].learning.lessons(LessonFilter(key_prefix="said|"))
-    moved = (TENANT, rule.pattern.pattern_id, Status.ACTIVE)
-    await gateways[1].learning.move(*moved, reason=f"approved {BY_OPERATOR}", at=START)
+    moved = (records.TENANT, rule.pattern.pattern_id, Status.ACTIVE)
+    await gateways[1].learning.move(*moved, reason=f"approved {BY_OPERATOR}", at=records.START)
     assert rule.pattern.lesson is not None
     runs = [f"r{number:04}" for number in range(2, 12)]
     for number in range(2, 12):
@@ -229,7 +223,7 @@ async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
             run_id=runs[number - 2],
             step_index=0,
             pattern_id=rule.pattern.pattern_id,
-            owner=TENANT,
+            owner=records.TENANT,
             version=1,
             share=0.5,
             given=number % 2 == 0,
@@ -239,12 +233,17 @@ async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
         )
         await gateways[0].states.commit(replace(stored(number, ()), decisions=(decision,)))
         if number < 5:  # the person stopped the agent, and said why
-            row = OutcomeRow(run_id=f"r{number:04}", tenant=TENANT, source="interruption", at=START)
+            row = OutcomeRow(
+                run_id=f"r{number:04}",
+                tenant=records.TENANT,
+                source="interruption",
+                at=records.START,
+            )
             row = dataclasses.replace(row, verdict="failure")
             await gateways[0].learning.add_outcome(row)
 
     async def read_all(one: Learner) -> int:
-        return sum([(await one.read(run, TENANT)).settled for run in runs])
+        return sum([(await one.read(run, records.TENANT)).settled for run in runs])
 
     assert sum(await asyncio.gather(*map(read_all, learners))) == len(runs)
     (rule,) = await gateways[1].learning.lessons(LessonFilter(key_prefix="said|"))

@@ -21,16 +21,7 @@ from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from steering_gateway_testing.store_conformance.records import (
-    TENANT,
-    a_call,
-    a_conversation,
-    a_first_step,
-    a_run,
-    a_step,
-    one_run,
-    some_content,
-)
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.workloads import a_workload_run
 from tests.api.conftest import client_of
 from tests.features.learning.runs import read_again
@@ -85,9 +76,9 @@ async def test_a_run_that_ends_with_a_rejected_call(words: str, outcome: str | N
     stores = await open_stores(StorageSettings(path=":memory:"))
     human = (Intervention(kind="reject", words=words),)
     push = Action(name="Bash", arguments='{"command": "git push"}', observation="rejected")
-    content = some_content(actions=(push,), messages=(), human=human, reply_text="")
-    steps = (a_first_step("r0000"), a_step(1, "r0000", content=content))
-    await stores.states.commit(one_run(0, steps=steps, state="NORMAL", outcome=None))
+    content = records.some_content(actions=(push,), messages=(), human=human, reply_text="")
+    steps = (records.a_first_step("r0000"), records.a_step(1, "r0000", content=content))
+    await stores.states.commit(records.one_run(0, steps=steps, state="NORMAL", outcome=None))
     assert (await read_again(stores, ["r0000"])).runs == 1
     run = await stores.runs.get_run("r0000", tenant=None)
     assert run is not None
@@ -157,10 +148,10 @@ async def test_a_verdict_that_says_no_more_than_the_base_rate_is_not_used(
     for number in range(22):
         name, outcome = f"c{number}.0", ("success", "failure")[number % 2]
         said = outcome if number < agreeing or number >= 20 else "success"
-        call = a_call(
-            conversation=a_conversation(f"c{number}"),
+        call = records.a_call(
+            conversation=records.a_conversation(f"c{number}"),
             heads=(),
-            runs=(a_run(name),),
+            runs=(records.a_run(name),),
             steps=(),
             injections=(),
         )
@@ -169,10 +160,10 @@ async def test_a_verdict_that_says_no_more_than_the_base_rate_is_not_used(
         if number < 20:
             await stores.runs.set_outcome(name, outcome, source="api", tenant=None)
         row = OutcomeRow(
-            run_id=name, tenant=TENANT, source="result", verdict=said, weight=0.83, at=1.0
+            run_id=name, tenant=records.TENANT, source="result", verdict=said, weight=0.83, at=1.0
         )
         await stores.learning.add_outcome(row)
-    counts = await stores.learning.checked(TENANT, "c20.0")
+    counts = await stores.learning.checked(records.TENANT, "c20.0")
     assert sum(runs for source, *_, runs in counts if not source) == 20
     trace = await stores.runs.get_run("c20.0", tenant=None)
     assert trace is not None

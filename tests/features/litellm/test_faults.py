@@ -15,14 +15,8 @@ from gateway.errors import UpstreamFailure
 from gateway.features.litellm import sdk
 from gateway.features.litellm.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
-from steering_gateway_testing import (
-    Fault,
-    FaultKind,
-    Reply,
-    ScriptedUpstream,
-    ToolCall,
-    closed_port,
-)
+from steering_gateway_testing import ScriptedUpstream, closed_port
+from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.examples import by_day
 from tests.features.litellm.lane import (
     KEY,

@@ -24,12 +24,7 @@ from gateway.features.pages.charts import (
 )
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.text.svg import curve, element, heat, stretches
-from steering_gateway_testing.store_conformance.records import (
-    a_chat,
-    a_first_step,
-    a_step,
-    an_injection,
-)
+from steering_gateway_testing.store_conformance import records
 
 LINES = {
     "fast": 0.2,
@@ -63,7 +58,10 @@ def number(attribute: str, element_text: str) -> float:
 def test_the_curve_goes_through_every_score() -> None:
     """At the middle of its slot, as high as it is; what was not scored is left out."""
     scores = (0.0, 0.5, 1.0)
-    steps = [a_first_step(), *(a_step(n, difficulty=d) for n, d in enumerate(scores, start=1))]
+    steps = [
+        records.a_first_step(),
+        *(records.a_step(n, difficulty=d) for n, d in enumerate(scores, start=1)),
+    ]
     drawn = difficulty_chart(a_chart(steps))
     (path,) = all_of(drawn, "path", "curve")
     places = re.findall(r"[ML]([\d.]+) ([\d.]+)", path)
@@ -77,7 +75,7 @@ def test_the_curve_goes_through_every_score() -> None:
 def test_bands_follow_the_states() -> None:
     """Neighbouring steps of one state share a band; together they fill the width."""
     states = ["INIT", "NORMAL", "NORMAL", "SLOW", "NORMAL"]
-    steps = [a_step(n, state=state) for n, state in enumerate(states)]
+    steps = [records.a_step(n, state=state) for n, state in enumerate(states)]
     bands = all_of(difficulty_chart(a_chart(steps)), "rect", "band")
     assert [number("width", band) for band in bands] == [20, 40, 20, 20]
     assert [re.search("band-([A-Z]+)", band)[1] for band in bands] == [  # type: ignore[index]
@@ -90,8 +88,12 @@ def test_bands_follow_the_states() -> None:
 
 def test_guidance_is_flagged_where_it_was_given() -> None:
     """One flag a step, however many pieces; what was not sent looks different."""
-    steps = [a_step(n) for n in range(4)]
-    rows = [an_injection(1), an_injection(1, ordinal=1), an_injection(3, applied=False)]
+    steps = [records.a_step(n) for n in range(4)]
+    rows = [
+        records.an_injection(1),
+        records.an_injection(1, ordinal=1),
+        records.an_injection(3, applied=False),
+    ]
     drawn = difficulty_chart(a_chart(steps, rows))
     links = all_of(drawn, "a", "marker")
     assert [number("data-step", link) for link in links] == [1, 3]
@@ -101,7 +103,10 @@ def test_guidance_is_flagged_where_it_was_given() -> None:
 
 def test_models_have_different_colours() -> None:
     """A switch of the model is a change of colour; the name can be read."""
-    steps = [a_step(n, call=a_chat(model_asked=m)) for n, m in enumerate(["a", "a", "b<", "a"])]
+    steps = [
+        records.a_step(n, call=records.a_chat(model_asked=m))
+        for n, m in enumerate(["a", "a", "b<", "a"])
+    ]
     chart = a_chart(steps)
     assert chart.models() == ["a", "b<"]
     lane = model_lane(chart)
@@ -119,7 +124,10 @@ def test_what_fires_is_hottest(reading: float | None, level: int | None) -> None
 
 def test_tokens_are_stacked_and_costs_added_up() -> None:
     """Cached, other input and output are stacked; the axis shows the most and the sum."""
-    steps = [a_step(n, call=a_chat(input_tokens=100 * n, cached_tokens=50)) for n in (1, 2)]
+    steps = [
+        records.a_step(n, call=records.a_chat(input_tokens=100 * n, cached_tokens=50))
+        for n in (1, 2)
+    ]
     chart = a_chart(steps)
     drawn = token_chart(chart)
     assert len(all_of(drawn, "rect", "bar")) == 6
@@ -144,7 +152,7 @@ def test_a_run_without_a_step_can_be_drawn() -> None:
 
 
 rows = st.builds(
-    a_step,
+    records.a_step,
     st.integers(0, 10_000),
     state=st.sampled_from(["INIT", "FAST", "NORMAL", "SLOW", "SKIP", "END", "<script>"]),
     difficulty=st.none() | st.floats(0, 1),
@@ -153,7 +161,7 @@ rows = st.builds(
     fired=st.just(()) | st.just(("streak",)),
     call=st.none()
     | st.builds(
-        a_chat,
+        records.a_chat,
         model_asked=st.text(max_size=5),
         input_tokens=st.none() | st.integers(0, 10**9),
         cached_tokens=st.none() | st.integers(0, 10**9),

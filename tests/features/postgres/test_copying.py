@@ -17,19 +17,8 @@ from gateway.stores.budgets import AccountKey, Control
 from gateway.stores.patterns import PatternFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.keys import a_key
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_call,
-    a_conversation,
-    a_first_step,
-    a_head,
-    a_run,
-    history,
-    one_run,
-    some_content,
-)
 from steering_gateway_testing.store_conformance.sample_patterns import (
     add,
     drawn,
@@ -45,13 +34,17 @@ STRANGE = "NUL \x00, \U0001f600 and \U0010ffff0"
 async def fill(stores: Stores) -> None:
     """Some rows of many tables; texts that PostgreSQL cannot keep as they are among them."""
     for number in range(25):
-        await stores.states.commit(one_run(number, outcome="success", outcome_source="api"))
+        await stores.states.commit(records.one_run(number, outcome="success", outcome_source="api"))
     await stores.states.commit(
-        a_call(
-            conversation=a_conversation("strange", external_key=STRANGE),
-            heads=(a_head("strange", history("s", 3)),),
-            runs=(a_run(task_preview=STRANGE, tags={"team": "blue"}, key_name="laptop"),),
-            steps=(a_first_step(failure_type=STRANGE, content=some_content(thought=STRANGE)),),
+        records.a_call(
+            conversation=records.a_conversation("strange", external_key=STRANGE),
+            heads=(records.a_head("strange", records.history("s", 3)),),
+            runs=(records.a_run(task_preview=STRANGE, tags={"team": "blue"}, key_name="laptop"),),
+            steps=(
+                records.a_first_step(
+                    failure_type=STRANGE, content=records.some_content(thought=STRANGE)
+                ),
+            ),
             items=(ItemRecord(id="fc_1", content=b"{}"),),
         )
     )
@@ -59,12 +52,14 @@ async def fill(stores: Stores) -> None:
     for number in range(5):
         await add(patterns, pattern(f"p{number}"), drawn(number))
     await stores.keys.add_key(a_key("k1"))
-    await stores.keys.revoke_key("k1", START + 1)
+    await stores.keys.revoke_key("k1", records.START + 1)
     assert stores.controls is not None
     assert stores.budgets is not None
-    await stores.controls.hold(Control(subject="r1", tenant=TENANT, action="pause", at=START))
+    await stores.controls.hold(
+        Control(subject="r1", tenant=records.TENANT, action="pause", at=records.START)
+    )
     key = AccountKey(budget="per-run", subject="r1")
-    await stores.budgets.allow(key, at=START, limits={"usd": 2.0}, lifted=False)
+    await stores.budgets.allow(key, at=records.START, limits={"usd": 2.0}, lifted=False)
 
 
 async def everything(stores: Stores) -> list[Any]:
@@ -77,9 +72,9 @@ async def everything(stores: Stores) -> list[Any]:
         [await stores.runs.get_run(run.id, tenant=None) for run in page.runs],
         await stores.runs.list_conversations(tenant=None),
         await stores.runs.health_summary(RunFilter()),
-        await stores.states.load(TENANT, "strange"),
-        await stores.states.find_prefix_hashes(TENANT, history("s", 4)),
-        await stores.states.find_items(TENANT, ["fc_1"]),
+        await stores.states.load(records.TENANT, "strange"),
+        await stores.states.find_prefix_hashes(records.TENANT, records.history("s", 4)),
+        await stores.states.find_items(records.TENANT, ["fc_1"]),
         await stores.keys.list_keys(),
         [stored.pattern for stored in (await patterns.list_patterns(PatternFilter())).patterns],
         await found(patterns, vector=drawn(2), limit=2),
@@ -103,7 +98,7 @@ async def test_a_copy_answers_as_the_file_does(tmp_path: Path) -> None:
     assert seen[-1] == (sum(copied.values()),) * 2
     stores = await open_stores(target, vectors=True)
     assert await everything(stores) == expected
-    assert await stores.states.commit(one_run(100)) == 1
+    assert await stores.states.commit(records.one_run(100)) == 1
     patterns = await opened(stores)
     await add(patterns, pattern("new"), drawn(9))
     await stores.keys.add_key(a_key("k2"))

@@ -23,19 +23,8 @@ from gateway.features.postgres.schema import DAY_BITS
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.keys import a_key
-from steering_gateway_testing.store_conformance.records import (
-    TENANT,
-    a_call,
-    a_conversation,
-    a_first_step,
-    a_head,
-    a_run,
-    a_step,
-    an_injection,
-    history,
-    one_run,
-)
 from tests.postgres import (
     WITH_PASSWORD,
     PostgresServer,
@@ -185,7 +174,7 @@ async def test_gateways_start_on_an_empty_database_together(user: Callable[[str]
     settings = StorageSettings(url=Secret(url))
     opened = await asyncio.gather(*(open_stores(settings, vectors=True) for _ in range(4)))
     for number, stores in enumerate(opened):
-        await stores.states.commit(one_run(number))
+        await stores.states.commit(records.one_run(number))
     assert await opened[0].runs.count_runs(RunFilter()) == 4
     for stores in opened:
         await stores.close()
@@ -197,7 +186,7 @@ async def test_an_unknown_change_that_only_adds_is_no_obstacle(url: str) -> None
     async with gateway_on(url):
         server.execute("INSERT INTO gateway_migrations (name) VALUES ('core_901_adds')", name)
     async with gateway_on(url) as stores:
-        await stores.states.commit(a_call())
+        await stores.states.commit(records.a_call())
     server.execute("DELETE FROM gateway_migrations WHERE name = 'core_901_adds'", name)
 
 
@@ -217,11 +206,17 @@ async def test_two_gateways_save_the_same_conversations(
         index = int(step[1:]) * 2 + (step[0] == "b")
         version = 0
         while True:
-            row = a_step(index, conversation_id) if index else a_first_step(conversation_id)
-            call = a_call(
-                conversation=a_conversation(conversation_id, version=version),
-                heads=(a_head(conversation_id, history(conversation_id, index + 1)),),
-                runs=(a_run(conversation_id),),
+            row = (
+                records.a_step(index, conversation_id)
+                if index
+                else records.a_first_step(conversation_id)
+            )
+            call = records.a_call(
+                conversation=records.a_conversation(conversation_id, version=version),
+                heads=(
+                    records.a_head(conversation_id, records.history(conversation_id, index + 1)),
+                ),
+                runs=(records.a_run(conversation_id),),
                 steps=(row,),
             )
             try:
@@ -249,8 +244,10 @@ async def test_what_is_loaded_together_is_one_statement(
     stores = await open_stores(StorageSettings(url=Secret(url)))
     names = [f"c{number}" for number in range(8)]
     for name in names:
-        await stores.states.commit(a_call(conversation=a_conversation(name), runs=(), steps=()))
-    alone = [await stores.states.load(TENANT, name) for name in names]
+        await stores.states.commit(
+            records.a_call(conversation=records.a_conversation(name), runs=(), steps=())
+        )
+    alone = [await stores.states.load(records.TENANT, name) for name in names]
     statements = 0
     fetch = PostgresEngine.fetch
 
@@ -260,7 +257,7 @@ async def test_what_is_loaded_together_is_one_statement(
         return await fetch(self, *args, **kwargs)
 
     monkeypatch.setattr(PostgresEngine, "fetch", counted)
-    wanted = [(TENANT, name) for name in [*names, "unknown"]] + [("another", "c0")]
+    wanted = [(records.TENANT, name) for name in [*names, "unknown"]] + [("another", "c0")]
     found = await asyncio.gather(*(stores.states.load(*each) for each in wanted))
     assert found == [*alone, None, None]
     assert None not in alone
@@ -276,8 +273,10 @@ async def test_whole_old_days_are_dropped(url: str) -> None:
     async with gateway_on(url) as stores:
         for number in range(6):
             run = f"r{number:04}"
-            call = one_run(number, steps=(a_first_step(run), a_step(1, run)))
-            await stores.states.commit(replace(call, injections=(an_injection(1, run),)))
+            call = records.one_run(
+                number, steps=(records.a_first_step(run), records.a_step(1, run))
+            )
+            await stores.states.commit(replace(call, injections=(records.an_injection(1, run),)))
         for number, back in enumerate((90, 90, 91, 91, 92, 92)):
             move_back(name, f"r{number:04}", back)
         old = float(server.execute("SELECT extract(epoch FROM now())", name)) - 30 * DAY_S
@@ -339,7 +338,7 @@ def partitions(name: str) -> set[int]:
 async def test_one_gateway_removes_for_all(url: str) -> None:
     """While one does the rounds, another removes nothing."""
     async with gateway_on(url) as first, gateway_on(url) as second:
-        await first.states.commit(one_run(1))
+        await first.states.commit(records.one_run(1))
         await first.runs.prune()
         report = await second.runs.prune(max_bytes=0)
         assert report.runs == 0
@@ -353,14 +352,14 @@ async def test_a_lost_database_does_not_open_the_gateway() -> None:
     async with gateway_on(url) as stores:
         await stores.keys.add_key(a_key("k1"))
         await stores.keys.list_keys()
-        await stores.states.commit(a_call())
+        await stores.states.commit(records.a_call())
         shared_server().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public", name_of(url))
         with pytest.raises(StoreError) as caught:
-            await stores.states.commit(one_run(1))
+            await stores.states.commit(records.one_run(1))
         assert caught.value.label == "replaced"
         await stores.states.reopen()
         assert list(await stores.keys.list_keys()) == [a_key("k1")]
-        assert await stores.states.commit(one_run(1)) == 1
+        assert await stores.states.commit(records.one_run(1)) == 1
 
 
 @pytest.mark.slow
@@ -381,10 +380,10 @@ async def test_a_killed_database_loses_nothing() -> None:
     follow = asyncio.ensure_future(guarded.follow())
     try:
         for number in range(5):
-            assert await guarded.commit(one_run(number)) == 1
+            assert await guarded.commit(records.one_run(number)) == 1
         server.stop()
         for number in range(5, 10):
-            assert await guarded.commit(one_run(number)) == 1
+            assert await guarded.commit(records.one_run(number)) == 1
         assert guarded.health.waiting == 5
         await asyncio.to_thread(server.start)
         while guarded.health.waiting or guarded.health.incident:  # noqa: ASYNC110 - no event
@@ -401,8 +400,8 @@ async def test_a_record_that_no_index_takes_spoils_no_other(url: str) -> None:
     """Calls that wait at the same time are one statement: the others are stored without it."""
     draw = random.Random(3)
     name = "".join(draw.choices(string.ascii_letters, k=9000))
-    good = [one_run(number) for number in (0, 2)]
-    bad = replace(one_run(1), items=(ItemRecord(id=name, content=b"{}"),))
+    good = [records.one_run(number) for number in (0, 2)]
+    bad = replace(records.one_run(1), items=(ItemRecord(id=name, content=b"{}"),))
     async with gateway_on(url) as stores:
         calls = (good[0], bad, good[1])
         done = await asyncio.gather(*map(stores.states.commit, calls), return_exceptions=True)
@@ -427,7 +426,7 @@ async def test_what_is_wrong_with_the_server_is_no_fault_of_the_record(url: str,
         guarded = guarding().GuardedStateStore(stores.states, settings, lambda kind: None)
         server.execute(FAILING.format(code=code), name)
         try:
-            assert await guarded.commit(one_run(0)) == 1
+            assert await guarded.commit(records.one_run(0)) == 1
             assert guarded.health.waiting == 1
         finally:
             server.execute("DROP FUNCTION fails CASCADE", name)

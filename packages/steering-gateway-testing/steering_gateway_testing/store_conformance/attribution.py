@@ -8,14 +8,8 @@ from gateway.backends import Stores
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord
 from gateway.stores.sql.usage import AttributionStore
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.check import Check, raises
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_chat,
-    a_step,
-    one_run,
-)
 
 DAY = 86_400
 
@@ -32,8 +26,10 @@ def below(call: CallRecord, parent: str | None, root: str | None) -> CallRecord:
 
 async def keeps_the_first_value_of_each_tag(stores: Stores) -> None:
     """A later call adds tags of new names and changes none; the key is that of the first call."""
-    await stores.states.commit(one_run(1, tags={"team": "red", "env": "prod"}, key_name="web"))
-    again = one_run(1, tags={"team": "blue", "ticket": "T-1"}, key_name="batch")
+    await stores.states.commit(
+        records.one_run(1, tags={"team": "red", "env": "prod"}, key_name="web")
+    )
+    again = records.one_run(1, tags={"team": "blue", "ticket": "T-1"}, key_name="batch")
     version = replace(again.conversation, version=1)
     await stores.states.commit(replace(again, conversation=version))
     (run,) = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
@@ -43,9 +39,11 @@ async def keeps_the_first_value_of_each_tag(stores: Stores) -> None:
 
 async def filters_runs_by_tag_and_key(stores: Stores) -> None:
     """By name and value, by name alone, by several at once; names and values are no patterns."""
-    await stores.states.commit(one_run(1, tags={"team": "red", "env": "prod"}, key_name="web"))
-    await stores.states.commit(one_run(2, tags={"team": "50% 'off'"}))
-    await stores.states.commit(one_run(3))
+    await stores.states.commit(
+        records.one_run(1, tags={"team": "red", "env": "prod"}, key_name="web")
+    )
+    await stores.states.commit(records.one_run(2, tags={"team": "50% 'off'"}))
+    await stores.states.commit(records.one_run(3))
 
     async def found(**wanted: object) -> list[str]:
         page = PageRequest(descending=False)
@@ -66,13 +64,13 @@ async def filters_runs_by_tag_and_key(stores: Stores) -> None:
 async def sums_up_a_tree(stores: Stores) -> None:
     """From each of its conversations the same: forks of forks, parents that are named only, rows
     that know their parent but not their root; no conversation of another tree or tenant."""
-    await stores.states.commit(one_run(1))
-    await stores.states.commit(below(one_run(2), "c0001", "c0001"))
-    await stores.states.commit(below(one_run(3), "c0002", "c0001"))
-    await stores.states.commit(below(one_run(4), "c0003", None))
-    await stores.states.commit(one_run(5))
+    await stores.states.commit(records.one_run(1))
+    await stores.states.commit(below(records.one_run(2), "c0001", "c0001"))
+    await stores.states.commit(below(records.one_run(3), "c0002", "c0001"))
+    await stores.states.commit(below(records.one_run(4), "c0003", None))
+    await stores.states.commit(records.one_run(5))
     store = _sums(stores)
-    trees = [await store.tree(f"c000{number}", tenant=TENANT) for number in range(1, 5)]
+    trees = [await store.tree(f"c000{number}", tenant=records.TENANT) for number in range(1, 5)]
     assert all(tree == trees[0] for tree in trees)
     tree = trees[0]
     assert tree is not None
@@ -83,7 +81,7 @@ async def sums_up_a_tree(stores: Stores) -> None:
     assert tree.nodes[1].sums.cost_usd == 0.5
     assert await store.tree("c0001", tenant="initech") is None
     assert await store.tree("c0009", tenant=None) is None
-    orphan = below(one_run(6), None, "c-unseen")
+    orphan = below(records.one_run(6), None, "c-unseen")
     await stores.states.commit(orphan)
     alone = await store.tree("c0006", tenant=None)
     assert alone is not None
@@ -92,12 +90,16 @@ async def sums_up_a_tree(stores: Stores) -> None:
 
 async def groups_runs(stores: Stores) -> None:
     """By a tag, a key, a day, the costliest first; an unknown price stays unknown."""
-    free = a_step(0, call=a_chat(cost_usd=None, cost_unsteered_usd=None, usage_estimated=True))
-    await stores.states.commit(one_run(1, tags={"team": "red"}, key_name="web"))
-    await stores.states.commit(one_run(2, tags={"team": "red"}, started_at=START + DAY))
-    await stores.states.commit(one_run(3, tags={"team": "blue"}, steps=(free,)))
-    await stores.states.commit(one_run(4, tenant="initech"))
-    store, mine = _sums(stores), RunFilter(tenant=TENANT)
+    free = records.a_step(
+        0, call=records.a_chat(cost_usd=None, cost_unsteered_usd=None, usage_estimated=True)
+    )
+    await stores.states.commit(records.one_run(1, tags={"team": "red"}, key_name="web"))
+    await stores.states.commit(
+        records.one_run(2, tags={"team": "red"}, started_at=records.START + DAY)
+    )
+    await stores.states.commit(records.one_run(3, tags={"team": "blue"}, steps=(free,)))
+    await stores.states.commit(records.one_run(4, tenant="initech"))
+    store, mine = _sums(stores), RunFilter(tenant=records.TENANT)
     groups = await store.groups(mine, "tag:team")
     assert [(g.value, g.sums.runs, g.sums.cost_usd) for g in groups] == [
         ("red", 2, 1.0),

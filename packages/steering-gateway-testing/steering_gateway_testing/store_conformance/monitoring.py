@@ -13,59 +13,58 @@ from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter
 from gateway.stores.records import IMPORTED, StepContent, StepRow
 from gateway.stores.totals import run_severity
 from gateway.stores.usage import UsageQuery
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.check import Check
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_call,
-    a_chat,
-    a_conversation,
-    a_first_step,
-    a_run,
-    a_step,
-    an_injection,
-    one_run,
-)
 
-QUERY = LiveQuery(since=START, begun=START - 99, spent_since=START + 3)
+QUERY = LiveQuery(since=records.START, begun=records.START - 99, spent_since=records.START + 3)
 DAY = 86_400
 
 
 def _fires(first: int, last: int, *names: str, **changes: Any) -> list[StepRow]:
     evidence = {name: f"{name} since {first}" for name in names}
     steps = range(first, last + 1)
-    return [a_step(n, fired=names, evidence=evidence, **changes) for n in steps]
+    return [records.a_step(n, fired=names, evidence=evidence, **changes) for n in steps]
 
 
 async def lists_runs_under_way(stores: Stores) -> None:
     """With neither an end nor an outcome, and a call since a time; the newest call first."""
     kinds: tuple[dict[str, Any], ...] = (
-        *({}, {"ended_at": START + 9}, {"outcome": "success"}),
-        *({"updated_at": START - 1}, {}),
+        *({}, {"ended_at": records.START + 9}, {"outcome": "success"}),
+        *({"updated_at": records.START - 1}, {}),
     )
     for number, kind in enumerate(kinds):
-        changes = {"updated_at": START + number, **kind}
-        await stores.states.commit(one_run(number, started_at=START, **changes))
+        changes = {"updated_at": records.START + number, **kind}
+        await stores.states.commit(records.one_run(number, started_at=records.START, **changes))
     assert [live.run.id for live in await stores.runs.live_runs(QUERY)] == ["r0004", "r0000"]
-    late = LiveQuery(since=START, begun=START + 1, spent_since=START)
+    late = LiveQuery(since=records.START, begun=records.START + 1, spent_since=records.START)
     assert await stores.runs.live_runs(late) == ()
-    other = LiveQuery(since=START, begun=START, spent_since=START, tenant="nobody")
+    other = LiveQuery(
+        since=records.START, begun=records.START, spent_since=records.START, tenant="nobody"
+    )
     assert await stores.runs.live_runs(other) == ()
-    one = LiveQuery(since=START, begun=START, spent_since=START, tenant=TENANT, limit=1)
+    one = LiveQuery(
+        since=records.START,
+        begun=records.START,
+        spent_since=records.START,
+        tenant=records.TENANT,
+        limit=1,
+    )
     assert len(await stores.runs.live_runs(one)) == 1
 
 
 async def counts_the_steps_a_run_is_stuck(stores: Stores) -> None:
     """The newest steps in a row at which a monitor fired, other than that of the length."""
-    steps = [a_first_step(), a_step(1), *_fires(2, 2, "streak"), a_step(3)]
+    steps = [records.a_first_step(), records.a_step(1), *_fires(2, 2, "streak"), records.a_step(3)]
     steps += [*_fires(4, 6, "streak", "call_count"), *_fires(7, 9, "hedge", state="SLOW")]
     guidance = (
-        an_injection(0, source="e3", text="rules"),
-        an_injection(5, source="monitor", text="first"),
-        an_injection(8, source="e2", text="latest"),
-        an_injection(9, source="e3", text="rules"),
+        records.an_injection(0, source="e3", text="rules"),
+        records.an_injection(5, source="monitor", text="first"),
+        records.an_injection(8, source="e2", text="latest"),
+        records.an_injection(9, source="e3", text="rules"),
     )
-    call = a_call(steps=tuple(steps), injections=guidance, runs=(a_run(updated_at=START + 9),))
+    call = records.a_call(
+        steps=tuple(steps), injections=guidance, runs=(records.a_run(updated_at=records.START + 9),)
+    )
     await stores.states.commit(call)
     (live,) = await stores.runs.live_runs(QUERY)
     assert (live.stuck_steps, live.severity) == (6, "danger")
@@ -83,7 +82,7 @@ async def counts_the_steps_a_run_is_stuck(stores: Stores) -> None:
 async def a_long_run_is_not_stuck(stores: Stores) -> None:
     """Its monitor alone is a warning, and a step without a call costs nothing."""
     steps = (*_fires(1, 9, "call_count", call=None),)
-    await stores.states.commit(a_call(steps=steps, runs=(a_run(),)))
+    await stores.states.commit(records.a_call(steps=steps, runs=(records.a_run(),)))
     (live,) = await stores.runs.live_runs(QUERY)
     assert (live.stuck_steps, live.severity) == (0, "warn")
     assert (live.spent_usd, live.recent_calls, live.guidance) == (None, 0, None)
@@ -95,9 +94,9 @@ async def sums_calls_by_time(stores: Stores) -> None:
     moments = (monday - 1, monday, monday + 3599.9, monday + 3600, monday + DAY, monday + 7 * DAY)
     for number, at in enumerate(moments):
         model = "m2" if number == 1 else "small"
-        steps = (a_step(1, at=at, call=a_chat(model_asked=model)),)
+        steps = (records.a_step(1, at=at, call=records.a_chat(model_asked=model)),)
         agent = "qa" if number == 2 else "coder"
-        await stores.states.commit(one_run(number, steps=steps, started_at=at, agent=agent))
+        await stores.states.commit(records.one_run(number, steps=steps, started_at=at, agent=agent))
 
     async def starts(bucket: Any, **more: Any) -> list[tuple[int, str, int]]:
         query = UsageQuery(since=monday - DAY, until=monday + 30 * DAY, bucket=bucket, **more)
@@ -123,19 +122,21 @@ async def sums_calls_by_time(stores: Stores) -> None:
     assert in_week[1:3] == [(0, "coder", 2), (0, "qa", 1)]
     assert await starts("day", agent="qa") == [(0, "", 1)]
     assert await starts("day", tenant="nobody") == []
-    assert {name for _, name, _ in await starts("day", by="tenant")} == {TENANT}
+    assert {name for _, name, _ in await starts("day", by="tenant")} == {records.TENANT}
 
 
 async def sums_calls_by_tag(stores: Stores) -> None:
     """By the value of one tag of the run; runs without it have an empty name."""
     for number, tags in enumerate(({"team": "a"}, {"team": "b", "x": "1"}, {"team": "a"}, {})):
-        call = a_call(
-            conversation=a_conversation(f"c{number}"),
-            runs=(a_run(f"r{number}", tags=tags),),
-            steps=(a_step(1, f"r{number}"),),
+        call = records.a_call(
+            conversation=records.a_conversation(f"c{number}"),
+            runs=(records.a_run(f"r{number}", tags=tags),),
+            steps=(records.a_step(1, f"r{number}"),),
         )
         await stores.states.commit(call)
-    query = UsageQuery(since=START - DAY, until=START + DAY, bucket="week", by="tag:team")
+    query = UsageQuery(
+        since=records.START - DAY, until=records.START + DAY, bucket="week", by="tag:team"
+    )
     found = await stores.runs.usage(query)
     assert [(p.name, p.calls, p.runs) for p in found] == [("", 1, 1), ("a", 2, 2), ("b", 1, 1)]
     found = await stores.runs.usage(dataclasses.replace(query, by="tag:none"))
@@ -146,21 +147,21 @@ async def sums_what_calls_were(stores: Stores) -> None:
     """Every number of a point: failed, unsteered, unpriced, estimated, repeated calls."""
     at = float(DAY * 19_000)
     calls = (
-        a_chat("a"),
-        a_chat("b", error="cut_off", cost_usd=None),
-        a_chat("c", unsteered="deadline", latency_s=2.5, usage_estimated=True),
+        records.a_chat("a"),
+        records.a_chat("b", error="cut_off", cost_usd=None),
+        records.a_chat("c", unsteered="deadline", latency_s=2.5, usage_estimated=True),
     )
     steps = [
-        a_step(n, at=at, call=call, fired=("streak",) if n == 2 else ())
+        records.a_step(n, at=at, call=call, fired=("streak",) if n == 2 else ())
         for n, call in enumerate(calls, start=1)
     ]
-    conversation = a_conversation()
-    run = a_run(started_at=at, updated_at=at, outcome="success", outcome_source="api")
-    record = a_call(conversation=conversation, runs=(run,), steps=tuple(steps))
+    conversation = records.a_conversation()
+    run = records.a_run(started_at=at, updated_at=at, outcome="success", outcome_source="api")
+    record = records.a_call(conversation=conversation, runs=(run,), steps=tuple(steps))
     version = await stores.states.commit(record)
-    again = a_step(3, at=at, call=a_chat("c", latency_s=1.0))
-    later = a_conversation(version=version)
-    await stores.states.commit(a_call(conversation=later, runs=(run,), steps=(again,)))
+    again = records.a_step(3, at=at, call=records.a_chat("c", latency_s=1.0))
+    later = records.a_conversation(version=version)
+    await stores.states.commit(records.a_call(conversation=later, runs=(run,), steps=(again,)))
     (point,) = await stores.runs.usage(UsageQuery(since=at, until=at + 1))
     assert (point.calls, point.errors, point.unsteered, point.unpriced_calls) == (4, 1, 1, 1)
     assert (point.steps, point.alarms) == (3, 1)
@@ -175,10 +176,10 @@ async def sums_what_calls_were(stores: Stores) -> None:
 
 async def keeps_usage_of_removed_runs(stores: Stores) -> None:
     """Retention removes a run and its steps, and leaves what they cost."""
-    await stores.states.commit(one_run(1))
-    query = UsageQuery(since=START - DAY, until=START + DAY)
+    await stores.states.commit(records.one_run(1))
+    query = UsageQuery(since=records.START - DAY, until=records.START + DAY)
     before = sum(point.calls for point in await stores.runs.usage(query))
-    await stores.runs.prune(older_than=START + 999)
+    await stores.runs.prune(older_than=records.START + 999)
     (point,) = await stores.runs.usage(query)
     assert (point.calls, point.runs) == (before, 0)
 
@@ -186,17 +187,17 @@ async def keeps_usage_of_removed_runs(stores: Stores) -> None:
 async def grades_runs_on_one_scale(stores: Stores) -> None:
     """The summary counts runs by the severity that their totals have."""
     kinds: tuple[list[StepRow], ...] = (
-        [a_step(1)],
-        [a_step(1, composite=0.35)],
-        [a_step(1, state="SLOW")],
+        [records.a_step(1)],
+        [records.a_step(1, composite=0.35)],
+        [records.a_step(1, state="SLOW")],
         _fires(1, 4, "streak"),
         _fires(1, 9, "call_count"),
         _fires(1, 5, "streak"),
-        [a_step(1, composite=0.6)],
-        [a_step(1, state="SKIP")],
+        [records.a_step(1, composite=0.6)],
+        [records.a_step(1, state="SKIP")],
     )
     for number, steps in enumerate(kinds):
-        await stores.states.commit(one_run(number, steps=tuple(steps)))
+        await stores.states.commit(records.one_run(number, steps=tuple(steps)))
     page = await stores.runs.list_runs(RunFilter(), PageRequest(sort="started_at"))
     graded = [run_severity(run.totals) for run in reversed(page.runs)]
     assert graded == ["low", *["warn"] * 4, *["danger"] * 3]
@@ -207,17 +208,19 @@ async def grades_runs_on_one_scale(stores: Stores) -> None:
 
 async def scores_a_step_later(stores: Stores) -> None:
     """A step whose scorer failed takes its scores from a later call, once; its call stays."""
-    unscored = a_step(
+    unscored = records.a_step(
         1, composite=None, difficulty=None, scores={}, fired=(), failure_type=None,
         evidence={}, state="FAST", content=StepContent(reply_text="Called."),
     )  # fmt: skip
-    await stores.states.commit(a_call(steps=(unscored,)))
+    await stores.states.commit(records.a_call(steps=(unscored,)))
     read = StepContent(thought="Read.", actions=(Action(name="bash", arguments="{}"),))
-    scored = a_step(1, call=None, content=read)
+    scored = records.a_step(1, call=None, content=read)
     for version in (1, 2):
-        later = a_call(conversation=a_conversation(version=version), steps=(scored, a_step(2)))
+        later = records.a_call(
+            conversation=records.a_conversation(version=version), steps=(scored, records.a_step(2))
+        )
         await stores.states.commit(later)
-    trace = await stores.runs.get_run("r1", tenant=TENANT)
+    trace = await stores.runs.get_run("r1", tenant=records.TENANT)
     assert trace is not None
     whole = replace(read, reply_text="Called.")
     assert trace.steps[0] == replace(scored, at=unscored.at, call=unscored.call, content=whole)
@@ -225,7 +228,9 @@ async def scores_a_step_later(stores: Stores) -> None:
     assert (totals.steps, totals.scored_steps, totals.calls, totals.retries) == (2, 2, 2, 0)
     assert {state: n for state, n in totals.states.items() if n} == {"NORMAL": 2}
     assert abs(totals.composite_sum - 2 * (scored.composite or 0)) < 1e-9
-    (point,) = await stores.runs.usage(UsageQuery(since=START - 3600, until=START + 3600))
+    (point,) = await stores.runs.usage(
+        UsageQuery(since=records.START - 3600, until=records.START + 3600)
+    )
     assert (point.steps, point.calls) == (2, 2)
 
 
@@ -234,7 +239,9 @@ async def leaves_imported_runs_out_of_sums(stores: Stores) -> None:
     assert stores.attribution is not None
     runs, attribution = stores.runs, stores.attribution
     for number, mode in enumerate(("on", IMPORTED, "shadow")):
-        await stores.states.commit(one_run(number, mode=mode, started_at=START, updated_at=START))
+        await stores.states.commit(
+            records.one_run(number, mode=mode, started_at=records.START, updated_at=records.START)
+        )
     modes = {None: 3, LIVE: 2, IMPORTED: 1, "shadow": 1}
     for wanted, number in modes.items():
         listed = await runs.list_runs(RunFilter(mode=wanted), PageRequest())
@@ -247,7 +254,7 @@ async def leaves_imported_runs_out_of_sums(stores: Stores) -> None:
     by_mode = await attribution.groups(RunFilter(), "mode")
     assert sorted(group.value for group in by_mode) == ["on", "shadow"]
     assert [live.run.mode for live in await runs.live_runs(QUERY)] == ["shadow", "on"]
-    (point,) = await runs.usage(UsageQuery(since=START - 3600, until=START + 3600))
+    (point,) = await runs.usage(UsageQuery(since=records.START - 3600, until=records.START + 3600))
     one = (await runs.list_runs(RunFilter(mode=IMPORTED), PageRequest())).runs[0].totals
     assert (point.runs, point.calls, point.steps) == (2, 2 * one.calls, 2 * one.scored_steps)
     assert point.input_tokens == 2 * one.input_tokens > 0

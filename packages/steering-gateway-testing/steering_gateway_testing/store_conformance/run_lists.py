@@ -21,19 +21,8 @@ from gateway.stores.queries import (
 )
 from gateway.stores.records import PromptMessage
 from gateway.stores.totals import HAND_OVER
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.check import Check, raises
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_call,
-    a_chat,
-    a_conversation,
-    a_first_step,
-    a_step,
-    an_injection,
-    one_run,
-    some_content,
-)
 
 EVERY = RunFilter()
 # What the record of a run in an experiment has in common with that of a run, and with its totals.
@@ -60,7 +49,7 @@ _ODD_RUN: dict[str, Any] = {
 # Of three runs, of which the second is the odd one.
 _MATCHES: tuple[tuple[dict[str, Any], set[int]], ...] = (
     ({}, {1, 2, 3}),
-    ({"tenant": TENANT}, {1, 3}),
+    ({"tenant": records.TENANT}, {1, 3}),
     ({"tenant": "other"}, {2}),
     ({"conversation_id": "c0003"}, {3}),
     ({"conversation_id": "nothing"}, set()),
@@ -79,9 +68,9 @@ _MATCHES: tuple[tuple[dict[str, Any], set[int]], ...] = (
     ({"monitor": "streak"}, set()),
     ({"outcome": "failure"}, {2}),
     ({"outcome": "unfinished"}, {1, 3}),
-    ({"since": START + 2}, {2, 3}),
-    ({"until": START + 2}, {1}),
-    ({"since": START + 2, "until": START + 3}, {2}),
+    ({"since": records.START + 2}, {2, 3}),
+    ({"until": records.START + 2}, {1}),
+    ({"since": records.START + 2, "until": records.START + 3}, {2}),
     ({"task": "FAILING"}, {1, 3}),
     ({"task": "100% of the_"}, {2}),
     ({"task": "100_"}, set()),
@@ -101,7 +90,7 @@ _MATCHES: tuple[tuple[dict[str, Any], set[int]], ...] = (
     ({"search": "***"}, set()),
     ({"search": " "}, {1, 2, 3}),
     ({"search": "rate_limit"}, {2}),
-    ({"tenant": TENANT, "state": "SKIP"}, set()),
+    ({"tenant": records.TENANT, "state": "SKIP"}, set()),
     ({"arm": "off", "model": "tiny", "task": "docs"}, {2}),
 )
 
@@ -115,17 +104,17 @@ async def filters_runs(stores: Stores) -> None:
     """Each filter, and each combination, selects exactly the runs that match."""
     failed = Action(name="bash", arguments="{}", observation="Permission denied", is_error=True)
     said = PromptMessage(role="user", text="Größer, \x00 bitte.")
-    odd = a_step(
+    odd = records.a_step(
         1,
         state="SKIP",
         fired=("hedge",),
         failure_type="hedge",
-        call=a_chat(model_asked="tiny", error="rate_limit"),
-        content=some_content(messages=(said,), actions=(failed,)),
+        call=records.a_chat(model_asked="tiny", error="rate_limit"),
+        content=records.some_content(messages=(said,), actions=(failed,)),
     )
-    await stores.states.commit(one_run(1))
-    await stores.states.commit(one_run(2, steps=(odd,), **_ODD_RUN))
-    await stores.states.commit(one_run(3))
+    await stores.states.commit(records.one_run(1))
+    await stores.states.commit(records.one_run(2, steps=(odd,), **_ODD_RUN))
+    await stores.states.commit(records.one_run(3))
     for wanted, expected in _MATCHES:
         runs = RunFilter(**wanted)
         found = await _ids(stores, runs)
@@ -138,8 +127,10 @@ async def spreads_runs(stores: Stores) -> None:
     nothing = await stores.runs.spread_runs(EVERY)
     assert (nothing.runs, nothing.p50) == (0, dict.fromkeys(SPREAD))
     for number in range(1, 21):
-        took = START + number * 2
-        call = one_run(number, steps=(a_step(1, call=a_chat(cost_usd=None)),), updated_at=took)
+        took = records.START + number * 2
+        call = records.one_run(
+            number, steps=(records.a_step(1, call=records.a_chat(cost_usd=None)),), updated_at=took
+        )
         await stores.states.commit(call)
     found = await stores.runs.spread_runs(EVERY)
     assert (found.runs, found.p50["cost_usd"], found.p95["calls"]) == (20, None, 1)
@@ -149,10 +140,12 @@ async def spreads_runs(stores: Stores) -> None:
 
 async def forgets_the_words_of_removed_runs(stores: Stores) -> None:
     """A removed run is found no more, also when its number is given to another one."""
-    await stores.states.commit(one_run(1, task_preview="an unusual wish"))
+    await stores.states.commit(records.one_run(1, task_preview="an unusual wish"))
     assert await stores.runs.count_runs(RunFilter(search="unusual")) == 1
-    await stores.runs.prune(older_than=START + 1000)
-    await stores.states.commit(one_run(2, started_at=START + 2000, updated_at=START + 2000))
+    await stores.runs.prune(older_than=records.START + 1000)
+    await stores.states.commit(
+        records.one_run(2, started_at=records.START + 2000, updated_at=records.START + 2000)
+    )
     assert await stores.runs.count_runs(RunFilter(search="unusual")) == 0
 
 
@@ -160,13 +153,13 @@ async def orders_runs(stores: Stores) -> None:
     """Every sort key works in both directions, and an unknown cost sorts below zero."""
     costs = {1: 0.5, 2: None, 3: 0.0}
     for number, cost in costs.items():
-        step = a_step(
+        step = records.a_step(
             4 - number,
             composite=number / 10,
-            call=a_chat(cost_usd=cost, input_tokens=number * 7 % 10),
+            call=records.a_chat(cost_usd=cost, input_tokens=number * 7 % 10),
         )
         run_id = f"r{number:04}"
-        call = one_run(number, steps=(step,), updated_at=START + 100 - number)
+        call = records.one_run(number, steps=(step,), updated_at=records.START + 100 - number)
         await stores.states.commit(replace(call, steps=(replace(step, run_id=run_id),)))
     ascending = {
         "started_at": [1, 2, 3],
@@ -188,7 +181,7 @@ async def orders_runs(stores: Stores) -> None:
 async def pages_through_runs(stores: Stores) -> None:
     """Pages have no gaps and no repetitions, also where runs have equal sort values."""
     for number in range(7):
-        await stores.states.commit(one_run(number, started_at=START + number // 3))
+        await stores.states.commit(records.one_run(number, started_at=records.START + number // 3))
     for sort in ("started_at", "peak"):
         for descending in (True, False):
             seen: list[str] = []
@@ -216,18 +209,18 @@ async def refuses_invalid_cursors(stores: Stores) -> None:
 
 async def hides_other_tenants(stores: Stores) -> None:
     """No method shows one tenant's runs or conversations to another."""
-    await stores.states.commit(one_run(1, experiment="x"))
-    await stores.states.commit(one_run(2, tenant="other", agent="b", experiment="x"))
-    mine = RunFilter(tenant=TENANT)
+    await stores.states.commit(records.one_run(1, experiment="x"))
+    await stores.states.commit(records.one_run(2, tenant="other", agent="b", experiment="x"))
+    mine = RunFilter(tenant=records.TENANT)
     assert await _ids(stores, mine) == ["r0001"]
     assert await stores.runs.count_runs(mine) == 1
-    assert await stores.runs.get_run("r0002", tenant=TENANT) is None
+    assert await stores.runs.get_run("r0002", tenant=records.TENANT) is None
     assert await stores.runs.get_run("r0002", tenant=None) is not None
-    conversations = await stores.runs.list_conversations(tenant=TENANT)
+    conversations = await stores.runs.list_conversations(tenant=records.TENANT)
     assert [record.id for record in conversations.conversations] == ["c0001"]
-    assert (await stores.runs.facets(tenant=TENANT)).agents == ("coder",)
+    assert (await stores.runs.facets(tenant=records.TENANT)).agents == ("coder",)
     assert (await stores.runs.health_summary(mine)).total_runs == 1
-    experiment = await stores.runs.experiment_runs("x", tenant=TENANT)
+    experiment = await stores.runs.experiment_runs("x", tenant=records.TENANT)
     assert [run.id for run in experiment] == ["r0001"]
     assert [trace.run.id async for trace in stores.runs.export_runs(mine)] == ["r0001"]
 
@@ -235,12 +228,12 @@ async def hides_other_tenants(stores: Stores) -> None:
 async def lists_conversations(stores: Stores) -> None:
     """Conversations come newest first, page by page, with the number of their runs."""
     for number in range(5):
-        await stores.states.commit(one_run(number))
-    keyed = a_conversation("keyed", external_key="k", created_at=START - 1)
-    await stores.states.commit(a_call(conversation=keyed, runs=(), steps=()))
+        await stores.states.commit(records.one_run(number))
+    keyed = records.a_conversation("keyed", external_key="k", created_at=records.START - 1)
+    await stores.states.commit(records.a_call(conversation=keyed, runs=(), steps=()))
     pages, cursor = [], None
     while True:
-        page = await stores.runs.list_conversations(tenant=TENANT, limit=4, cursor=cursor)
+        page = await stores.runs.list_conversations(tenant=records.TENANT, limit=4, cursor=cursor)
         pages.append(page.conversations)
         if (cursor := page.next_cursor) is None:
             break
@@ -248,17 +241,21 @@ async def lists_conversations(stores: Stores) -> None:
     listed = [*pages[0], *pages[1]]
     assert [record.id for record in listed] == [*(f"c000{n}" for n in (4, 3, 2, 1, 0)), "keyed"]
     assert [record.runs for record in listed] == [1, 1, 1, 1, 1, 0]
-    (found,) = (await stores.runs.list_conversations(tenant=TENANT, external_key="k")).conversations
+    (found,) = (
+        await stores.runs.list_conversations(tenant=records.TENANT, external_key="k")
+    ).conversations
     assert (found.id, found.external_key, found.version) == ("keyed", "k", 1)
 
 
 async def lists_the_values_that_occur(stores: Stores) -> None:
     """Facets are the distinct values in the runs, sorted, without empty ones."""
     assert await stores.runs.facets(tenant=None) == Facets()
-    fired = a_step(1, failure_type="loop", call=a_chat(model_asked="b"))
-    await stores.states.commit(one_run(1, agent="z", experiment="x2", arm="on", steps=(fired,)))
-    await stores.states.commit(one_run(2, agent="", experiment="x1", arm="off"))
-    await stores.states.commit(one_run(3, agent="a", experiment="x1", arm="on"))
+    fired = records.a_step(1, failure_type="loop", call=records.a_chat(model_asked="b"))
+    await stores.states.commit(
+        records.one_run(1, agent="z", experiment="x2", arm="on", steps=(fired,))
+    )
+    await stores.states.commit(records.one_run(2, agent="", experiment="x1", arm="off"))
+    await stores.states.commit(records.one_run(3, agent="a", experiment="x1", arm="on"))
     assert await stores.runs.facets(tenant=None) == Facets(
         agents=("a", "z"),
         models=("b", "small"),
@@ -279,13 +276,17 @@ async def summarizes_nothing(stores: Stores) -> None:
 async def summarizes_health(stores: Stores) -> None:
     """Clean runs, fires, severity and states, per agent. Source: docs/names.md, the dashboard."""
     bad = (
-        a_step(1, composite=0.75, fired=("streak", "hedge"), failure_type="loop", state="SLOW"),
-        a_step(2, composite=0.5, fired=("streak",), state="SLOW"),
+        records.a_step(
+            1, composite=0.75, fired=("streak", "hedge"), failure_type="loop", state="SLOW"
+        ),
+        records.a_step(2, composite=0.5, fired=("streak",), state="SLOW"),
     )
-    await stores.states.commit(one_run(1, outcome="success", outcome_source="api"))
-    await stores.states.commit(one_run(2, steps=bad, agent="qa", outcome="failure"))
-    await stores.states.commit(one_run(3, steps=(a_step(1, composite=0.3499),)))
-    await stores.states.commit(one_run(4, steps=(a_step(1, composite=0.35, call=None),)))
+    await stores.states.commit(records.one_run(1, outcome="success", outcome_source="api"))
+    await stores.states.commit(records.one_run(2, steps=bad, agent="qa", outcome="failure"))
+    await stores.states.commit(records.one_run(3, steps=(records.a_step(1, composite=0.3499),)))
+    await stores.states.commit(
+        records.one_run(4, steps=(records.a_step(1, composite=0.35, call=None),))
+    )
     summary = await stores.runs.health_summary(EVERY)
     assert (summary.total_runs, summary.total_steps, summary.runs_with_fires) == (4, 5, 1)
     assert (summary.success_runs, summary.failure_runs) == (1, 1)
@@ -311,35 +312,35 @@ async def summarizes_health(stores: Stores) -> None:
     assert [run.run_id for run in summary.recent] == ["r0001", "r0002", "r0003", "r0004"]
     assert summary.recent[1] == RecentRun(
         run_id="r0002",
-        started_at=START + 2,
+        started_at=records.START + 2,
         steps=2,
         mean_composite=0.625,
         peak_composite=0.75,
         severity="danger",
     )
     assert summary.severity_runs == {"low": 2, "warn": 1, "danger": 1}
-    late = await stores.runs.health_summary(RunFilter(since=START + 3))
+    late = await stores.runs.health_summary(RunFilter(since=records.START + 3))
     assert (late.total_runs, late.runs_with_fires) == (2, 0)
 
 
 async def marks_runs_that_were_handed_over(stores: Stores) -> None:
     """By the first step at which the text was given, and by the first time of each act."""
     for step in (1, 2):
-        text = an_injection(step, "r0000", source=HAND_OVER, tier=None, pattern_id=None)
-        acted = a_step(step, "r0000", acts=(HAND_OVER,), at=START + step)
-        steps = (a_first_step("r0000"), acted)
-        record = replace(one_run(0, steps=steps), injections=(text,))
+        text = records.an_injection(step, "r0000", source=HAND_OVER, tier=None, pattern_id=None)
+        acted = records.a_step(step, "r0000", acts=(HAND_OVER,), at=records.START + step)
+        steps = (records.a_first_step("r0000"), acted)
+        record = replace(records.one_run(0, steps=steps), injections=(text,))
         record = replace(record, conversation=replace(record.conversation, version=step - 1))
         await stores.states.commit(record)
     (handed,) = (await stores.runs.list_runs(EVERY, PageRequest(limit=1))).runs
     assert (handed.handed_over, handed.totals.guidance) == (1, {HAND_OVER: 2})
-    assert handed.totals.acts == {HAND_OVER: START + 1}
+    assert handed.totals.acts == {HAND_OVER: records.START + 1}
 
 
 async def shows_the_last_thirty_runs(stores: Stores) -> None:
     """The sparkline holds the newest thirty runs, oldest first."""
     for number in range(33):
-        await stores.states.commit(one_run(number, steps=()))
+        await stores.states.commit(records.one_run(number, steps=()))
     recent = (await stores.runs.health_summary(EVERY)).recent
     assert [run.run_id for run in recent] == [f"r{number:04}" for number in range(3, 33)]
 
@@ -349,7 +350,7 @@ async def reads_the_newest_runs_only(stores: Stores) -> None:
     experiments are named."""
     for number in range(5):
         arm, agent = ("on", f"agent-{number}") if number else (None, "")
-        run = one_run(number, agent=agent, experiment=f"x{number // 2}", arm=arm, unit="u")
+        run = records.one_run(number, agent=agent, experiment=f"x{number // 2}", arm=arm, unit="u")
         await stores.states.commit(run)
     summary = await stores.runs.health_summary(EVERY, newest=3)
     assert ([r.run_id for r in summary.recent][-3:], summary.total_runs, summary.limited) == (
@@ -360,7 +361,7 @@ async def reads_the_newest_runs_only(stores: Stores) -> None:
     assert sum(summary.severity_runs.values()) == sum(a.runs for a in summary.by_agent) == 3
     whole = await stores.runs.health_summary(EVERY, newest=5)
     assert (whole.total_runs, whole.limited) == (5, False)
-    facets = await stores.runs.facets(tenant=TENANT, newest=2)
+    facets = await stores.runs.facets(tenant=records.TENANT, newest=2)
     assert (facets.agents, facets.arms) == (("agent-3", "agent-4"), ("on",))
     assert facets.experiments == ("x0", "x1", "x2")
     assert (await stores.runs.facets(tenant="nobody")).experiments == ()
@@ -369,7 +370,7 @@ async def reads_the_newest_runs_only(stores: Stores) -> None:
 async def exports_everything_in_order(stores: Stores) -> None:
     """An export gives each matching run once, oldest first, with its rows, over several pages."""
     for number in reversed(range(205)):
-        await stores.states.commit(one_run(number, experiment="x" if number % 2 else None))
+        await stores.states.commit(records.one_run(number, experiment="x" if number % 2 else None))
     seen = [trace async for trace in stores.runs.export_runs(EVERY)]
     assert [trace.run.id for trace in seen] == [f"r{number:04}" for number in range(205)]
     assert all(len(trace.steps) == 2 for trace in seen)
@@ -382,14 +383,16 @@ async def exports_everything_in_order(stores: Stores) -> None:
 async def reads_the_runs_of_an_experiment(stores: Stores) -> None:
     """The narrow record of a run says what its full one says; a run without a unit is its
     conversation's, and a run with a call of unknown price has no cost."""
-    calls = (a_chat(), a_chat(cost_usd=None), a_chat(usage_estimated=True))
+    calls = (records.a_chat(), records.a_chat(cost_usd=None), records.a_chat(usage_estimated=True))
     for number, call in enumerate(calls):
-        steps = (a_step(1, f"r{number:04}", call=call),)
+        steps = (records.a_step(1, f"r{number:04}", call=call),)
         changes = {"experiment": "x", "arm": "on", "unit": f"task-{number}" if number else None}
-        await stores.states.commit(one_run(number, steps=steps, outcome="success", **changes))
-    found = await stores.runs.experiment_runs("x", tenant=TENANT)
+        await stores.states.commit(
+            records.one_run(number, steps=steps, outcome="success", **changes)
+        )
+    found = await stores.runs.experiment_runs("x", tenant=records.TENANT)
     for run in found:
-        trace = await stores.runs.get_run(run.id, tenant=TENANT)
+        trace = await stores.runs.get_run(run.id, tenant=records.TENANT)
         assert trace is not None
         for kind, names in ((trace.run, _DESCRIBED), (trace.run.totals, _SUMMED)):
             assert [getattr(run, name) for name in names] == [getattr(kind, n) for n in names]
@@ -399,23 +402,25 @@ async def reads_the_runs_of_an_experiment(stores: Stores) -> None:
     assert [bool(run.estimated) for run in found] == [False, False, True]
     assert [run.saved_usd for run in found] == [0.75, None, 0.75]
     assert [run.counts["models"] == run.models for run in found] == [True] * 3
-    every = await stores.runs.experiment_runs(None, tenant=None, since=START + 1)
+    every = await stores.runs.experiment_runs(None, tenant=None, since=records.START + 1)
     assert [run.unit for run in every] == ["task-1", "task-2"]
 
 
 async def reads_what_texts_came_to(stores: Stores) -> None:
     """Characters of the texts that were sent, once for each call that read them; not those of
     shadow mode; unknown where a text is not stored. A refused run says who stopped it."""
-    refused = a_chat(
+    refused = records.a_chat(
         status=429, error=BudgetExceeded.label, reasons=(f"{BudgetExceeded.label}: x",)
     )
     texts = (("abcd", True), ("abcd", False), ("[omitted: 4 characters, sha256 0]", True))
     for number, (text, applied) in enumerate(texts):
         run = f"r{number:04}"
-        call = one_run(number, steps=tuple(a_step(n, run, call=refused) for n in (1, 2, 3)))
-        told = an_injection(2, run, text=text, applied=applied)
+        call = records.one_run(
+            number, steps=tuple(records.a_step(n, run, call=refused) for n in (1, 2, 3))
+        )
+        told = records.an_injection(2, run, text=text, applied=applied)
         await stores.states.commit(replace(call, injections=(told,)))
-    found = await stores.runs.experiment_runs(None, tenant=TENANT)
+    found = await stores.runs.experiment_runs(None, tenant=records.TENANT)
     assert [run.text_chars for run in found] == [8, 0, -1]
     assert [run.stopped and run.stopped.words for run in found] == ["stopped by a budget"] * 3
 

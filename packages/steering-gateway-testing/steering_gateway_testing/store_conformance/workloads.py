@@ -7,14 +7,8 @@ from typing import Any
 from gateway.backends import Stores
 from gateway.stores.learning import OutcomeRow, WorkloadRate, WorkloadRun
 from gateway.stores.sql.workloads import WorkloadStore
+from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.check import Check
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    TENANT,
-    a_call,
-    a_conversation,
-    a_run,
-)
 
 CHOICE = {"model": "small", "default": "big", "probabilities": {"small": 0.95, "big": 0.05}}
 
@@ -23,22 +17,26 @@ def a_workload_run(run_id: str, model: str = "small", **changes: Any) -> Workloa
     """A run of one workload."""
     values: dict[str, Any] = {
         "run_id": run_id,
-        "tenant": TENANT,
+        "tenant": records.TENANT,
         "workload": "w1",
         "client": "agent",
         "requested": "big",
         "model": model,
-        "at": START,
+        "at": records.START,
     }
     return WorkloadRun(**(values | changes))
 
 
 async def _runs(stores: Stores, *ids: str) -> None:
     for name in ids:
-        conversation = a_conversation(f"c-{name}")
+        conversation = records.a_conversation(f"c-{name}")
         await stores.states.commit(
-            a_call(
-                conversation=conversation, heads=(), runs=(a_run(name),), steps=(), injections=()
+            records.a_call(
+                conversation=conversation,
+                heads=(),
+                runs=(records.a_run(name),),
+                steps=(),
+                injections=(),
             )
         )
 
@@ -107,7 +105,12 @@ async def checks_verdicts_by_reports(stores: Stores) -> None:
     await _workloads(stores).note([a_workload_run("r4", workload="w2")])
     for name in names:
         row = OutcomeRow(
-            run_id=name, tenant=TENANT, source="result", verdict="success", weight=0.8, at=START
+            run_id=name,
+            tenant=records.TENANT,
+            source="result",
+            verdict="success",
+            weight=0.8,
+            at=records.START,
         )
         await stores.learning.add_outcome(row)
     await _end(stores, "r1", "success")
@@ -116,8 +119,8 @@ async def checks_verdicts_by_reports(stores: Stores) -> None:
     await stores.runs.set_outcome("r3", "success", source="derived", tenant=None)
     said = [("", ""), ("result", "success")]
     expected = {(*pair, outcome, 1) for pair in said for outcome in ("success", "failure")}
-    assert set(await stores.learning.checked(TENANT, "r3")) == expected
-    assert await stores.learning.checked(TENANT, "none") == []
+    assert set(await stores.learning.checked(records.TENANT, "r3")) == expected
+    assert await stores.learning.checked(records.TENANT, "none") == []
     assert await stores.learning.checked("other", "r3") == []
 
 
@@ -158,17 +161,17 @@ async def lists_what_the_policy_decided(stores: Stores) -> None:
     await _runs(stores, "r1", "r2", "r3")
     choices = {"r1": CHOICE, "r2": None, "r3": CHOICE}
     noted = [
-        a_workload_run(name, at=START + at, choice=choice)
+        a_workload_run(name, at=records.START + at, choice=choice)
         for at, (name, choice) in enumerate(choices.items())
     ]
     await _workloads(stores).note(noted)
     await _end(stores, "r1", "failure")
-    found = await _workloads(stores).decided(tenant=TENANT)
+    found = await _workloads(stores).decided(tenant=records.TENANT)
     assert [(row.run, row.outcome) for row in found] == [(noted[2], None), (noted[0], "failure")]
     assert [row.run.run_id for row in await _workloads(stores).decided(tenant=None, limit=1)] == [
         "r3"
     ]
-    assert await _workloads(stores).decided(tenant=TENANT, since=START + 5) == []
+    assert await _workloads(stores).decided(tenant=records.TENANT, since=records.START + 5) == []
     assert await _workloads(stores).decided(tenant="other") == []
 
 
@@ -178,11 +181,11 @@ async def keeps_the_counts_of_removed_runs(stores: Stores) -> None:
     await _workloads(stores).note([a_workload_run("r1", choice=CHOICE)])
     await _end(stores, "r1", "success")
     await _settle(stores)
-    await _workloads(stores).drop(before=START + 1)
-    assert len(await _workloads(stores).decided(tenant=TENANT)) == 1
-    await stores.runs.prune(older_than=START + 1e6)
-    await _workloads(stores).drop(before=START + 1)
-    assert await _workloads(stores).decided(tenant=TENANT) == []
+    await _workloads(stores).drop(before=records.START + 1)
+    assert len(await _workloads(stores).decided(tenant=records.TENANT)) == 1
+    await stores.runs.prune(older_than=records.START + 1e6)
+    await _workloads(stores).drop(before=records.START + 1)
+    assert await _workloads(stores).decided(tenant=records.TENANT) == []
     assert await _settle(stores) == 0
     assert _rates(await _workloads(stores).rates()) == {"acme small": (1, 0)}
 

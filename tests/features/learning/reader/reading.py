@@ -14,14 +14,7 @@ from gateway.features.learning.reader.questions import KIND, TITLE, TROUBLE
 from gateway.stores.learning import JOBS, Job
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, Usage
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    a_call,
-    a_conversation,
-    a_first_step,
-    a_run,
-    some_content,
-)
+from steering_gateway_testing.store_conformance import records
 from tests.live.client import PLAIN
 
 QUESTIONS = (KIND, TITLE, TROUBLE)
@@ -81,8 +74,8 @@ async def typed(stores: Stores, number: int, *messages: str) -> None:
     which begins a run that ends with an answer."""
     name, version = f"c{number:04}", 0
     for sequence, message in enumerate(messages):
-        run_id, at = f"{name}.{sequence}", START + number + sequence
-        content = some_content(
+        run_id, at = f"{name}.{sequence}", records.START + number + sequence
+        content = records.some_content(
             messages=(PromptMessage(role="user", text=message),),
             thought="",
             actions=(),
@@ -90,11 +83,11 @@ async def typed(stores: Stores, number: int, *messages: str) -> None:
             reply_actions=(),
             human=(),
         )
-        call = a_call(
-            conversation=a_conversation(name, version=version),
+        call = records.a_call(
+            conversation=records.a_conversation(name, version=version),
             heads=(),
             runs=(
-                a_run(
+                records.a_run(
                     run_id,
                     sequence=sequence,
                     state="END",
@@ -105,7 +98,7 @@ async def typed(stores: Stores, number: int, *messages: str) -> None:
                     task_preview=message,
                 ),
             ),
-            steps=(a_first_step(run_id, content=content),),
+            steps=(records.a_first_step(run_id, content=content),),
             injections=(),
         )
         version = await stores.states.commit(call)

@@ -21,22 +21,9 @@ from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner
 from gateway.stores.learning import JOBS, READER
 from gateway.stores.queries import PageRequest, RunFilter
-from steering_gateway_testing import (
-    AppServer,
-    Fault,
-    FaultKind,
-    ReceivedRequest,
-    Reply,
-    ScriptedUpstream,
-    ToolCall,
-)
-from steering_gateway_testing.store_conformance.records import (
-    START,
-    a_first_step,
-    a_step,
-    one_run,
-    some_content,
-)
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.store_conformance import records
+from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.features.learning.reader.planted import POISON
 from tests.features.learning.reader.reading import (
     MODEL,
@@ -199,14 +186,20 @@ async def test_an_alarm_is_read_with_its_calls(
     path = str(tmp_path / "runs.db")
     call = Action(name="bash", arguments='{"command": "pytest"}', observation="1 failed in 2s")
     alarm = {"fired": ("streak",), "evidence": {"streak": "pytest failed for the third time"}}
-    rows = [a_first_step("r0000", content=some_content(messages=(), actions=(), human=()))]
+    rows = [
+        records.a_first_step(
+            "r0000", content=records.some_content(messages=(), actions=(), human=())
+        )
+    ]
     for index in range(1, 6):
-        content = some_content(messages=(), actions=(call,), human=())
+        content = records.some_content(messages=(), actions=(call,), human=())
         more = alarm if index > 2 else {"fired": (), "evidence": {}}
-        rows.append(a_step(index, "r0000", content=content, **more))
+        rows.append(records.a_step(index, "r0000", content=content, **more))
     async with opened(path=path) as stores:
         await stores.states.commit(
-            one_run(0, steps=tuple(rows), state="END", ended_at=START, task_preview=TASK)
+            records.one_run(
+                0, steps=tuple(rows), state="END", ended_at=records.START, task_preview=TASK
+            )
         )
         gateway = gateway_server(settings(upstream, path))
         await finished(stores, 2)
