@@ -7,14 +7,13 @@ after a jump it is wrong, and a clock set 400 days ahead makes every run old."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
-from gateway.conversations.records import call_event, step_event
 from gateway.core.step import Action, Step
-from gateway.observability.live_events import EventHub
+from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.steering.conversation_fold import ConversationFold
 from gateway.stores.protocols import (
@@ -27,7 +26,7 @@ from gateway.stores.protocols import (
     StoreUnreachable,
 )
 from gateway.stores.queries import PageRequest, RunFilter
-from gateway.stores.records import CallRecord
+from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.litellm_package import WITHOUT_LITELLM
@@ -256,3 +255,57 @@ class Replicas:
             event = step_event(run.tenant, run.conversation_id, run, step, trace.injections)
             if event is not None:
                 self._events.publish(event)
+
+
+def call_event(record: CallRecord) -> Event | None:
+    """The event for the newest step of `record`; None when it has no call."""
+    steps = [step for step in record.steps if step.call is not None]
+    if not steps:
+        return None
+    step = steps[-1]
+    conversation = record.conversation
+    run = next(run for run in record.runs if run.id == step.run_id)
+    return step_event(conversation.tenant, conversation.id, run, step, record.injections)
+
+
+def step_event(
+    tenant: str,
+    conversation_id: str,
+    run: RunUpdate,
+    step: StepRow,
+    injections: Sequence[InjectionRow],
+) -> Event | None:
+    """The event of one step; None when no call was made at it. `injections`: those at the step."""
+    call = step.call
+    if call is None:
+        return None
+    return {
+        "type": "step",
+        "tenant": tenant,
+        "conversation_id": conversation_id,
+        "run_id": step.run_id,
+        "step": step.step_index,
+        "at": step.at,
+        "state": run.state,
+        "ended": run.ended_at is not None,
+        "outcome": run.outcome,
+        "difficulty": step.difficulty,
+        "composite": step.composite,
+        "fired": step.fired,
+        "failure_type": step.failure_type,
+        "guidance": [
+            f"{row.source}:{row.pattern_id or row.failure_type or 'directive'}"
+            for row in injections
+            if row.applied
+        ],
+        "model_requested": call.model_requested,
+        "model_asked": call.model_asked,
+        "status": call.status,
+        "error": call.error,
+        "input_tokens": call.input_tokens,
+        "output_tokens": call.output_tokens,
+        "cost_usd": call.cost_usd,
+        "usage_estimated": call.usage_estimated,
+        "unsteered": call.unsteered,
+        "latency_s": call.latency_s,
+    }

@@ -25,22 +25,18 @@ from msgspec.structs import replace
 
 from gateway.budgets.guard import Spending
 from gateway.calls.admission import Admissions
-from gateway.calls.prepared_request import PreparedRequest
+from gateway.calls.call import Call
 from gateway.calls.recorder import Recorder
 from gateway.conversations.answer_headers import note_identity, note_steering
-from gateway.conversations.call import Call
 from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.steer_request import REFUSED_STATUSES
 from gateway.conversations.steering_result import SteeringResult, unobserved
-from gateway.dialects import SteeredRequest
 from gateway.errors import UpstreamFailure
-from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import UnsteeredReason
 from gateway.observability.otel import caller, evaluations
 from gateway.runtime import Runtime
-from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.steering.identity import identify
 from gateway.stores.budgets import STEERING
@@ -56,37 +52,31 @@ from gateway.wire.refusal import kind_of
 
 
 class Pipeline:
-    """Prepares requests and sends them; what they become is recorded by their `PreparedRequest`."""
+    """Prepares requests and sends them; `recorder` records what they become."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._admissions = Admissions(runtime)
-        self._recorder = Recorder(runtime)
+        self.recorder = Recorder(runtime)
         self._runtime = runtime
         self._log = get_logger("gateway.steering")
 
-    async def prepare(
-        self,
-        services: Services,
-        exchange: Exchange,
-        request: SteeredRequest,
-        headers: RawHeaders,
-        terms: KeyTerms | None = None,
-    ) -> PreparedRequest:
+    async def prepare(self, call: Call, headers: RawHeaders, terms: KeyTerms | None = None) -> None:
         """Make every decision about a request before it goes out; `terms`: of its key. Raises:
         BadRequest: a header for the gateway has a value that is not allowed."""
+        services = call.services
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
         control = ControlHeaders.read(named)
         if terms is not None:
             control = replace(control, tags=terms.tagged(control.tags))
         if "chatgpt-account-id" in named or "sk-ant-oat" in named.get("authorization", ""):
             control = replace(control, tags={**control.tags, "paid": "subscription"})
-        call = Call(control=control, exchange=exchange)
-        prepared = PreparedRequest(self._runtime, self._recorder, services, request, call)
+        call.control = control
+        call.keeps_sent = self._runtime.raw_calls is not None
         steering = services.settings.steering
         own_time = OwnTime(steering.deadline_ms / 1000)
         try:
             async with services.turns.turn(own_time):
-                work = self._steer(prepared, named, own_time)
+                work = self._steer(call, named, own_time)
                 await own_time.run(work, steering.max_wait_ms / 1000)
         except asyncio.CancelledError:
             if call.result is not None:
@@ -94,24 +84,23 @@ class Pipeline:
                 call.result.note_cut()
             raise
         except Exception as exc:
-            self._note_unsteered(prepared, exc)
+            self._note_unsteered(call, exc)
         if call.result is not None:
             call.result.timings_ms["own"] = own_time.spent_s * 1000
-            prepared.hides_usage = _adds_usage(services, call.result, request)
-        prepared.decided()
-        if request.previous_response_id and services.table.names:
-            tenant = exchange.request.tenant
-            earlier = request.previous_response_id
-            await self._recorder.answers.learn(services, tenant, earlier)
-        return prepared
+            call.hides_usage = _adds_usage(call, call.result)
+        call.decided()
+        if earlier := call.request.previous_response_id:
+            if services.table.names:
+                await self.recorder.answers.learn(services, call.tenant, earlier)
+            targets = self._runtime.stored_answers.targets
+            call.stored_at = targets.find(call.tenant, earlier)
 
-    async def send(self, prepared: PreparedRequest, sending: UpstreamCall) -> LaneResponse:
+    async def send(self, call: Call, sending: UpstreamCall) -> LaneResponse:
         """The upstream's answer, with its headers read and its body not read yet. Raises:
         UpstreamFailure: no deployment answered. RunRefused: the call may not be sent."""
-        call = prepared.call
         exchange = call.exchange
-        upstream = call.exchange.upstream
-        own = await self._admissions.admit(prepared)
+        upstream = exchange.upstream
+        own = await self._admissions.admit(call)
         if own is not None:
             return own
         if exchange.response.begun:  # its head has promised no compression
@@ -123,12 +112,12 @@ class Pipeline:
             async def admits(target: Target) -> bool:
                 # A fallback has a price of its own, which is reserved first.
                 model = target.name if target.key else target.model or call.model
-                return await self._admissions.extend(prepared, model)
+                return await self._admissions.extend(call, model)
 
             sending.admits = admits
         started = time.perf_counter()
         try:
-            delivery = await self._ask(prepared, sending)
+            delivery = await self._ask(call, sending)
         finally:
             exchange.timing.waited_s += time.perf_counter() - started
             exchange.response.headers += [
@@ -144,13 +133,13 @@ class Pipeline:
         upstream.provider = target.seat or target.provider
         return delivery.response
 
-    async def _ask(self, prepared: PreparedRequest, sending: UpstreamCall) -> Delivery:
+    async def _ask(self, call: Call, sending: UpstreamCall) -> Delivery:
         """The answer to the request; one that is refused with our changes in it is sent once more
         as the client wrote it."""
         try:
-            delivery = await self._ask_models(prepared, sending)
+            delivery = await self._ask_models(call, sending)
         except UpstreamFailure as exc:
-            if exc.status not in REFUSED_STATUSES or not prepared.is_changed:
+            if exc.status not in REFUSED_STATUSES or not call.is_changed:
                 raise
             status = exc.status
             kind = kind_of({"": exc.message, "code": exc.code})
@@ -164,32 +153,31 @@ class Pipeline:
             "changed request refused, sent as the client wrote it",
             status=status,
             kind=kind,
-            request_id=prepared.call.exchange.request.id,
+            request_id=call.exchange.request.id,
         )
-        places = prepared.send_as_written()
-        delivery = await self._deliver(prepared, sending)
-        closes = delivery.status < 400 and prepared.close_places(places, kind)
+        places = call.send_as_written()
+        delivery = await self._deliver(call, sending)
+        closes = delivery.status < 400 and call.close_places(places, kind)
         scope = "place" if closes else "request"
         self._runtime.metrics.refused_changes.labels(kind, scope).inc()
         return delivery
 
-    async def _ask_models(self, prepared: PreparedRequest, sending: UpstreamCall) -> Delivery:
+    async def _ask_models(self, call: Call, sending: UpstreamCall) -> Delivery:
         """The routed model's answer; if that refuses or fails, the requested model's."""
-        call = prepared.call
-        request = prepared.request
+        request = call.request
         model = call.model
         reason = ""
         try:
-            delivery = await self._deliver(prepared, sending)
+            delivery = await self._deliver(call, sending)
         except UpstreamFailure as exc:
-            if model == request.model or not await self._admissions.extend(prepared, request.model):
+            if model == request.model or not await self._admissions.extend(call, request.model):
                 raise
             reason = exc.label
         else:
             # A redirect is no answer of a model, either.
             if delivery.status < 300 or model == request.model:
                 return delivery
-            if not await self._admissions.extend(prepared, request.model):
+            if not await self._admissions.extend(call, request.model):
                 return delivery
             reason = f"status {delivery.status}"
             await delivery.response.aclose()
@@ -199,22 +187,21 @@ class Pipeline:
             reason=reason,
             request_id=call.exchange.request.id,
         )
-        prepared.use_requested_model(reason)
-        return await self._deliver(prepared, sending)
+        call.use_requested_model(reason)
+        return await self._deliver(call, sending)
 
-    async def _deliver(self, prepared: PreparedRequest, sending: UpstreamCall) -> Delivery:
+    async def _deliver(self, call: Call, sending: UpstreamCall) -> Delivery:
         """The answer of the model to request; a target that refuses to report the usage of a
         stream is asked again without that."""
-        call = prepared.call
-        services = prepared.services
+        services = call.services
         while True:
             # The requested model is what a routed one that fails is tried again with.
-            once = call.model != prepared.request.model
+            once = call.model != call.request.model
             delivery = await services.dispatcher.send(sending, call.model, once=once)
-            if delivery.status not in REFUSED_STATUSES or not prepared.is_changed:
+            if delivery.status not in REFUSED_STATUSES or not call.is_changed:
                 return delivery
             kind, names_usage = await read_error(delivery.response)
-            if not (names_usage and prepared.asked_usage):
+            if not (names_usage and call.asked_usage):
                 return replace(delivery, kind=kind)
             await delivery.response.aclose()
             model = call.exchange.upstream.model
@@ -225,32 +212,31 @@ class Pipeline:
 
     async def _steer(
         self,
-        prepared: PreparedRequest,
+        call: Call,
         headers: Texts,
         own_time: OwnTime,
     ) -> None:
-        services = prepared.services
-        call = prepared.call
-        request = prepared.request
+        services = call.services
+        request = call.request
         if self._runtime.telemetry is not None:
             identity = identify(headers, request.body, services.resolver.settings)
             call.exchange.texts = caller(request.body, identity, call.exchange.request.key)
         if request.unread:
-            await self._place_unread(prepared, headers)
+            await self._place_unread(call, headers)
             if request.opaque:
                 raise _Unread("encoding", "the body is compressed in a way that cannot be read")
             raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
-            await self._place_unread(prepared, headers)
+            await self._place_unread(call, headers)
             return
         exchange = call.exchange
         now = time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
         conversation = resolved.conversation
         if conversation is None:
-            await self._place_unread(prepared, headers, resolved.conversation_id)
+            await self._place_unread(call, headers, resolved.conversation_id)
             return
-        mode = self._mode(prepared, conversation)
+        mode = self._mode(call, conversation)
         note_identity(exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
@@ -266,7 +252,7 @@ class Pipeline:
                 guidance_share=experiment.random_guidance_share,
             )
         asked = services.budgets is not None
-        advise = partial(self._admissions.advise, prepared) if asked else None
+        advise = partial(self._admissions.advise, call) if asked else None
         await services.steerer.steer(result, request, now, own_time, arm, advise)
         note_steering(exchange, result, control.arm)
         if self._runtime.telemetry is not None:
@@ -276,29 +262,28 @@ class Pipeline:
 
     async def _place_unread(
         self,
-        prepared: PreparedRequest,
+        call: Call,
         headers: Texts,
         beside: str = "",
     ) -> None:
         """Find where a request that was not read, or one aside, is recorded: as one call more of
         its run; the latter touches nothing else. `beside`: as in `resolve_unread`."""
-        call = prepared.call
-        request = prepared.request
+        request = call.request
         asked = call.exchange.request
-        resolved, conversation = await prepared.services.resolver.resolve_unread(
+        resolved, conversation = await call.services.resolver.resolve_unread(
             request, headers, asked.tenant, asked.key, time.time(), beside
         )
-        mode = self._mode(prepared, conversation)
+        mode = self._mode(call, conversation)
         note_identity(call.exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
         result.agent = call.control.agent
         conversation.run.unscored_calls += request.unread
 
-    def _mode(self, prepared: PreparedRequest, conversation: Conversation) -> str:
+    def _mode(self, call: Call, conversation: Conversation) -> str:
         """The mode of the request; one of an experiment or a pilot is assigned to its arm."""
-        control = prepared.call.control
-        services = prepared.services
+        control = call.control
+        services = call.services
         workloads = self._runtime.opened.workloads
         if control.unit:
             conversation.unit = control.unit
@@ -323,13 +308,12 @@ class Pipeline:
             arm, mode = pilot.treatment(about, unit, conversation.created_at)
             name = pilot.id
         if arm is not None:
-            prepared.call.control = replace(control, experiment=name, unit=unit, arm=arm)
+            call.control = replace(control, experiment=name, unit=unit, arm=arm)
         return mode or settings.mode
 
-    def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:
+    def _note_unsteered(self, call: Call, error: Exception) -> None:
         """Count and log a call that goes out without a decision."""
         reason = _reason(error)
-        call = prepared.call
         limit = _LIMITS.get(reason)
         kind = "deadline" if limit else type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()
@@ -340,7 +324,13 @@ class Pipeline:
             reason=f"steering passed its {limit}" if limit else str(error),
             request_id=call.exchange.request.id,
         )
-        prepared.forward_unsteered(reason)
+        call.exchange.notes["unsteered"] = reason
+        call.exchange.response.headers.append((b"x-gateway-unsteered", reason.encode()))
+        if call.result is not None:
+            try:
+                call.services.steerer.repeat_earlier(call.result, call.request, reason)
+            except Exception as exc:
+                call.note_unguided(exc)
 
 
 class _Unread(Exception):
@@ -369,7 +359,9 @@ def _reason(error: Exception) -> UnsteeredReason:
             return "error"
 
 
-def _adds_usage(services: Services, result: SteeringResult, request: SteeredRequest) -> bool:
+def _adds_usage(call: Call, result: SteeringResult) -> bool:
+    request = call.request
+    services = call.services
     wanted = services.settings.steering.stream_usage
     if not request.stream or request.wants_usage or wanted == "never" or result.mode != "on":
         return False

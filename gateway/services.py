@@ -96,6 +96,7 @@ class Services:
         instance: str,
     ) -> None:
         self.settings = settings
+        self.metrics = metrics
         self.table = DeploymentTable(settings, os.environ, refusals.rests, keys_required)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         headers = {INSTANCE_HEADER.decode(): instance}

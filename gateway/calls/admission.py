@@ -20,9 +20,8 @@ from gateway.budgets import texts
 from gateway.budgets.guard import BudgetGuard, CallBody, Refused, Spending
 from gateway.budgets.holds import end_question
 from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject
-from gateway.calls.prepared_request import PreparedRequest
+from gateway.calls.call import Call
 from gateway.config.budgets import Ending
-from gateway.conversations.answer_headers import GUIDANCE_HEADER
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
@@ -39,7 +38,6 @@ from gateway.stores.sql.changes import GATEWAY
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.wire.echo import OWN_ANSWER
-from gateway.wire.headers import without
 
 _IGNORED_ANSWERS = 2
 """After so many of the gateway's own final answers in a request's history its agent gets an error:
@@ -56,29 +54,28 @@ class Admissions:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def advise(self, prepared: PreparedRequest) -> Advice:
+    async def advise(self, call: Call) -> Advice:
         """The advice of the budgets for a call whose conversation is known."""
-        guard = prepared.services.budgets
-        result = prepared.call.result
+        guard = call.services.budgets
+        result = call.result
         if guard is None or result is None or result.mode == "off":
             return NO_ADVICE
-        return await guard.advise(_subject(prepared), _body(prepared))
+        return await guard.advise(_subject(call), _body(call))
 
-    async def admit(self, prepared: PreparedRequest) -> texts.OwnResponse | None:
+    async def admit(self, call: Call) -> texts.OwnResponse | None:
         """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
         RunRefused: it may not be sent, and is answered with an error."""
         error: RunRefused
-        services = prepared.services
-        call = prepared.call
+        services = call.services
         control = services.settings.control
         result = call.result
         try:
             if result is not None and self._runtime.holds:
-                await self._check_holds(prepared, result)
+                await self._check_holds(call, result)
             if result is not None and result.decision is not None:
-                await self._on_trouble(prepared, result, result.decision.proposal.act)
+                await self._on_trouble(call, result, result.decision.proposal.act)
             if services.budgets is not None:
-                await self._reserve(services.budgets, prepared)
+                await self._reserve(services.budgets, call)
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
@@ -92,29 +89,27 @@ class Admissions:
         if call.exchange.response.begun:
             ending = "answer"  # its status is sent
         if result is not None:
-            headers = call.exchange.response.headers
-            call.exchange.response.headers = without(headers, (GUIDANCE_HEADER,))
-            call.exchange.notes.pop("guidance", None)
+            call.forget_guidance()
             services.steerer.not_sent(result)
-        return _answer(prepared, texts.with_status(error, control.stop_status), ending)
+        return _answer(call, texts.with_status(error, control.stop_status), ending)
 
-    async def extend(self, prepared: PreparedRequest, model: str) -> bool:
+    async def extend(self, call: Call, model: str) -> bool:
         """Whether another model may be asked for the call instead."""
-        services = prepared.services
+        services = call.services
         guard = services.budgets
-        spending = prepared.call.spending
+        spending = call.spending
         if guard is None or not isinstance(spending, Spending):
             return True
         allowed = await guard.extend(
-            spending.admission, model, _body(prepared), binding=_binds(services)
+            spending.admission, model, _body(call), binding=_binds(services)
         )
         if not allowed:
-            prepared.call.note_reason(f"budget: not enough left to ask {model}")
+            call.note_reason(f"budget: not enough left to ask {model}")
         return allowed
 
-    async def _check_holds(self, prepared: PreparedRequest, result: SteeringResult) -> None:
-        services = prepared.services
-        exchange = prepared.call.exchange
+    async def _check_holds(self, call: Call, result: SteeringResult) -> None:
+        services = call.services
+        exchange = call.exchange
         holds = self._runtime.holds
         index = services.index
         conversation = result.conversation
@@ -128,7 +123,7 @@ class Admissions:
             return names
 
         control = services.settings.control
-        await self._wait_for_answer(prepared, subjects)
+        await self._wait_for_answer(call, subjects)
         found = holds.find(subjects())
         if found is not None and found.action == "pause":
             exchange.notes["paused"] = found.subject
@@ -148,13 +143,11 @@ class Admissions:
                 else texts.pause_error(found, control.pause_retry_s)
             )
 
-    async def _wait_for_answer(
-        self, prepared: PreparedRequest, subjects: Callable[[], Sequence[str]]
-    ) -> None:
+    async def _wait_for_answer(self, call: Call, subjects: Callable[[], Sequence[str]]) -> None:
         """Wait while a person is asked about the call's run; without an answer in time,
         `control.ask_default` decides."""
         holds = self._runtime.holds
-        exchange = prepared.call.exchange
+        exchange = call.exchange
         while (found := holds.find(subjects())) is not None and found.action == "ask":
             question = found.question
             began = time.perf_counter()
@@ -167,7 +160,7 @@ class Admissions:
             finally:
                 exchange.timing.waited_s += time.perf_counter() - began
             if not answered:
-                await self._unanswered(prepared.services, found)
+                await self._unanswered(call.services, found)
 
     async def _unanswered(self, services: Services, asked: Control) -> None:
         holds = self._runtime.holds
@@ -189,13 +182,11 @@ class Admissions:
         event = {"type": "control", "subject": control.subject, "action": action}
         self._runtime.events.publish(event | {"tenant": control.tenant})
 
-    async def _ask(
-        self, prepared: PreparedRequest, result: SteeringResult, asked: tuple[str, Question]
-    ) -> None:
+    async def _ask(self, call: Call, result: SteeringResult, asked: tuple[str, Question]) -> None:
         """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
         holds = self._runtime.holds
         why, question = asked
-        if (begin := prepared.call.exchange.response.begin) is not None:
+        if (begin := call.exchange.response.begin) is not None:
             await begin()  # the answer may come as soon as the question is shown
         control = Control(
             subject=result.run_id,
@@ -212,20 +203,18 @@ class Admissions:
             self._publish(control, control.action)
             self._runtime.metrics.held_calls.labels("ask").inc()
             _log.warning("a person is asked", subject=control.subject, reason=why)
-        prepared.call.note_reason(f"ask: {why}")
-        await self._check_holds(prepared, result)
+        call.note_reason(f"ask: {why}")
+        await self._check_holds(call, result)
 
-    async def _on_trouble(
-        self, prepared: PreparedRequest, result: SteeringResult, act: Act
-    ) -> None:
+    async def _on_trouble(self, call: Call, result: SteeringResult, act: Act) -> None:
         """Stop a run that repeats a failure in spite of advice until a person lets it go on, or ask
         one first. Raises: RunStopped."""
         if not act.name:
             return
         if not result.applies:
-            prepared.call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
+            call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
             return
-        settings = prepared.services.settings
+        settings = call.services.settings
         run = result.run_id
         tenant = result.conversation.tenant
         said = act.sentence if settings.storage.store_content else act.summary
@@ -234,7 +223,7 @@ class Admissions:
         if act.name == "ask":
             until = time.time() + settings.control.ask_wait_s
             question = Question(secret=secrets.token_hex(16), until=until)
-            await self._ask(prepared, result, (why, question))
+            await self._ask(call, result, (why, question))
         if act.name != "end":
             return
         control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
@@ -245,11 +234,10 @@ class Admissions:
         self._runtime.metrics.held_calls.labels("on_trouble").inc()
         raise texts.stop_error(control)
 
-    async def _reserve(self, guard: BudgetGuard, prepared: PreparedRequest) -> None:
-        services = prepared.services
-        call = prepared.call
-        subject = _subject(prepared)
-        body = _body(prepared)
+    async def _reserve(self, guard: BudgetGuard, call: Call) -> None:
+        services = call.services
+        subject = _subject(call)
+        body = _body(call)
         binds = _binds(services)
         seen = set[str]()
         result = call.result if binds else None
@@ -269,7 +257,7 @@ class Admissions:
             seen.add(found.applied.budget.name)
             now = time.time()
             question = texts.budget_question(found, now, now + services.settings.control.ask_wait_s)
-            await self._ask(prepared, result, question)
+            await self._ask(call, result, question)
             guard.ledger.look_again(found.applied.wanted.key)  # a yes has raised its limits
         if admission is None:
             return
@@ -289,11 +277,8 @@ def _asking(standings: Sequence[BudgetStatus], asked: set[str]) -> BudgetStatus 
     return next((each for each in found if each.step("ask") is not None), None)
 
 
-def _answer(
-    prepared: PreparedRequest, error: RunRefused, ending: Ending
-) -> texts.OwnResponse | None:
-    call = prepared.call
-    request = prepared.request
+def _answer(call: Call, error: RunRefused, ending: Ending) -> texts.OwnResponse | None:
+    request = call.request
     said = error.message.removeprefix(STOPPED).removesuffix(CAN_RAISE)
     call.note_reason(f"{error.label}: {said}{error.go_on}")
     exchange = call.exchange
@@ -360,21 +345,20 @@ def _binds(services: Services) -> bool:
     return services.settings.steering.mode != "shadow"
 
 
-def _subject(prepared: PreparedRequest) -> CallSubject:
-    call = prepared.call
+def _subject(call: Call) -> CallSubject:
     asked = call.exchange.request
     result = call.result
     return CallSubject(
         tenant=asked.tenant,
         key=asked.key,
         client=call.control.agent,
-        model=prepared.request.model,
+        model=call.request.model,
         run=result.run_id if result is not None else "",
         root=result.conversation.root_id if result is not None else "",
         labels=asked.labels | {f"tag:{name}": value for name, value in call.control.tags.items()},
     )
 
 
-def _body(prepared: PreparedRequest) -> CallBody:
-    request = prepared.request
+def _body(call: Call) -> CallBody:
+    request = call.request
     return CallBody(fields=request.body, raw=request.raw)

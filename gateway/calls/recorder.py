@@ -16,22 +16,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+import orjson
 from msgspec.structs import replace
 
 from gateway.budgets.guard import held_to_values, left_open
+from gateway.calls.call import Call
+from gateway.calls.records import Cost, Recorded, call_record
+from gateway.conversations.answer_headers import STATE_HEADER
 from gateway.conversations.apply_reply import apply_reply, replies_in
-from gateway.conversations.call import Call
 from gateway.conversations.codec import from_record
 from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.loading import merge
-from gateway.conversations.records import Cost, Recorded, call_record
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import SteeringResult
 from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.steer import RunPosition
 from gateway.dialects import RESPONSES
+from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import (
     Exchange,
     RequestInfo,
@@ -41,20 +44,27 @@ from gateway.exchange import (
     UpstreamReply,
 )
 from gateway.observability.logging import get_logger
+from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
-from gateway.stores.exchanges import AnswerRecord, AnswerStore
+from gateway.stores.exchanges import AnswerRecord, AnswerStore, RawCall
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import RunStore, StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord, PrefixHashRecord
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
-from gateway.values import Fields
+from gateway.upstream.retries import AT_OTHER_TARGET
+from gateway.upstream.tokens import estimated_usage
+from gateway.values import FieldDict, Fields
 from gateway.wire.echo import EchoFilter
+from gateway.wire.headers import replaced
 from gateway.wire.prefix_hash import ChainState, extend
+from gateway.wire.refusal import status_of
 
+_CATCH_UP_S = 10.0
+"""Longest wait for the other calls of a conversation before an unsteered one is recorded."""
 _ATTEMPTS = 5
 """Attempts to save a call, when other gateways save the same conversation at the same time."""
 
@@ -67,9 +77,139 @@ class Recorder:
         self.answers = BackgroundAnswers(runtime, self)
         self._log = get_logger("gateway.steering")
 
+    async def complete(self, call: Call, reply: UpstreamReply) -> None:
+        """Record the complete answer, before the client gets its last byte. That goes on when the
+        client leaves meanwhile: the answer was made, and is paid for."""
+        failure = reply.failure
+        if call.target is not None:
+            failed = failure is not None and status_of(failure) in AT_OTHER_TARGET
+            call.services.dispatcher.note_end(call.target, failed=failed)
+        if failure is not None:  # `end` records it like a refusal with a status
+            call.note_failure(failure)
+            return
+        call.completed = True
+        await asyncio.shield(self._runtime.unfinished.start(self._complete(call, reply)))
+
+    async def _complete(self, call: Call, reply: UpstreamReply) -> None:
+        result = call.result
+        exchange = call.exchange
+        completion = reply.completion
+        if result is not None:
+            result.note_sending()
+        if reply.unread is not None:  # the gateway does not know what was answered
+            exchange.notes["unread"] = reply.unread
+            self._runtime.metrics.unread.labels(reply.unread).inc()
+            call.note_reason(f"answer not read: {reply.unread}")
+        _bill(call, reply.usage, completion)
+        settings = call.services.settings
+        if self._runtime.telemetry is not None and settings.otel.content:
+            mask = settings.storage.mask_secrets
+            history = call.request.own_messages
+            exchange.texts |= call_texts(history, completion, settings.otel, mask=mask)
+        if call.connection is not None and completion is not None:
+            completion[ANSWER_ID] = call.connection.answer_id
+        response_id = reply.pending_id or (completion or {}).get(ANSWER_ID)
+        if isinstance(response_id, str) and response_id and call.target is not None:
+            self._keep_place(call, response_id)
+            if reply.pending_id is None:
+                await self.answers.keep(call.services, call.tenant, response_id, call.target)
+        if reply.pending_id is None and call.spending is not None:
+            await call.settle()
+        await self._record_when_scored(call, completion, reply.pending_id)
+        if result is not None and result.state_after is FSMState.END:
+            # A stream's head is sent by now; a whole answer still says that it ended the run.
+            headers = exchange.response.headers
+            exchange.response.headers = replaced(headers, STATE_HEADER, FSMState.END.value.encode())
+            exchange.notes["state"] = FSMState.END.value
+
+    def _keep_place(self, call: Call, response_id: str) -> None:
+        """Whoever asks for a stored answer later is sent to where it is stored, and does not see
+        the guidance in the instructions that it repeats."""
+        known = self._runtime.stored_answers
+        if call.target is not None:
+            known.targets.put(call.tenant, response_id, call.target)
+        if (echo := call.echo()) is not None:
+            known.echoes.put(call.tenant, response_id, echo)
+
+    def end(self, call: Call, received: Callable[[], bytes]) -> None:
+        """No more is sent. Record a call without a complete answer, in a task of the event loop.
+        `received` returns the part of a stream that arrived. Its tokens are estimates: what was
+        reported before the end is not all. If it shows that the answer is made in the background,
+        the call stays pending: the client may still ask for the answer."""
+        result = call.result
+        request = call.request
+        if result is not None and call.exchange.response.client_gone:
+            result.note_cut()
+        if call.completed:
+            if result is not None:
+                result.note_ended()
+            return
+        read = request.dialect.read_stream(received(), orjson.loads)
+        _bill(call, read.usage, read.completion or read.partial)
+        upstream = call.exchange.upstream
+        upstream.usage_estimated = upstream.usage is not None
+        pending_id = read.pending_id if request.dialect.in_background(request) else None
+        if pending_id is not None:
+            self._keep_place(call, pending_id)
+        elif call.spending is not None:
+            self._runtime.unfinished.start(call.settle())
+        if result is None:
+            return
+        if pending_id is None:
+            # At once: a client that gave up may send the request again before this is recorded.
+            result.note_failed()
+        self._runtime.unfinished.start(self._record_when_scored(call, None, pending_id))
+
+    async def _record_when_scored(
+        self, call: Call, completion: FieldDict | None, pending_id: str | None
+    ) -> None:
+        """Commit the call. A call whose answer is still being made in the background is noted as
+        such at once."""
+        if pending_id is not None:
+            await self.answers.commit(call, pending_id)
+            return
+        await self.catch_up(call)
+        await self.record(call, completion)
+
+    async def catch_up(self, call: Call) -> None:
+        """Score the steps of a call that went out before that was done, for its record."""
+        result = call.result
+        if result is None or result.observed:
+            return
+        try:
+            async with asyncio.timeout(_CATCH_UP_S):
+                await call.services.steerer.catch_up(result, call.request, time.time())
+        except Exception as exc:
+            self._log.warning(
+                "steps of an unsteered call not scored",
+                kind=type(exc).__name__,
+                request_id=call.exchange.request.id,
+            )
+
+    def keep_raw(self, call: Call, received: Callable[[], bytes]) -> None:
+        """Keep the call as it was sent and received, if that is switched on, in a task of the event
+        loop."""
+        result = call.result
+        keeper = self._runtime.raw_calls
+        sent = call.sent
+        if result is None or keeper is None or not sent:
+            return
+        storage = self._runtime.settings.storage
+        raw = RawCall(
+            tenant=call.tenant,
+            run_id=result.run_id,
+            step_index=result.position.step,
+            at=time.time(),
+            dialect=call.request.dialect.name,
+            request=sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str),
+            response=call.request.dialect.plain(received(), orjson.loads),
+        )
+        longest = int(storage.raw_max_kb * 2**10)
+        most = int(storage.raw_mb * 2**20)
+        self._runtime.unfinished.start(keeper.keep(raw, max_bytes=longest, most_bytes=most))
+
     async def record(
         self,
-        services: Services,
         call: Call,
         completion: Fields | None,
         *,
@@ -83,11 +223,11 @@ class Recorder:
         if result is None:
             return
         if result.position.step < 0:  # its session may have begun meanwhile
-            known = services.index.get(result.conversation.id)
+            known = call.services.index.get(result.conversation.id)
             result.conversation = known or result.conversation
         try:
             async with result.conversation.lock:
-                await self._commit(services, call, result, completion, pending_id)
+                await self._commit(call, result, completion, pending_id)
         except StoreOverloaded:
             # Logged once in an incident. The scored steps stay in memory for a later commit.
             metrics.store_dropped.inc()
@@ -100,13 +240,13 @@ class Recorder:
 
     async def _commit(
         self,
-        services: Services,
         call: Call,
         result: SteeringResult,
         completion: Fields | None,
         pending_id: str | None,
     ) -> None:
         exchange = call.exchange
+        services = call.services
         settings = services.settings
         conversation = result.conversation
         hashes = tuple[PrefixHashRecord, ...]()
@@ -246,6 +386,25 @@ class Recorder:
             metrics.reroutes.labels(result.position.state.value).inc()
 
 
+def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
+    """Note the usage: as it was reported, else estimated from the texts; and whose prices hold: the
+    answer names the model of a request that could not be read."""
+    request = call.request
+    upstream = call.exchange.upstream
+    if request.opaque and isinstance(named := (reply or {}).get("model"), str):
+        call.exchange.request.model = upstream.model = named
+        call.decided()
+    call.billed_model = call.model
+    target = call.target
+    if target is not None and (target.key or target.model):  # not the default upstream
+        call.billed_model = call.services.catalogue.billed_name(call.model, target)
+    upstream.bill(usage, reply)
+    if upstream.tokens.input is None and upstream.tokens.output is None and reply:
+        estimate = estimated_usage(request.raw, reply)
+        if estimate is not None:
+            upstream.bill(estimate, estimated=True)
+
+
 _CONTROL = ("outcome", "unit", "agent", "experiment", "arm")
 _UPSTREAM = ("lane", "deployment", "provider", "model", "attempts")
 _log = get_logger("gateway.steering")
@@ -266,32 +425,21 @@ class BackgroundAnswers:
         # A store that is away is not asked: memory is all there is meanwhile.
         return None if self._runtime.degraded() else self._runtime.opened.stores.answers
 
-    async def commit(
-        self,
-        services: Services,
-        call: Call,
-        response_id: str,
-        *,
-        ready: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Commit what is known, and the rest when a request fetches the answer `response_id`. The
-        commit waits for `ready`."""
+    async def commit(self, call: Call, response_id: str) -> None:
+        """Commit what is known, and the rest when a request fetches the answer `response_id`."""
         result = call.result
         if result is None:
             return
-        tenant = call.exchange.request.tenant
+        tenant = call.tenant
         committed: _Committed = asyncio.get_running_loop().create_future()
-        settle = partial(self._settle_own, services, call, response_id, committed)
+        settle = partial(self._settle_own, call, response_id, committed)
         self._runtime.stored_answers.pending[tenant, response_id] = settle
         kept = None
         try:
-            try:
-                await ready()
-            except Exception as exc:  # what is known of the call is on record all the same
-                _log.warning("not all of a call is known", reason=str(exc))
-            await self._recorder.record(services, call, None, pending_id=response_id)
+            await self._recorder.catch_up(call)
+            await self._recorder.record(call, None, pending_id=response_id)
             as_json = call_to_json(call, result, time.time())
-            kept = await self.keep(services, tenant, response_id, call.target, as_json)
+            kept = await self.keep(call.services, tenant, response_id, call.target, as_json)
         finally:
             result.stored = True
             result.resolved.incoming = replace(result.resolved.incoming, messages=())
@@ -299,7 +447,6 @@ class BackgroundAnswers:
 
     async def _settle_own(
         self,
-        services: Services,
         call: Call,
         response_id: str,
         committed: _Committed,
@@ -315,8 +462,8 @@ class BackgroundAnswers:
         if shared and not await self._take(conversation.tenant, response_id):
             return  # another gateway has seen the answer, recorded it, and paid for it
         # The conversation may have been dropped from memory and loaded again in the meantime.
-        result.conversation = services.index.get(conversation.id) or conversation
-        await self._settle(services, call, reply)
+        result.conversation = call.services.index.get(conversation.id) or conversation
+        await self._settle(call, reply)
 
     async def _settle_stored(
         self,
@@ -331,22 +478,17 @@ class BackgroundAnswers:
             return  # the next poll tries again
         if call is None or not await self._take(answer.tenant, answer.id):
             return
-        await self._settle(services, call, reply)
+        await self._settle(call, reply)
         if call.result is not None:
             # The fold has replaced the transcript, which this process has not read.
             call.result.conversation.run.fold = None
 
-    async def _settle(
-        self,
-        services: Services,
-        call: Call,
-        reply: UpstreamReply,
-    ) -> None:
+    async def _settle(self, call: Call, reply: UpstreamReply) -> None:
         call.exchange.upstream.bill(reply.usage, reply.completion)
         if reply.failure is not None:
             call.note_failure(reply.failure)
         await call.settle()
-        await self._recorder.record(services, call, reply.completion)
+        await self._recorder.record(call, reply.completion)
 
     async def _take(self, tenant: str, response_id: str) -> bool:
         """Whether this gateway is the one that records the call of an answer. While the store is
@@ -468,7 +610,11 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
         )
     exchange = _exchange(answer.tenant, values)
     held = values.get("held", [])  # a version before this one kept none
+    request = RESPONSES.opaque(b"")  # this process has not seen it
     return Call(
+        request=request,
+        services=services,
+        tenant=tenant,
         exchange=exchange,
         control=ControlHeaders(**values["control"], tags=values["tags"]),
         result=result,

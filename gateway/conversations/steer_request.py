@@ -1,13 +1,10 @@
 """Steering one request: the pure decision of `core.steer`, and what it has to wait for.
 
 That is: logged steps of a run that are not in the request, a model's score of the newest step, and
-the look-up of patterns. A long transcript is read in parts, between which other requests are
-served: to a gateway that was restarted without its store a history of thousands of messages is new.
-"""
+the look-up of patterns."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +22,7 @@ from gateway.conversations.conversation import (
     Undecided,
 )
 from gateway.conversations.judge import ModelJudge, judge_newest
-from gateway.conversations.records import acts_of, later_messages, opening_prompts, prompts_in
+from gateway.conversations.observe import note_messages, observe_steps, opening_prompts
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.workloads import RunWorkloads
 from gateway.core.decide import Decided, LessonMatch, LessonQuery
@@ -56,12 +53,9 @@ from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
 from gateway.core.trouble import HELD
 from gateway.dialects import SteeredRequest
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.experiments import RandomArm
 from gateway.steering.identity import MatchKind
-from gateway.steering.identity.branch import split_ending
-from gateway.steering.transcript.user_words import task_of
-from gateway.tasks import OwnTime, off_loop
+from gateway.tasks import OwnTime
 from gateway.values import Fields, frozen
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
@@ -74,15 +68,6 @@ validate with pydantic."""
 _CLOSED_S = 3600.0
 """Seconds for which a place is closed: one refusal an hour is cheap, and upstreams change."""
 _MOST_KEPT = 2_000  # clients and models are named by clients
-MESSAGES_AT_ONCE = 64
-"""New messages that are read in one go: about 15 ms of processor time for messages of 2 kB."""
-_MOST_ON_THE_LOOP = 2**20
-"""Characters that are read on the loop in one go: as many take up to 50 ms."""
-_CHARACTERS_OF_A_PART = 4096
-"""A message, a part of its content and a call take as long as so many characters of text."""
-_DEPTH = 3  # message, its calls or parts of content, and the function of a call
-_MOST_CALLS = 128
-"""Calls of one step that are scored on the loop: about 10 ms."""
 Advise = Callable[[], Awaitable[Advice]]
 """Asks the call's budgets for their advice."""
 
@@ -241,70 +226,12 @@ class RequestSteerer:
     async def _read_transcript(
         self, result: SteeringResult, request: SteeredRequest, now: float
     ) -> RunFold:
-        """Fold the new steps of a request, a long one in parts; its newest run."""
-        conversation = result.conversation
-        transcript = request.transcript
-        if result.resolved.incoming.compacts:  # nobody has said what is said there
-            transcript = [*transcript[:-1], *split_ending(transcript[-1])[1]]
-        before = conversation.snapshot_before_reply()
+        """Score the new steps of a request, and note what else is new in it; its newest run."""
         with timed(result.timings_ms, "observe"):
-            fold = conversation.run.ready_fold(self.rules.policy)
-            earlier = RunPosition.of(fold.current)
-            try:
-                outcomes = await fold_transcript(fold, transcript)
-                run = _take(conversation, fold, outcomes, now)
-            except BaseException:
-                conversation.run.fold = None  # what is stored counts, not a fold half read
-                raise
-            self._take_undecided(result, earlier, outcomes)
-            stored = conversation.unsaved.snapshot
-            fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
-            result.position = RunPosition.of(run)
-            result.state_after = run.state
-            result.tasks = await tasks_of(fresh, transcript) if fresh else {}
-            result.prompts = []
-            since = list[Any]()
-            if run.steps or run.index:
-                latest = run.outcomes[-1].step if run.outcomes else None
-                new_from = result.resolved.incoming.hashes.start
-                since = later_messages(transcript, latest, new_from)
-                result.prompts = prompts_in(since) if run.steps else []
-            self._note_acts(result, outcomes, since, before, transcript)
-            if fresh or not run.steps:  # the gateway has not seen the beginning of the run
-                opening = opening_prompts(request.body, transcript, run.start)
-                result.prompts = opening + result.prompts
-            result.observed = True
-        return run
-
-    @staticmethod
-    def _note_acts(
-        result: SteeringResult,
-        outcomes: Sequence[StepOutcome],
-        since: Sequence[Any],
-        before: RunSnapshot | None,
-        transcript: Sequence[Any],
-    ) -> None:
-        """Note what a person did since the last answer; what cannot be read of that is left out."""
-        conversation = result.conversation
-        match = result.resolved.match
-        history = conversation.history
-        fold = conversation.run.fold
-        cut = bool(history.cut) and history.cut == history.branch.fallback_hash
-        if match.kind is MatchKind.COMPACTION:
-            since = ()
-            cut = False  # a summary
-        elif cut:
-            since = transcript[match.position :]
-        try:
-            if fold is not None:
-                dropped = history.dropped
-                result.acts = acts_of(
-                    conversation.id, fold, outcomes, since, last=before, cut=cut, dropped=dropped
-                )
-        except Exception as exc:
-            result.reasons.append(f"interventions: not read ({type(exc).__name__})")
-        history.cut = b""
-        history.dropped = None
+            observed = await observe_steps(result, request, self.rules.policy, now)
+            self._take_undecided(result, observed.earlier, observed.outcomes)
+            await note_messages(result, request, observed)
+        return observed.run
 
     async def _decide_missed(
         self,
@@ -526,26 +453,6 @@ class RequestSteerer:
         return None if closed and placed is not None and not placed.edits else placed
 
 
-def _take(
-    conversation: Conversation,
-    fold: ConversationFold,
-    outcomes: Sequence[StepOutcome],
-    now: float,
-) -> RunFold:
-    """Keep the outcomes of new steps; the newest run."""
-    conversation.unsaved.add(outcomes)
-    current = conversation.run
-    run = fold.runs[-1]
-    history = conversation.history
-    current.unscored_calls = 0
-    if run.index != current.index:
-        current.begin(run.index, now)
-    steps = sum([each.steps for each in fold.runs])
-    if steps != history.branch.steps:
-        history.branch = replace(history.branch, steps=steps)
-    return run
-
-
 def _calls_of(
     scored: Sequence[StepOutcome], earlier: RunPosition, hashes: PrefixHashes
 ) -> list[Undecided]:
@@ -651,62 +558,6 @@ def _place_of(edit: Edit) -> Place:
     if isinstance(edit, InsertMessage):
         return "message"
     return "result" if isinstance(edit, AppendToResult) else "system"
-
-
-async def fold_transcript(
-    fold: ConversationFold, transcript: Sequence[Any]
-) -> Sequence[StepOutcome]:
-    """The outcomes of the new steps of a transcript, as `ConversationFold.extend` gives them."""
-    count = len(transcript)
-    at = fold.consumed
-    in_thread = False
-    goes_on = at < count
-    while goes_on:
-        new = transcript[at : at + MESSAGES_AT_ONCE]
-        weight = sum(map(_weight, new))
-        calls = fold.open_calls + weight // _CHARACTERS_OF_A_PART
-        if count <= MESSAGES_AT_ONCE and calls <= _MOST_CALLS:
-            break  # `extend` reads it as well, and has little to read again
-        in_thread = in_thread or weight > _MOST_ON_THE_LOOP
-        in_thread = in_thread or fold.open_calls > _MOST_CALLS
-        if in_thread:
-            goes_on = await off_loop(fold.read_ahead, transcript, MESSAGES_AT_ONCE)
-        else:
-            goes_on = fold.read_ahead(transcript, MESSAGES_AT_ONCE)
-            if goes_on:
-                await asyncio.sleep(0)
-        at = fold.consumed
-    starts_over = fold.starts_over and count > MESSAGES_AT_ONCE
-    if in_thread or starts_over or fold.open_calls > _MOST_CALLS:
-        return await off_loop(fold.extend, transcript)
-    return fold.extend(transcript)
-
-
-async def tasks_of(runs: Sequence[RunFold], transcript: Sequence[Any]) -> dict[int, str]:
-    """The user's task in each of these runs, by the index of the run."""
-    tasks = {}
-    for count, run in enumerate(runs, start=1):
-        tasks[run.index] = task_of(transcript, run.start)
-        if count % MESSAGES_AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return tasks
-
-
-def _weight(message: object, depth: int = _DEPTH) -> int:
-    """About how long a message takes to read, in characters of plain text."""
-    weight = _CHARACTERS_OF_A_PART
-    if not isinstance(message, dict):
-        return weight
-    for value in message.values():
-        if isinstance(value, str):
-            weight += len(value)
-        elif depth > 1 and isinstance(value, dict):
-            weight += _weight(value, depth - 1)
-        elif depth > 1 and isinstance(value, list):
-            for part in value:
-                if isinstance(part, dict):
-                    weight += _weight(part, depth - 1)
-    return weight
 
 
 class timed:

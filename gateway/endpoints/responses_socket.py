@@ -16,7 +16,7 @@ import orjson
 from wsproto.events import CloseConnection, TextMessage
 
 from gateway.auth.authenticator import Principal
-from gateway.calls.prepared_request import PreparedRequest
+from gateway.calls.call import Call
 from gateway.config import Settings
 from gateway.conversations.control_headers import ControlHeaders
 from gateway.dialects import RESPONSES, SteeredRequest
@@ -364,18 +364,19 @@ class _Connection:
         if RESPONSES.is_side_request(request) and not request.unread:
             self._prepares = list(request.own_messages)
 
-    def bind(self, services: Services, prepared: PreparedRequest, sending: UpstreamCall) -> None:
+    def bind(self, call: Call, sending: UpstreamCall) -> None:
         """Send a request over this connection. Raises: NotFound: its model is served elsewhere."""
-        asked = prepared.request.model
-        routed = prepared.call.model
+        services = call.services
+        asked = call.request.model
+        routed = call.model
         own = self._target_of(services, asked)
         if own is None:
             raise NotFound(f"{asked!r} is not served on this WebSocket; use HTTP", status=426)
         other = own if routed == asked else self._target_of(services, routed)
         if other is None:
-            prepared.use_requested_model("it is not served on this WebSocket")
+            call.use_requested_model("it is not served on this WebSocket")
         self.target = other or own
-        sending.connection = prepared.connection = self
+        sending.connection = call.connection = self
 
     def _target_of(self, services: Services, model: str) -> Target | None:
         """Returns the deployment of a model at this very host with this very key; None if the

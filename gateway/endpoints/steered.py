@@ -2,12 +2,13 @@
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 from msgspec.structs import replace
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
-from gateway.calls.prepared_request import PreparedRequest
+from gateway.calls.call import Call
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
 from gateway.endpoints.body import (
@@ -62,6 +63,7 @@ class SteeredEndpoint:
         with in_use as services, self.room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._admit(scope, exchange)
+            tenant = principal.tenant
             share.key = principal.key
             path = raw_path_of(scope)
             seat = services.table.seats.of(path, headers)
@@ -80,42 +82,48 @@ class SteeredEndpoint:
                 request = self.dialect.opaque(raw, asked)  # the upstream may know the coding
             else:
                 headers = without(headers, (b"content-encoding",)) if packed.coding else headers
-                request = await self._parse(services, exchange.request.tenant, packed.plain, asked)
+                request = await self._parse(services, tenant, packed.plain, asked)
             if socket is not None:
                 socket.prepare(request)
             exchange.request.model = request.model
             exchange.request.streamed = request.stream
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
-                about = exchange, request, headers, principal.terms
-                prepared = await self.pipeline.prepare(services, *about)
-                sending = prepared.upstream_call(headers, query, principal.key_headers, seat)
+                call = Call(request=request, services=services, tenant=tenant, exchange=exchange)
+                await self.pipeline.prepare(call, headers, principal.terms)
+                sending = call.upstream_call(headers, query, principal.key_headers, seat)
                 sending.packed = packed
                 if socket is not None:
-                    socket.bind(services, prepared, sending)
+                    socket.bind(call, sending)
                 await require_own(self.runtime, services, principal, sending, request)
-                given = send, exchange, watch, prepared.complete, services.settings.server
+                recorder = self.pipeline.recorder
                 relay = Relay(
-                    *given, self.dialect, prepared.note_delivered, offers.get(WRITE_NOW), share
+                    send=send,
+                    exchange=exchange,
+                    disconnect=watch,
+                    complete=partial(recorder.complete, call),
+                    server=services.settings.server,
+                    dialect=self.dialect,
+                    delivered=call.note_delivered,
+                    write=offers.get(WRITE_NOW),
+                    share=share,
                 )
                 if request.stream and socket is None and self.dialect.ping:
                     exchange.response.begin = relay.begin
                 try:
-                    await self._answer(prepared, sending, relay)
+                    await self._answer(call, sending, relay)
                 except GatewayError as exc:
                     if not exchange.response.begun:
                         raise
                     await relay.break_off(exc)
                 finally:  # however the call ends, it is recorded
                     relay.stop_pings()
-                    prepared.end(relay.seen)
-                    prepared.keep_raw(relay.received)
+                    recorder.end(call, relay.seen)
+                    recorder.keep_raw(call, relay.received)
 
-    async def _answer(self, prepared: PreparedRequest, sending: UpstreamCall, relay: Relay) -> None:
-        response = await self.pipeline.send(prepared, sending)
+    async def _answer(self, call: Call, sending: UpstreamCall, relay: Relay) -> None:
+        response = await self.pipeline.send(call, sending)
         try:
-            hidden = prepared.asked_usage
-            echo = prepared.echo()
-            await relay.answer(response, prepared.request.stream, hidden, echo)
+            await relay.answer(response, call.request.stream, call.asked_usage, call.echo())
         finally:
             await response.aclose()
 

@@ -16,7 +16,7 @@ import orjson
 from msgspec.structs import replace
 
 from gateway.config import Settings
-from gateway.conversations.records import opening_prompts
+from gateway.conversations.observe import opening_prompts
 from gateway.core import steer
 from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.fold import RunFold, StepOutcome

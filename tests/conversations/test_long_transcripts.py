@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from gateway.conversations.conversation import SeenDigests
-from gateway.conversations.records import later_messages, opening_prompts, prompts_in
-from gateway.conversations.steer_request import MESSAGES_AT_ONCE, fold_transcript, tasks_of
+from gateway.conversations.observe import (
+    MESSAGES_AT_ONCE,
+    fold_transcript,
+    later_messages,
+    opening_prompts,
+    prompts_in,
+    tasks_of,
+)
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.policy import Policy
 from gateway.core.step import Step

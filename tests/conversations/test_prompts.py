@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversations.records import later_messages, opening_prompts, prompts_in
+from gateway.conversations.observe import later_messages, opening_prompts, prompts_in
 from gateway.core.step import Action, Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.calls.prepared_request import PreparedRequest
+from gateway.calls.call import Call
+from gateway.calls.recorder import Recorder
 from gateway.errors import UpstreamFailure
 from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.protocols import StoreError
@@ -225,13 +226,13 @@ def test_it_is_known_before_it_is_recorded(
 ) -> None:
     """The answer may be asked for while the record of its call waits for other calls of its
     conversation."""
-    record, waiting = PreparedRequest._catch_up, threading.Event()
+    record, waiting = Recorder.catch_up, threading.Event()
 
-    async def later(self: PreparedRequest) -> None:
+    async def later(self: Recorder, call: Call) -> None:
         await asyncio.to_thread(waiting.wait, 120)
-        await record(self)
+        await record(self, call)
 
-    monkeypatch.setattr(PreparedRequest, "_catch_up", later)
+    monkeypatch.setattr(Recorder, "catch_up", later)
     upstream.script(Fault(FaultKind.DROP_MID_BODY, after=2, reply=Reply("Done.", id="resp_1")))
     with pytest.raises(httpx.RemoteProtocolError):
         httpx.post(f"{server.base_url}/responses", json={**ASKED, "stream": True})

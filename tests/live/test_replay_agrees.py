@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from gateway.backends import open_stores
-from gateway.conversations.records import opening_prompts
+from gateway.conversations.observe import opening_prompts
 from gateway.core.pattern import Pattern
 from gateway.features.learning.context import project_of
 from gateway.library import starter_patterns

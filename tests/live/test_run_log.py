@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.calls.prepared_request import PreparedRequest
+from gateway.calls.call import Call
+from gateway.calls.recorder import Recorder
 from gateway.core.step import Action
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
@@ -47,13 +48,13 @@ async def test_a_stop_waits_for_what_is_not_recorded_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call that failed is recorded behind its answer, also when the gateway is stopped then."""
-    catch_up = PreparedRequest._catch_up
+    catch_up = Recorder.catch_up
 
-    async def later(self: PreparedRequest) -> None:
+    async def later(self: Recorder, call: Call) -> None:
         await asyncio.sleep(0.5)
-        await catch_up(self)
+        await catch_up(self, call)
 
-    monkeypatch.setattr(PreparedRequest, "_catch_up", later)
+    monkeypatch.setattr(Recorder, "catch_up", later)
     upstream.script(Fault(FaultKind.BAD_REQUEST))
     answer = await Agent(http, gateway.base_url).send()
     await asyncio.to_thread(gateway.stop)

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores
+from gateway.calls import records
 from gateway.config import Settings
-from gateway.conversations import records
+from gateway.conversations import observe
 from gateway.conversations.conversation import run_id
 from gateway.conversations.steering_result import ActOfPerson
 from gateway.conversations.workloads import workload_of
@@ -292,7 +293,7 @@ class _Rows:
     def _since_answer(self) -> list[Any]:
         run = self._history.fold.current
         latest = run.outcomes[-1].step if run.outcomes else None
-        return records.later_messages(self._history.window, latest)
+        return observe.later_messages(self._history.window, latest)
 
     def _note_acts(
         self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
@@ -309,7 +310,7 @@ class _Rows:
         cut = cut and not any(map(is_interruption, said_in(since)))
         name = self._conversation.id
         fold = self._history.fold
-        self._acts += records.acts_of(name, fold, outcomes, since, last=answered, cut=cut)
+        self._acts += observe.acts_of(name, fold, outcomes, since, last=answered, cut=cut)
 
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
@@ -329,11 +330,11 @@ class _Rows:
             at=at,
             state=run.state.value,
         )
-        prompts = records.opening_prompts({}, window, run.start) if opens or not run.steps else []
+        prompts = observe.opening_prompts({}, window, run.start) if opens or not run.steps else []
         if prompts and (folder := self._source.session.project):  # logs have no system prompt
             prompts.insert(0, PromptMessage(role="system", text=f"Working directory: {folder}"))
         if run.steps:
-            prompts += records.prompts_in(self._since_answer())
+            prompts += observe.prompts_in(self._since_answer())
         reply = self._source.session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(

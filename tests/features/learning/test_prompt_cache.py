@@ -11,7 +11,7 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.conversations.records import opening_prompts
+from gateway.conversations.observe import opening_prompts
 from gateway.core.pattern import Status
 from gateway.features.learning.context import project_of
 from gateway.offline.recordings import parse_recording, read_lines, steps_of

@@ -4,33 +4,25 @@ Its steps and its cost, its guidance, and its system and user messages."""
 
 import json
 import time
-from collections.abc import Iterable, Sequence
-from itertools import islice, takewhile
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from gateway.calls.call import Call
 from gateway.conversations.apply_reply import echoed_items
-from gateway.conversations.call import Call
 from gateway.conversations.codec import to_record
-from gateway.conversations.conversation import StepPlace, items_by_id, run_id
+from gateway.conversations.conversation import items_by_id, run_id
 from gateway.conversations.steering_result import ActOfPerson, SteeringResult
 from gateway.core.decide import STANDING, Item
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import Injection
 from gateway.core.pattern import ETrace, PatternMatch, Tier, etrace_of
-from gateway.core.step import Action, Step
+from gateway.core.step import Action
 from gateway.core.trouble import HELD
 from gateway.dialects.base import ANSWER_ID
-from gateway.observability.live_events import Event
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.transcript.interventions import (
     WORDS_CHARACTERS,
-    Answer,
-    answer_interventions,
-    said_in,
-    step_interventions,
 )
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.commit_plan import merged_content
@@ -42,7 +34,6 @@ from gateway.stores.records import (
     InjectionRow,
     ItemRecord,
     PrefixHashRecord,
-    PromptMessage,
     RunUpdate,
     StepContent,
     StepRow,
@@ -50,15 +41,10 @@ from gateway.stores.records import (
 from gateway.stores.totals import HAND_OVER
 from gateway.text.secrets import mask_repeated
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.coerce import as_mapping
-from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
+from gateway.wire.messages import content_text
 
 _PREVIEW_CHARACTERS = 200
 _LONGEST_SECRET = 4096
-MOST_MESSAGES = 512
-"""Messages in a row that are read for what they say: results of so many calls come at once, and no
-client writes as many. Each takes some 2 us."""
-_ROLES = (*SYSTEM_ROLES, "user")
 
 
 class Cost(Value):
@@ -293,43 +279,6 @@ def preview(text: str, *, masks_secrets: bool, most: int = _PREVIEW_CHARACTERS) 
     return (mask_repeated(head) if masks_secrets else head)[:most]
 
 
-def acts_of(
-    conversation_id: str,
-    fold: ConversationFold,
-    outcomes: Sequence[StepOutcome],
-    new: Sequence[Any],
-    *,
-    last: RunSnapshot | None = None,
-    cut: bool = False,
-    dropped: StepPlace | None = None,
-) -> list[ActOfPerson]:
-    """Acts of a person on the steps that a request completed, and on the answer before its `new`
-    messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
-    stream; `dropped`: the place of an answer that the client took out of the history."""
-    found = [
-        ((run_id(conversation_id, outcome.run), outcome.index), act)
-        for outcome in outcomes
-        for act in step_interventions(outcome.step)
-    ]
-    said = said_in(new)
-    if not said:
-        return found
-    run = fold.current
-    answered = last
-    if not cut and len(fold.runs) > 1 and not run.steps:
-        answered = fold.runs[-2].snapshot()
-    of_reply = cut or dropped is not None or not run.steps
-    if not of_reply or (cut and answered is None):
-        answered = run.snapshot()
-    elif answered is None or (not cut and answered.run == run.index):
-        if dropped is None:
-            return found  # no answer came before
-        answered = run.snapshot()
-    place = dropped or (run_id(conversation_id, answered.run), answered.steps)
-    answer = Answer(said=said, cut=cut, dropped=dropped is not None)
-    return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
-
-
 def with_acts(
     runs: Sequence[RunUpdate],
     steps: Sequence[StepRow],
@@ -351,60 +300,6 @@ def with_acts(
         content = replace(content, human=(*content.human, replace(act, words=words)))
         rows[run, step] = replace(row, content=content)
     return tuple(updates.values()), tuple(rows.values())
-
-
-def call_event(record: CallRecord) -> Event | None:
-    """The event for the newest step of `record`; None when it has no call."""
-    steps = [step for step in record.steps if step.call is not None]
-    if not steps:
-        return None
-    step = steps[-1]
-    conversation = record.conversation
-    run = next(run for run in record.runs if run.id == step.run_id)
-    return step_event(conversation.tenant, conversation.id, run, step, record.injections)
-
-
-def step_event(
-    tenant: str,
-    conversation_id: str,
-    run: RunUpdate,
-    step: StepRow,
-    injections: Sequence[InjectionRow],
-) -> Event | None:
-    """The event of one step; None when no call was made at it. `injections`: those at the step."""
-    call = step.call
-    if call is None:
-        return None
-    return {
-        "type": "step",
-        "tenant": tenant,
-        "conversation_id": conversation_id,
-        "run_id": step.run_id,
-        "step": step.step_index,
-        "at": step.at,
-        "state": run.state,
-        "ended": run.ended_at is not None,
-        "outcome": run.outcome,
-        "difficulty": step.difficulty,
-        "composite": step.composite,
-        "fired": step.fired,
-        "failure_type": step.failure_type,
-        "guidance": [
-            f"{row.source}:{row.pattern_id or row.failure_type or 'directive'}"
-            for row in injections
-            if row.applied
-        ],
-        "model_requested": call.model_requested,
-        "model_asked": call.model_asked,
-        "status": call.status,
-        "error": call.error,
-        "input_tokens": call.input_tokens,
-        "output_tokens": call.output_tokens,
-        "cost_usd": call.cost_usd,
-        "usage_estimated": call.usage_estimated,
-        "unsteered": call.unsteered,
-        "latency_s": call.latency_s,
-    }
 
 
 def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
@@ -514,56 +409,3 @@ def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -
         applied=result.applies,
         **_place_of(block),
     )
-
-
-def opening_prompts(body: Fields, transcript: Sequence[Any], start: int) -> list[PromptMessage]:
-    """The opening of a run: the system prompt, then the messages before its first reply. `start` is
-    the index of the run's first message."""
-    separate = [content_text(body.get(key)) for key in ("system", "instructions")]
-    opening = [PromptMessage(role="system", text=text) for text in separate if text]
-    lead = islice(transcript, min(start, MOST_MESSAGES))
-    opening += prompts_in(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
-    own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
-    return opening + prompts_in(takewhile(lambda message: not _is_reply(message), own))
-
-
-def later_messages(transcript: Sequence[Any], latest: Step | None, new_from: int = 0) -> list[Any]:
-    """The messages since the last reply. A user message with the results of calls that an agent
-    wrote into its text belongs to the step `latest` and is left out. `new_from`: the messages
-    before it are parsed on access."""
-    first = max(len(transcript) - MOST_MESSAGES, 0)
-    new = transcript[max(new_from, first) :]
-    since = list(takewhile(lambda message: not _is_reply(message), reversed(new)))
-    if len(since) == len(new):  # the reply is in an earlier request
-        before = (transcript[at] for at in range(max(new_from, first) - 1, first - 1, -1))
-        since += takewhile(lambda message: not _is_reply(message), before)
-    since.reverse()
-    if latest is None or any(map(is_result, since)):
-        return since
-    results = [action.observation.strip() for action in latest.actions if action.observation]
-    texts = ((message, content_text(as_mapping(message).get("content"))) for message in since)
-    return [message for message, text in texts if not any(result in text for result in results)]
-
-
-def prompts_in(messages: Iterable[Any]) -> list[PromptMessage]:
-    found = []
-    for message in messages:
-        role, _ = _kind(message)
-        text = content_text(message.get("content")) if role in _ROLES else ""
-        if text:
-            found.append(PromptMessage(role=role, text=text))
-    return found
-
-
-def _is_reply(message: Any) -> bool:
-    role, kind = _kind(message)
-    return role == "assistant" or kind.endswith("_call")
-
-
-def _kind(message: Any) -> tuple[str, str]:
-    """Role and type of a message, empty where they are no text."""
-    if not isinstance(message, dict):
-        return "", ""
-    role = message.get("role")
-    kind = message.get("type")
-    return role if isinstance(role, str) else "", kind if isinstance(kind, str) else ""

@@ -1,0 +1,244 @@
+"""One call: the request as it came, who serves it, what was decided, and what happened.
+
+It is the one value that the stages of `gateway/pipeline.py` hand on. What the gateway sends for it
+is made here: the client's bytes with the model, the guidance and what a deployment sets."""
+
+import json
+from functools import partial
+
+from msgspec import Struct
+
+from gateway.budgets.guard import LeftOpen, Spending
+from gateway.conversations.answer_headers import GUIDANCE_HEADER
+from gateway.conversations.control_headers import ControlHeaders
+from gateway.conversations.steering_result import SteeringResult
+from gateway.core.edits import Edit
+from gateway.core.guidance_state import Place
+from gateway.dialects import SteeredRequest
+from gateway.errors import UpstreamFailure
+from gateway.exchange import Exchange
+from gateway.observability.logging import get_logger
+from gateway.services import Services
+from gateway.upstream.deployments import Target
+from gateway.upstream.dispatch import OpenConnection, UpstreamCall
+from gateway.upstream.retries import ROUTER_KEYS
+from gateway.upstream.seats import Seat
+from gateway.values import Fields
+from gateway.wire.echo import EchoFilter
+from gateway.wire.headers import RawHeaders, readable, without
+from gateway.wire.refusal import Kind, Refusal
+from gateway.wire.request import Splice
+
+_log = get_logger("gateway.steering")
+
+
+class Call(Struct, kw_only=True, eq=False):
+    """One call, from its request to its record."""
+
+    request: SteeredRequest  # as the client wrote it
+    services: Services  # of the config that was in force when the request came
+    tenant: str  # of the gateway key
+    exchange: Exchange  # the facts for log line, metrics and headers
+    control: ControlHeaders = ControlHeaders()  # orders in the request's headers
+    # what was decided; None for a side request, and for one whose conversation could not be found
+    result: SteeringResult | None = None
+    model: str = ""  # the one to request
+    # whether the usage of the stream is wanted, which the client did not ask for
+    hides_usage: bool = False
+    # the target that stores the answer which the request continues; None where none is known
+    stored_at: Target | None = None
+    # the WebSocket that it came over: its answers can be continued there, stored or not
+    connection: OpenConnection | None = None
+    # what is reserved of its budgets; None when none applies
+    spending: Spending | LeftOpen | None = None
+    # whether the target was asked for the usage, so that its chunk is taken out of the answer
+    asked_usage: bool = False
+    keeps_sent: bool = False  # `sent` is wanted, for `storage.raw_mb`
+    sent: bytes | Fields = b""  # body of the latest attempt; bytes in the native lane
+    target: Target | None = None  # the one that answered; None before that
+    billed_model: str = ""  # name whose prices hold for the answer: a fallback's when that gave it
+    completed: bool = False  # the whole answer has arrived
+
+    def decided(self) -> None:
+        """Note the model to request, once the decision is made or has changed."""
+        result = self.result
+        asked = result.model if result is not None and result.applies else self.request.model
+        self.model = asked or self.exchange.request.model
+
+    def use_requested_model(self, reason: str) -> None:
+        """Switch to the model that the client named, because the routed one gave no answer."""
+        if self.result is not None:
+            self.services.steerer.use_requested_model(self.result, self.request, reason)
+            self.decided()
+
+    def note_reason(self, reason: str) -> None:
+        """Add to the reasons that are recorded with the call."""
+        if self.result is not None:
+            self.result.reasons.append(reason)
+
+    def note_failure(self, failure: Refusal) -> None:
+        """The upstream reported an error under a status of success."""
+        said = failure.get("code") or failure.get("type")
+        self.note_reason(f"the upstream reported an error in its answer: {said}")
+        self.exchange.response.error = UpstreamFailure.label
+        if self.result is not None:
+            self.result.note_failed()
+
+    def note_unguided(self, error: Exception) -> None:
+        """Count and log a request that goes out without its guidance: it could not be added."""
+        self.services.metrics.steering_failures.labels(type(error).__name__).inc()
+        _log.error(
+            "request forwarded without its guidance",
+            kind=type(error).__name__,
+            reason=str(error),
+            request_id=self.exchange.request.id,
+        )
+
+    def note_delivered(self) -> None:
+        """The client has been sent the whole answer."""
+        if self.completed and self.result is not None:
+            self.result.note_delivered()
+
+    async def settle(self) -> None:
+        """End the call's reservation with what it used."""
+        if self.spending is not None:
+            await self.spending.settle(self.billed_model)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything but the model's name differs from what the client wrote."""
+        return self.asked_usage or bool(self.edits)
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits that add guidance to the request."""
+        result = self.result
+        if result is None or not result.applies or result.placed is None:
+            return ()
+        return result.placed.edits
+
+    def send_as_written(self) -> frozenset[Place]:
+        """Take every change out of the request, which was refused with them; where guidance was."""
+        self.hides_usage = False
+        if self.result is None:
+            return frozenset()
+        self.forget_guidance()
+        return self.services.steerer.send_as_written(self.result)
+
+    def forget_guidance(self) -> None:
+        """Take the guidance out of the answer's headers and the log line: it is not given."""
+        response = self.exchange.response
+        response.headers = without(response.headers, (GUIDANCE_HEADER,))
+        self.exchange.notes.pop("guidance", None)
+
+    def close_places(self, places: frozenset[Place], kind: Kind) -> bool:
+        """Whether these places are used for no request of this client for a while: a request was
+        refused with guidance there, for a reason of this kind, and accepted without."""
+        result = self.result
+        steerer = self.services.steerer
+        return result is not None and steerer.close_places(result, self.request, places, kind)
+
+    def echo(self) -> EchoFilter | None:
+        """Filter that removes injected guidance from an answer that repeats its request; None if
+        nothing was injected."""
+        dialect = self.request.dialect
+        if not dialect.repeats_instructions or not self.edits:
+            return None
+        try:
+            return dialect.echo(self.request, self.edits)
+        except Exception as exc:
+            self.note_unguided(exc)
+            return None
+
+    def upstream_call(
+        self,
+        headers: RawHeaders,
+        query: bytes,
+        key_headers: frozenset[bytes],
+        seat: Seat | None = None,
+    ) -> UpstreamCall:
+        """The request as it is sent to the upstream."""
+        request = self.request
+        result = self.result
+        if self.hides_usage or (result is not None and result.applies):
+            headers = readable(headers, plain=self.hides_usage or self.echo() is not None)
+        return UpstreamCall(
+            method="POST",
+            path=request.dialect.path if seat is None else seat.path,
+            path_at=None if seat is None else partial(self._path, seat),
+            seat=seat,
+            dialect=request.dialect,
+            headers=headers,
+            query=query,
+            key_headers=key_headers,
+            opaque=request.opaque,
+            body=self._body,
+            parsed=self._parsed,
+            conversation=result.conversation.id if result else "",
+            at=self.stored_at,
+            attempts=self.exchange.upstream.attempts,
+        )
+
+    def _path(self, seat: Seat, target: Target) -> str:
+        """The path at a target, for a client of a seat."""
+        if self.request.addressed is not None:
+            model = target.model or self.model
+            if not target.seat or model != self.request.model:
+                return self.request.addressed.at(model, seat=bool(target.seat))
+            return seat.path  # byte for byte
+        return seat.path if target.seat else self.request.dialect.path
+
+    def _body(self, target: Target) -> bytes:
+        """The client's bytes with the model, what the deployment sets, and the guidance, if that
+        can be placed there."""
+        request = self.request
+        model = target.model or self.model
+        self.exchange.upstream.model = model
+        splices: list[Splice] = [] if model == request.model else request.with_model(model)
+        for key, value in target.params.items():
+            if key not in request.body and request.dialect.takes(key):
+                splices += request.set_value(key, value)
+        refusals = self.services.usage_refusals
+        self.asked_usage = self.hides_usage and (str(target.api_base), model) not in refusals
+        if self.asked_usage:
+            splices += request.with_usage()
+        if edits := self.edits:
+            try:
+                splices += request.dialect.splices(request, edits)
+            except Exception as exc:
+                self.note_unguided(exc)
+        body = request.render(splices)
+        if target.key and not request.body.keys().isdisjoint(ROUTER_KEYS):
+            body = self._without_fallbacks(body)
+        if self.keeps_sent:
+            self.sent = body
+        return body
+
+    def _without_fallbacks(self, body: bytes) -> bytes:
+        """Take fallbacks that the client names out of what a deployment gets, and say so. The
+        default upstream is the client's own, and may be a proxy that knows them."""
+        fields = json.loads(body)
+        named = ",".join(key for key in ROUTER_KEYS if fields.pop(key, None) is not None)
+        headers = self.exchange.response.headers
+        if (header := (b"x-gateway-dropped-params", named.encode())) not in headers:
+            headers.append(header)
+        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+    def _parsed(self, target: Target) -> Fields:
+        """The request as JSON, with its guidance; LiteLLM's lane learns the usage by itself."""
+        request = self.request
+        model = self.exchange.upstream.model = target.model or self.model
+        self.asked_usage = False
+        body: Fields | None = None
+        if edits := self.edits:
+            try:
+                body = request.dialect.edited(request, edits)
+            except Exception as exc:
+                self.note_unguided(exc)
+        if body is None:
+            body = request.whole
+            if request.addressed is not None:
+                body = request.dialect.edited(request, ())
+        if self.keeps_sent:
+            self.sent = {**body, "model": model}
+        return body

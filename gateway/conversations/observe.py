@@ -1,0 +1,305 @@
+"""Reads what is new in a request: its steps are scored, and what people wrote is noted.
+
+A long transcript is read in parts, between which other requests are served: to a gateway that was
+restarted without its store a history of thousands of messages is new."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from gateway.conversations.conversation import Conversation, StepPlace, run_id
+from gateway.conversations.steering_result import ActOfPerson, SteeringResult
+from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
+from gateway.core.policy import Policy
+from gateway.core.steer import RunPosition
+from gateway.core.step import Step
+from gateway.dialects import SteeredRequest
+from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.identity import MatchKind
+from gateway.steering.identity.branch import split_ending
+from gateway.steering.transcript.interventions import (
+    Answer,
+    answer_interventions,
+    said_in,
+    step_interventions,
+)
+from gateway.steering.transcript.user_words import task_of
+from gateway.stores.records import PromptMessage
+from gateway.tasks import off_loop
+from gateway.values import Fields
+from gateway.wire.coerce import as_mapping
+from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
+
+MESSAGES_AT_ONCE = 64
+"""New messages that are read in one go: about 15 ms of processor time for messages of 2 kB."""
+_MOST_ON_THE_LOOP = 2**20
+"""Characters that are read on the loop in one go: as many take up to 50 ms."""
+_CHARACTERS_OF_A_PART = 4096
+"""A message, a part of its content and a call take as long as so many characters of text."""
+_DEPTH = 3  # message, its calls or parts of content, and the function of a call
+_MOST_CALLS = 128
+"""Calls of one step that are scored on the loop: about 10 ms."""
+MOST_MESSAGES = 512
+"""Messages in a row that are read for what they say: results of so many calls come at once, and no
+client writes as many. Each takes some 2 us."""
+_ROLES = (*SYSTEM_ROLES, "user")
+
+
+class Observed(NamedTuple):
+    """What reading a request has scored."""
+
+    transcript: Sequence[Any]  # its messages, without the order to summarise them
+    earlier: RunPosition  # of the newest run before its steps were scored
+    before: RunSnapshot | None  # the newest run with its latest answer; None before there is one
+    outcomes: Sequence[StepOutcome]  # the steps that are new
+    fold: ConversationFold  # all runs
+    run: RunFold  # the newest run
+
+
+async def observe_steps(
+    result: SteeringResult, request: SteeredRequest, policy: Policy, now: float
+) -> Observed:
+    """Fold the new steps of a request, a long one in parts. `now` in seconds of the epoch."""
+    conversation = result.conversation
+    transcript = request.transcript
+    if result.resolved.incoming.compacts:  # nobody has said what is said there
+        transcript = [*transcript[:-1], *split_ending(transcript[-1])[1]]
+    before = conversation.snapshot_before_reply()
+    fold = conversation.run.ready_fold(policy)
+    earlier = RunPosition.of(fold.current)
+    try:
+        outcomes = await fold_transcript(fold, transcript)
+        run = _take(conversation, fold, outcomes, now)
+    except BaseException:
+        conversation.run.fold = None  # what is stored counts, not a fold half read
+        raise
+    return Observed(
+        transcript=transcript,
+        earlier=earlier,
+        before=before,
+        outcomes=outcomes,
+        fold=fold,
+        run=run,
+    )
+
+
+async def note_messages(
+    result: SteeringResult, request: SteeredRequest, observed: Observed
+) -> None:
+    """Note where the run is, and the messages of people that are new."""
+    run = observed.run
+    fold = observed.fold
+    transcript = observed.transcript
+    stored = result.conversation.unsaved.snapshot
+    fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
+    result.position = RunPosition.of(run)
+    result.state_after = run.state
+    result.tasks = await tasks_of(fresh, transcript) if fresh else {}
+    result.prompts = []
+    since = list[Any]()
+    if run.steps or run.index:
+        latest = run.outcomes[-1].step if run.outcomes else None
+        new_from = result.resolved.incoming.hashes.start
+        since = later_messages(transcript, latest, new_from)
+        result.prompts = prompts_in(since) if run.steps else []
+    _note_acts(result, observed, since)
+    if fresh or not run.steps:  # the gateway has not seen the beginning of the run
+        opening = opening_prompts(request.body, transcript, run.start)
+        result.prompts = opening + result.prompts
+    result.observed = True
+
+
+def _note_acts(result: SteeringResult, observed: Observed, since: Sequence[Any]) -> None:
+    """Note what a person did since the last answer; what cannot be read of that is left out."""
+    conversation = result.conversation
+    match = result.resolved.match
+    history = conversation.history
+    cut = bool(history.cut) and history.cut == history.branch.fallback_hash
+    if match.kind is MatchKind.COMPACTION:
+        since = ()
+        cut = False  # a summary
+    elif cut:
+        since = observed.transcript[match.position :]
+    try:
+        result.acts = acts_of(
+            conversation.id,
+            observed.fold,
+            observed.outcomes,
+            since,
+            last=observed.before,
+            cut=cut,
+            dropped=history.dropped,
+        )
+    except Exception as exc:
+        result.reasons.append(f"interventions: not read ({type(exc).__name__})")
+    history.cut = b""
+    history.dropped = None
+
+
+def _take(
+    conversation: Conversation,
+    fold: ConversationFold,
+    outcomes: Sequence[StepOutcome],
+    now: float,
+) -> RunFold:
+    """Keep the outcomes of new steps; the newest run."""
+    conversation.unsaved.add(outcomes)
+    current = conversation.run
+    run = fold.runs[-1]
+    history = conversation.history
+    current.unscored_calls = 0
+    if run.index != current.index:
+        current.begin(run.index, now)
+    steps = sum([each.steps for each in fold.runs])
+    if steps != history.branch.steps:
+        history.branch = replace(history.branch, steps=steps)
+    return run
+
+
+async def fold_transcript(
+    fold: ConversationFold, transcript: Sequence[Any]
+) -> Sequence[StepOutcome]:
+    """The outcomes of the new steps of a transcript, as `ConversationFold.extend` gives them."""
+    count = len(transcript)
+    at = fold.consumed
+    in_thread = False
+    goes_on = at < count
+    while goes_on:
+        new = transcript[at : at + MESSAGES_AT_ONCE]
+        weight = sum(map(_weight, new))
+        calls = fold.open_calls + weight // _CHARACTERS_OF_A_PART
+        if count <= MESSAGES_AT_ONCE and calls <= _MOST_CALLS:
+            break  # `extend` reads it as well, and has little to read again
+        in_thread = in_thread or weight > _MOST_ON_THE_LOOP
+        in_thread = in_thread or fold.open_calls > _MOST_CALLS
+        if in_thread:
+            goes_on = await off_loop(fold.read_ahead, transcript, MESSAGES_AT_ONCE)
+        else:
+            goes_on = fold.read_ahead(transcript, MESSAGES_AT_ONCE)
+            if goes_on:
+                await asyncio.sleep(0)
+        at = fold.consumed
+    starts_over = fold.starts_over and count > MESSAGES_AT_ONCE
+    if in_thread or starts_over or fold.open_calls > _MOST_CALLS:
+        return await off_loop(fold.extend, transcript)
+    return fold.extend(transcript)
+
+
+async def tasks_of(runs: Sequence[RunFold], transcript: Sequence[Any]) -> dict[int, str]:
+    """The user's task in each of these runs, by the index of the run."""
+    tasks = {}
+    for count, run in enumerate(runs, start=1):
+        tasks[run.index] = task_of(transcript, run.start)
+        if count % MESSAGES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return tasks
+
+
+def _weight(message: object, depth: int = _DEPTH) -> int:
+    """About how long a message takes to read, in characters of plain text."""
+    weight = _CHARACTERS_OF_A_PART
+    if not isinstance(message, dict):
+        return weight
+    for value in message.values():
+        if isinstance(value, str):
+            weight += len(value)
+        elif depth > 1 and isinstance(value, dict):
+            weight += _weight(value, depth - 1)
+        elif depth > 1 and isinstance(value, list):
+            for part in value:
+                if isinstance(part, dict):
+                    weight += _weight(part, depth - 1)
+    return weight
+
+
+def later_messages(transcript: Sequence[Any], latest: Step | None, new_from: int = 0) -> list[Any]:
+    """The messages since the last reply. A user message with the results of calls that an agent
+    wrote into its text belongs to the step `latest` and is left out. `new_from`: the messages
+    before it are parsed on access."""
+    first = max(len(transcript) - MOST_MESSAGES, 0)
+    new = transcript[max(new_from, first) :]
+    since = list(takewhile(lambda message: not _is_reply(message), reversed(new)))
+    if len(since) == len(new):  # the reply is in an earlier request
+        before = (transcript[at] for at in range(max(new_from, first) - 1, first - 1, -1))
+        since += takewhile(lambda message: not _is_reply(message), before)
+    since.reverse()
+    if latest is None or any(map(is_result, since)):
+        return since
+    results = [action.observation.strip() for action in latest.actions if action.observation]
+    texts = ((message, content_text(as_mapping(message).get("content"))) for message in since)
+    return [message for message, text in texts if not any(result in text for result in results)]
+
+
+def opening_prompts(body: Fields, transcript: Sequence[Any], start: int) -> list[PromptMessage]:
+    """The opening of a run: the system prompt, then the messages before its first reply. `start` is
+    the index of the run's first message."""
+    separate = [content_text(body.get(key)) for key in ("system", "instructions")]
+    opening = [PromptMessage(role="system", text=text) for text in separate if text]
+    lead = islice(transcript, min(start, MOST_MESSAGES))
+    opening += prompts_in(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
+    own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
+    return opening + prompts_in(takewhile(lambda message: not _is_reply(message), own))
+
+
+def prompts_in(messages: Iterable[Any]) -> list[PromptMessage]:
+    found = []
+    for message in messages:
+        role, _ = _kind(message)
+        text = content_text(message.get("content")) if role in _ROLES else ""
+        if text:
+            found.append(PromptMessage(role=role, text=text))
+    return found
+
+
+def _is_reply(message: Any) -> bool:
+    role, kind = _kind(message)
+    return role == "assistant" or kind.endswith("_call")
+
+
+def _kind(message: Any) -> tuple[str, str]:
+    """Role and type of a message, empty where they are no text."""
+    if not isinstance(message, dict):
+        return "", ""
+    role = message.get("role")
+    kind = message.get("type")
+    return role if isinstance(role, str) else "", kind if isinstance(kind, str) else ""
+
+
+def acts_of(
+    conversation_id: str,
+    fold: ConversationFold,
+    outcomes: Sequence[StepOutcome],
+    new: Sequence[Any],
+    *,
+    last: RunSnapshot | None = None,
+    cut: bool = False,
+    dropped: StepPlace | None = None,
+) -> list[ActOfPerson]:
+    """Acts of a person on the steps that a request completed, and on the answer before its `new`
+    messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
+    stream; `dropped`: the place of an answer that the client took out of the history."""
+    found = [
+        ((run_id(conversation_id, outcome.run), outcome.index), act)
+        for outcome in outcomes
+        for act in step_interventions(outcome.step)
+    ]
+    said = said_in(new)
+    if not said:
+        return found
+    run = fold.current
+    answered = last
+    if not cut and len(fold.runs) > 1 and not run.steps:
+        answered = fold.runs[-2].snapshot()
+    of_reply = cut or dropped is not None or not run.steps
+    if not of_reply or (cut and answered is None):
+        answered = run.snapshot()
+    elif answered is None or (not cut and answered.run == run.index):
+        if dropped is None:
+            return found  # no answer came before
+        answered = run.snapshot()
+    place = dropped or (run_id(conversation_id, answered.run), answered.steps)
+    answer = Answer(said=said, cut=cut, dropped=dropped is not None)
+    return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
