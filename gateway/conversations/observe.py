@@ -49,7 +49,7 @@ _ROLES = (*SYSTEM_ROLES, "user")
 
 
 class Observed(NamedTuple):
-    """What reading a request has scored."""
+    """The result of scoring the new steps of a request."""
 
     transcript: Sequence[Any]  # its messages, without the order to summarise them
     earlier: RunPosition  # of the newest run before its steps were scored
