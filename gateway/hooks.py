@@ -22,7 +22,6 @@ ORDER = (
     "litellm",
     "prices",
     "learning",
-    "policy",
     "alerts",
     "pages",
 )
@@ -50,8 +49,6 @@ class Feature(NamedTuple):
     # `states`: class of `WatchedStates` over a `StateStore`, made like it.
     # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
     parts: Mapping[str, str] = {}
-    # Features before it that it cannot do without: where one is gone, it is as good as gone.
-    needs: tuple[str, ...] = ()
     # Sections of the config by key: a frozen dataclass, in a module that is quick to import.
     # `Settings.of` gets a section by this class. With `NAMES_KEYS = True` it may name keys of other
     # services, and commands that only read the database go without it.
@@ -68,9 +65,7 @@ def features() -> Mapping[str, Feature]:
     found = dict[str, Feature]()
     for name in ORDER:
         if (_FOLDER / name).exists():
-            feature = importlib.import_module(f"gateway.features.{name}.feature").FEATURE
-            if found.keys() >= set(feature.needs):
-                found[name] = feature
+            found[name] = importlib.import_module(f"gateway.features.{name}.feature").FEATURE
     return found
 
 

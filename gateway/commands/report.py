@@ -173,8 +173,6 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
         shown.add_row(*(Text(one_line(cell, 40)) for cell in cells), f"{runs:,.0f}", success)
     console.print(shown)
     print_line(console, f"\n{found.decided:,} runs decided by what was learned")
-    if found.published:
-        print_line(console, f"published, and followed in its place: {found.published}", "")
     if not found.values:
         return
     columns = ("runs", "as many as", "success", "95 %", "cost a run", "over states")

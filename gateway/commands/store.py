@@ -33,7 +33,6 @@ _ACTS = {
     "learn": ("run", "approve", "retire", "edit", "forget"),
     "patterns": ("add", "import", "delete", "reindex"),
     "pilot": ("start", "stop", "apply"),
-    "policy": ("publish", "rollback"),
     "steering": ("off", "on"),
     "runs": ("stop", "pause", "resume", "approve", "deny", "outcome", "wrong"),
 }
@@ -225,8 +224,8 @@ async def note_act(stores: Stores, args: argparse.Namespace) -> None:
     """Append what a command has changed to the audit log."""
     given = vars(args)
     kind, act = getattr(args, "act", ("", ""))
-    # Pilots and policies are in the audit log by themselves.
-    if kind not in ("", "pilot", "policy") and stores.changes is not None:
+    # Pilots are in the audit log by themselves.
+    if kind not in ("", "pilot") and stores.changes is not None:
         subject = next((given[n] for n in (*_SUBJECTS, "tenant") if given.get(n)), "")
         said = {name: value for name, value in given.items() if value and name not in _NO_FIELDS}
         await stores.changes.note(kind, act, subject, said)

@@ -8,10 +8,10 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-import msgspec
 from msgspec.structs import asdict
 
 from gateway.conversations.conversation import Workload
@@ -28,10 +28,10 @@ from gateway.steering.routing_policy import (
     WorkloadRates,
     candidates,
 )
-from gateway.stores.learning import LearnedPolicy, WorkloadRun
+from gateway.stores.learning import WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
-from gateway.stores.sql.changes import Change, ChangeStore, pilot_of
+from gateway.stores.sql.changes import ChangeStore, pilot_of
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names
@@ -66,18 +66,13 @@ class Workloads:
     """The counts in memory, and the runs that are not written yet. Of several errors of the
     store in a row the first is logged."""
 
-    # what applies in place of what is learned; None: what is learned
-    published: LearnedPolicy | None = None
-
     def __init__(self, store: WorkloadStore, changes: ChangeStore | None = None) -> None:
         self.store = store
         self._changes = changes
-        self._newest: dict[str, Change] = {}
         self.pilot: Pilot | None = None
         self._following: asyncio.Task[None] | None = None
         self._by_workload: dict[tuple[str, str], _Priors] = {}
         self._by_tenant: dict[str, _Priors] = {}
-        self._chosen: dict[tuple[str, str], str] | None = None  # by a published policy
         self._noted: list[WorkloadRun] = []
         self._failing = False
         self._dropped_at = time.monotonic()
@@ -92,6 +87,7 @@ class Workloads:
         """Open with the counts that the store has now, refreshed after each `refresh_s` seconds."""
         workloads = cls(store, changes)
         await workloads.refresh()
+        await workloads._warn_of_policy()
         workloads._following = spawn(workloads._follow(refresh_s), name="outcomes of workloads")
         return workloads
 
@@ -100,14 +96,8 @@ class Workloads:
         own = self._by_workload.get((workload.tenant, workload.key), {})
         tenant = self._by_tenant.get(workload.tenant, {})
         elsewhere = {m: _sum(all_, own.get(m, NO_OUTCOMES), -1) for m, all_ in tenant.items()}
-        key = workload.key
         return WorkloadRates(
-            key=key,
-            run=run,
-            outcomes=own,
-            elsewhere=elsewhere,
-            prices=prices,
-            chosen=None if self._chosen is None else self._chosen.get((workload.tenant, key), ""),
+            key=workload.key, run=run, outcomes=own, elsewhere=elsewhere, prices=prices
         )
 
     def note(self, workload: Workload, run: str, model: str, choice: RunChoice | None) -> None:
@@ -143,11 +133,10 @@ class Workloads:
             await self._write()
             while await self.store.settle(limit=_SETTLED_AT_ONCE) == _SETTLED_AT_ONCE:
                 pass
-            await self._read_changes()
-            if self.published is None:
-                rates = await self.store.rates()
-                names = attrgetter("tenant", "workload", "model", "recent_solved", "recent_failed")
-                self._keep(map(names, rates))
+            if self._changes is not None:
+                await self._follow_pilot(self._changes)
+            names = attrgetter("tenant", "workload", "model", "recent_solved", "recent_failed")
+            self._keep(map(names, await self.store.rates()))
             if time.monotonic() - self._dropped_at > _DROP_S:
                 self._dropped_at = time.monotonic()
                 await self.store.drop(before=time.time() - _KEPT_S)
@@ -157,22 +146,23 @@ class Workloads:
                 _log.warning("outcomes of workloads not counted", reason=str(error))
             self._failing = True
 
-    async def _read_changes(self) -> None:
-        """The newest change of each kind that operators make."""
-        if self._changes is not None:
-            for kind in ("pilot", "policy"):
-                for change in await self._changes.newest(kind, limit=1):
-                    if kind == "policy" and change != self._newest.get(kind):
-                        self._read_policy(change)
-                    self._newest[kind] = change
-            await self._follow_pilot(self._changes)
+    async def _warn_of_policy(self) -> None:
+        """Say that a policy which an earlier version published is not followed any more."""
+        if self._changes is None:
+            return
+        with suppress(StoreError):  # the refresh before has logged it
+            for change in await self._changes.newest("policy", limit=1):
+                if change.body != "null":
+                    _log.warning(
+                        "published policy not followed any more: routes are those of "
+                        "routing.policy, lessons and rules those that an operator approved",
+                        digest=change.subject,
+                    )
 
     async def _follow_pilot(self, changes: ChangeStore) -> None:
         """Read the pilot as it is now. The first gateway to see that enough runs have an outcome
         ends the draws."""
-        newest = self._newest.get("pilot")
-        if newest is None:
-            return
+        newest = next(iter(await changes.newest("pilot", limit=1)), None)
         pilot = self.pilot = pilot_of(newest) or self.pilot
         if pilot is None or not pilot.draws or await changes.judged(pilot.id) < pilot.most:
             return
@@ -181,26 +171,6 @@ class Workloads:
         reason = f"{pilot.most} runs have an outcome"
         if await changes.put_pilot(ended, newest, "gateway", reason):
             self.pilot = ended
-
-    def _read_policy(self, change: Change) -> None:
-        """Follow a change of the published policy. A policy that cannot be read leaves the
-        earlier one in force. If there is no earlier one, nothing that was learned applies,
-        because it was meant to be replaced."""
-        try:
-            self.follow(msgspec.json.decode(change.body, type=LearnedPolicy | None))
-        except msgspec.MsgspecError as error:
-            if "policy" not in self._newest:
-                self.follow(LearnedPolicy())
-            _log.error("published policy not followed", digest=change.subject, reason=str(error))
-
-    def follow(self, policy: LearnedPolicy | None) -> None:
-        """Let a policy apply, and nothing else; None: what is learned, from the next refresh."""
-        self.published = policy
-        self._chosen = None
-        if policy is not None:
-            routes = [each.applies for each in policy.routes]
-            self._chosen = {(r.tenant, r.workload): r.model for r in routes}
-            self._keep((r.tenant, r.workload, m, *n) for r in routes for m, n in r.counts.items())
 
     def _keep(self, rates: Iterable[tuple[str, str, str, float, float]]) -> None:
         """The counts as they are now, by tenant, workload and model."""

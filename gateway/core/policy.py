@@ -1,4 +1,4 @@
-"""`gateway policy`: writes what was learned as a file for review, and applies a reviewed one."""
+"""The settings that the decisions of the core depend on, as one value with a digest."""
 
 import dataclasses
 import enum

@@ -6,7 +6,6 @@ policies that were not followed, as far as exploration has tried their models.""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from gateway.backends import Stores
 from gateway.stores.learning import DecidedRun, WorkloadRate
@@ -42,8 +41,6 @@ class RoutingReport:
     workloads: tuple[WorkloadRate, ...]  # those that changed last first
     decided: int  # runs that the learned policy decided
     values: tuple[PolicyValue, ...]  # of each policy
-    # digest of the policy that the gateway follows in place of what is learned; "" for none
-    published: str = ""
 
 
 def routing_report(
@@ -67,15 +64,11 @@ async def read_routing(
     """Returns the report on decisions after a time, as the store has it now; None if the store
     keeps no workloads. Raises: StoreError."""
     store = stores.workloads
-    changes = stores.changes
     if store is None:
         return None
-    newest = await changes.newest("policy", limit=1) if changes is not None else ()
-    published = next((each.subject for each in newest if each.body != "null"), "")
     rates = await store.rates()
     decided = await store.decided(tenant=tenant, since=since)
-    found = await off_loop(routing_report, rates, decided, tenant=tenant)
-    return replace(found, published=published)
+    return await off_loop(routing_report, rates, decided, tenant=tenant)
 
 
 def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:

@@ -69,9 +69,6 @@ class WorkloadRates(Value):
     elsewhere: Mapping[str, WorkloadPrior] = {}  # of the tenant's other workloads, by model
     # US dollars for one step of an average run, by model, where known
     prices: Mapping[str, float] = {}
-    # model by a published policy, under which nothing is explored; "" for a workload that it does
-    # not name; None without such a policy
-    chosen: str | None = None
 
     def rate(self, model: str) -> float:
         """The posterior mean of the model's success on this workload, in (0, 1)."""
@@ -158,7 +155,7 @@ def begin(
     """Returns the model on which a run begins, among the `models` that can serve it. Only the
     default and models with outcomes compete; the others are tried: every candidate equally by
     exploration, and a cheaper one more often. Without any outcome the states decide."""
-    if not (rates.chosen or any(map(rates.knows, models))) or len(models) < 2:
+    if len(models) < 2 or not any(map(rates.knows, models)):
         certain = {default: 1.0}
         return RunChoice(model=default, default=default, probabilities=certain, learned=False)
     known = [model for model in models if model == default or rates.knows(model)]
@@ -166,9 +163,6 @@ def begin(
     close = close_to_best(rates, known, default, regret)
     costs = _costs(rates, models)
     best = min(close, key=lambda model: (costs[model], -chances[model]))
-    if rates.chosen is not None:
-        best = rates.chosen if rates.chosen in models else best
-        explore = 0.0
     shares = dict.fromkeys(models, explore / len(models))
     for tried, times in trials(rates, list(models), best, regret, costs).items():
         shares[tried] += min(times * explore, 1.0 - explore)

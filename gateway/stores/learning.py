@@ -7,7 +7,6 @@ seconds of the epoch. Every store must pass `steering_gateway_testing.store_conf
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
 
 from gateway.core.pattern import Pattern, Status, Tier
 from gateway.values import FieldDict, Texts, Value, frozen
@@ -241,38 +240,3 @@ class DecidedRun(Value):
     run: WorkloadRun  # with the policy's choice
     outcome: str | None  # `success`, `failure` or None
     cost_usd: float | None  # US dollars; None when the price of a call is unknown
-
-
-class PolicyRoute(Value, forbid_unknown_fields=True):
-    """The model on which the runs of a workload begin."""
-
-    tenant: str  # owner of the runs
-    client: str = ""  # the agent's program; for people
-    requested: str = ""  # model that the client named; for people
-    workload: str  # key of the client, its tools and the requested model
-    model: str = ""  # to begin on; "" = as the states choose
-    # by model, its solved and failed runs as routing reads them; they fade
-    counts: Mapping[str, tuple[float, float]]
-
-
-Applies = TypeVar("Applies")
-
-
-class PolicyEntry(Value, Generic[Applies], forbid_unknown_fields=True):
-    """One entry of a policy."""
-
-    name: str  # for people; unique within its kind
-    applies: Applies  # what takes effect
-    evidence: Mapping[str, Any] = {}  # numbers for people; without effect
-    digest: str = ""  # of `name` and `applies`
-
-
-class LearnedPolicy(Value, forbid_unknown_fields=True):
-    """The policy that was learned."""
-
-    form: Literal[1] = 1  # version of the file's form
-    routes: tuple[PolicyEntry[PolicyRoute], ...] = ()  # models on which runs of a workload begin
-    thresholds: tuple[Any, ...] = ()  # of a policy that an earlier version compiled; without effect
-    lessons: tuple[PolicyEntry[Pattern], ...] = ()  # those that are given
-    rules: tuple[PolicyEntry[Pattern], ...] = ()  # people's rules
-    digest: str = ""  # of all entries

@@ -65,5 +65,5 @@ def test_the_report(
     success = {row["policy"]: row["success"] for row in found["values"]}
     assert success == {"learned": 0.75, "states": 1, "always big": 1, "always small": 0.5}
     assert main(["report", "--routing", "--json", "--tenant", "nobody"]) == 0
-    nothing = {"workloads": [], "decided": 0, "values": [], "published": ""}
+    nothing = {"workloads": [], "decided": 0, "values": []}
     assert json.loads(capsys.readouterr().out) == nothing

@@ -2,18 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import replace
 
 from gateway.core.decide import LessonMatch, LessonQuery
-from gateway.core.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
+from gateway.core.pattern import RETRIEVED, Lesson, Pattern, Trust, content
 from gateway.features.learning.context import instructed, project_of, scope_of, situation_of
 from gateway.features.learning.gate import does_harm, strange
-from gateway.features.learning.life_cycle import BY_OPERATOR, approved, is_guess
+from gateway.features.learning.life_cycle import approved, is_guess
 from gateway.steering.guidance.lessons import is_rule
-from gateway.stores.learning import LearnedPolicy, LessonFilter, StoredLesson
+from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.learning import LearningStore
@@ -22,7 +22,6 @@ from gateway.tasks import off_loop, spawn
 CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen
 MOST_TENANTS = 1024
 MOST_LESSONS = 2000
-APPROVED = "approved"  # a mark of `applies_when` in a policy: by an operator
 
 
 @dataclass(slots=True)
@@ -35,8 +34,6 @@ class _Shelf:
     rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
     # texts, by id, with names that a run has to know to be given them
     names: dict[str, str] = field(default_factory=dict)
-    # applies in place of what is learned; None: what is learned
-    policy: LearnedPolicy | None = None
 
     def fitting(self, query: LessonQuery) -> list[LessonMatch]:
         """The lessons that fit."""
@@ -58,8 +55,6 @@ class LessonBook:
     _: KW_ONLY
     failed: Callable[[Exception], None]  # gets the error of a look-up
     read: Reads = directly  # limits how long a look-up waits for the store
-    # gives the policy that applies in place of what is learned
-    published: Callable[[], LearnedPolicy | None] = lambda: None
     _shelves: dict[str, _Shelf] = field(default_factory=dict, init=False)  # by tenant
     # reads under way, by tenant, so that each happens once
     _reading: dict[str, asyncio.Task[_Shelf]] = field(default_factory=dict, init=False)
@@ -82,9 +77,7 @@ class LessonBook:
     async def shelf(self, tenant: str) -> _Shelf:
         """The tenant's lessons. Raises: StoreError."""
         known = self._shelves.get(tenant)
-        policy = self.published()
-        fresh = known is not None and time.monotonic() - known.read_at < CACHED_S
-        if known is not None and fresh and known.policy is policy:
+        if known is not None and time.monotonic() - known.read_at < CACHED_S:
             return known
         reading = self._reading.get(tenant)
         if reading is None:
@@ -109,38 +102,18 @@ class LessonBook:
         self._shelves[tenant] = reading.result()
 
     async def _read(self, tenant: str) -> _Shelf:
-        policy = self.published()
-        tried = (*RETRIEVED, Status.QUARANTINED, Status.RETIRED)  # a policy may be of before
-        wanted = LessonFilter(tenant=tenant, statuses=tried if policy else RETRIEVED)
+        wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
         stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
-        if policy is not None:
-            known = {each.pattern.pattern_id for each in stored}
-            forgotten = await self.read(self.store.forgotten_lessons) - known
-            every = [each.applies for each in (*policy.lessons, *policy.rules)]
-            own = [e for e in every if e.tenant in ("", tenant) and e.pattern_id not in forgotten]
-            stored = [_published(each, known) for each in own]
-        shelf = await off_loop(_shelved, stored, policy is not None)
-        shelf.policy = policy
-        return shelf
+        return await off_loop(_shelved, stored)
 
 
-def _published(pattern: Pattern, known: Collection[str]) -> StoredLesson:
-    """The lesson of a policy; one that the store does not know has no trial: it is given always."""
-    lesson = pattern.lesson or Lesson(key="")
-    if pattern.pattern_id not in known:
-        pattern = replace(pattern, lesson=replace(lesson, share=1.0))
-    reason = BY_OPERATOR if APPROVED in lesson.applies_when else ""
-    return StoredLesson(pattern=pattern, reason=reason)
-
-
-def _shelved(stored: Sequence[StoredLesson], published: bool) -> _Shelf:
-    """The lessons as they are looked up; whoever published a policy has approved its rules. The
-    gate reads each text, so this is for a thread."""
+def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
+    """The lessons as they are looked up. The gate reads each text, so this is for a thread."""
     shelf = _Shelf(time.monotonic())
     for each in stored:
         pattern = each.pattern
         lesson = each.pattern.lesson
-        read = published or approved(each) if is_rule(pattern) else not is_guess(each)
+        read = approved(each) if is_rule(pattern) else not is_guess(each)
         if lesson is None or not read:
             continue
         texts = content(pattern.fields)

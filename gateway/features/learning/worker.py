@@ -307,8 +307,6 @@ async def start(runtime: Runtime) -> None:
     stores = opened.stores
     failed = partial(runtime.note_failed_lookup, "lessons")
     book = LessonBook(stores.learning, failed=failed, read=opened.states.read_beside)
-    workloads = opened.workloads
-    book.published = lambda: workloads.published if workloads else None
     learner = _learner(runtime, book)
     runtime.learning = Learning(book=book, learner=learner)
     if learner is None:

@@ -50,7 +50,7 @@ class Change(Value):
     """One act of a person."""
 
     id: str  # unique; orders changes by age
-    kind: str  # `pilot`, `policy`, `forgotten`, or what else was changed, such as `budget` or `key`
+    kind: str  # `pilot`, `forgotten`, or what else was changed, such as `budget` or `key`
     subject: str  # id of the changed thing
     at: float  # epoch seconds
     tenant: str = ""  # owner of the thing; "" for all

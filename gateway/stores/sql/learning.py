@@ -64,7 +64,6 @@ _FORGET_LESSON = """
 INSERT INTO operator_changes (id, kind, subject, tenant, at, author, reason, body)
 VALUES (:id, 'forgotten', :name, '', :at, '', '', '{}')
 """
-_FORGOTTEN_LESSONS = "SELECT subject FROM operator_changes WHERE kind = 'forgotten'"
 _IS_FORGOTTEN = "SELECT TRUE FROM forgotten_runs WHERE run_id = :run_id AND tenant = :tenant"
 _KNOWN_RUN = f"""
 INSERT INTO forgotten_runs (run_id, tenant, at)
@@ -283,7 +282,7 @@ class LearningStore:
                     move = content(orjson.loads(fields)).move
                     await self._mask(connection, move, tenant=whose, pattern_id=name)
                     gone.append(name)
-                    # A policy may have it, and its file may be published again.
+                    # The audit log names what went.
                     await connection.fetch(_FORGET_LESSON, id=token_hex(8), name=name, at=at)
                 await connection.fetch(self._mask_source, pattern_id=name, source=f"{run_id}#")
             return gone
@@ -313,11 +312,6 @@ class LearningStore:
         """The ids of the tenant's forgotten runs."""
         rows = await self._engine.fetch(_FORGOTTEN, tenant=tenant)
         return frozenset(run_id for (run_id,) in rows)
-
-    async def forgotten_lessons(self) -> frozenset[str]:
-        """The ids of the lessons that went with a forgotten run."""
-        rows = await self._engine.fetch(_FORGOTTEN_LESSONS)
-        return frozenset(name for (name,) in rows)
 
     async def _report(self, changed: int) -> None:
         """Notify the other gateways, which keep lessons in memory, if any has changed."""

@@ -16,7 +16,7 @@ from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner
 from gateway.steering.guidance.lessons import SAID
-from gateway.stores.learning import LearnedPolicy, LessonFilter, PolicyEntry, StoredLesson
+from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing.store_conformance.records import TENANT
 from tests.features.learning.runs import lessons_of, read_again, rule, run, shell, stored
@@ -96,13 +96,3 @@ async def test_what_earlier_versions_guessed_is_retired(stores: Stores, why: str
         Status.ACTIVE,
     ]
     assert why in found[made[0].pattern_id].reason
-
-
-async def test_the_rules_of_a_published_policy_are_approved(stores: Stores) -> None:
-    """Whoever published the file has read its rules beside the words that they are from."""
-    entry = PolicyEntry(name="rule", applies=extracted("Open plans as drafts."))
-    policy = LearnedPolicy(rules=(entry,))
-    book = LessonBook(stores.learning, failed=print, published=lambda: policy)
-    query = LessonQuery(keys=(), exclude=frozenset(), opening=lambda: SHOP)
-    given = await book.find(query, TENANT)
-    assert [each.pattern.pattern_id for each in given] == [entry.applies.pattern_id]

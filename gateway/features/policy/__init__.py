@@ -1,1 +1,0 @@
-"""`gateway policy`: what was learned as a file that is compared, published and rolled back."""
