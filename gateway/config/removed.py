@@ -41,16 +41,24 @@ def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:
 
 def _listed(raw: Fields, name: str) -> list[Any]:
     """The items of a list among these settings; empty for another value."""
-    section, _, key = name.partition(".")
-    listed = mapping_at(raw, section).get(key)
+    values, key = _place(name, raw)
+    listed = values.get(key)
     return listed if isinstance(listed, list) else []
+
+
+def _place(name: str, raw: Fields) -> tuple[Any, str]:
+    """The mapping in which a setting stands, empty where it does not, and the last of its keys."""
+    *sections, key = name.split(".")
+    values: Any = raw
+    for section in sections:
+        values = mapping_at(values, section)
+    return values, key
 
 
 def _written(old: str, raw: Fields, env: Texts) -> FieldDict:
     """The values that a config and the environment give to a setting, by its name there."""
-    section, _, key = old.partition(".")
-    variable = f"{ENV_PREFIX}{section}{ENV_SEPARATOR}{key}".upper()
-    values = mapping_at(raw, section)
+    variable = f"{ENV_PREFIX}{old.replace('.', ENV_SEPARATOR)}".upper()
+    values, key = _place(old, raw)
     written = {old: values[key]} if key in values else {}
     return written | ({variable: env[variable]} if variable in env else {})
 
@@ -60,9 +68,8 @@ def drop_removed(merged: FieldDict) -> list[str]:
     hands its value on. Returns why a start is refused: one line for each that was a limit."""
     refused = []
     for old in (*_RENAMED, *_GONE):
-        section, _, key = old.partition(".")
-        values = merged.get(section)
-        if not isinstance(values, dict) or key not in values:
+        values, key = _place(old, merged)
+        if key not in values:
             continue
         value = values.pop(key)
         if new := _RENAMED.get(old):
@@ -73,9 +80,8 @@ def drop_removed(merged: FieldDict) -> list[str]:
         elif old in _LIMITS and value not in _NO_LIMIT:
             refused.append(f"{old}: is gone: {_LIMITS[old]}, and remove this key")
     for old, successors in _VALUES.items():
-        section, _, key = old.partition(".")
-        values = merged.get(section)
-        if isinstance(values, dict) and values.get(key) in successors:
+        values, key = _place(old, merged)
+        if values.get(key) in successors:
             values[key] = successors[values[key]]
     for old, gone in _ITEMS.items():
         listed = _listed(merged, old)

@@ -11,6 +11,7 @@ import pytest
 from gateway.cli import main
 from gateway.config import Settings, load_settings, removed_keys, settings_from_dict
 from gateway.errors import ConfigError
+from gateway.features.alerts.settings import AlertSettings
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 
 OLD = {"learning": {"model": "small", "max_general": 7, "trials": "on"}}
@@ -52,6 +53,18 @@ def test_each_is_named_as_it_is_written() -> None:
     assert "reader.model" in found["learning.model"]
     assert "no lessons are made" in found["GATEWAY_LEARNING__MAX_GENERAL"]
     assert removed_keys({"learning": {"trials": "on"}, "storage": None}, {}) == {}
+
+
+def test_a_setting_may_stand_deeper() -> None:
+    """In a file and in the environment; a receiver may still name the rule."""
+    old = {"rules": {"error_rate": 0.2, "run_stuck": 7}}
+    old |= {"sinks": [{"name": "ops", "url": "http://x", "rules": ["error_rate"]}]}
+    variable = "GATEWAY_ALERTS__RULES__MIN_CALLS"
+    settings = settings_from_dict({"alerts": old}, {variable: "20"}).of(AlertSettings)
+    assert settings.rules.run_stuck == 7
+    assert settings.sinks_of("run_stuck") == ()
+    found = removed_keys({"alerts": old}, {variable: "20"})
+    assert list(found) == ["alerts.rules.error_rate", variable]
 
 
 @pytest.mark.parametrize("key", ["monitors", "alarms"])

@@ -1,106 +1,43 @@
-"""Rules of alerts over plain values, and the call counters that they look at."""
+"""Rules of alerts over plain values."""
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
-from prometheus_client import Counter
-
-from gateway.dialects import DIALECTS
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
 from gateway.stores.queries import LiveRun
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
 from gateway.stores.watched import StoreHealth
 from gateway.text.formatting import about, counted, money, percent
-from gateway.values import FieldDict, Texts, Value, frozen
-
-_ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())
-_CLIENT_GONE = 499
+from gateway.values import FieldDict, Value, frozen
 
 
-@frozen
-class CallWindow:
-    """Calls and tokens within a time."""
-
-    calls: int = 0  # answered or given up within the time
-    failed: int = 0  # answered with a status of 400 or above
-    unsteered: int = 0  # without a decision
-    input_tokens: int = 0  # with cached ones
-    cached_tokens: int = 0  # of the input, read from the provider's cache
-
-    def share(self, part: int) -> float:
-        """The share that `part` is of the calls; 0 without one."""
-        return part / self.calls if self.calls else 0.0
-
-    @property
-    def cached_share(self) -> float | None:
-        """Share of the input tokens that were cached; None without input tokens."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else None
-
-
-class CallCounters:
-    """Differences of the counters over a sliding time: requests pay nothing for them."""
+class RestCounter:
+    """Counts how often deployments began to rest, from the metrics: requests pay nothing for it."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._seen: deque[tuple[float, CallWindow]] = deque()
-        self._rests = rests_in(metrics)
+        self._counter = metrics.deployment_rests
+        self._before = self._rests()
 
-    def since(self, now: float, window_s: float) -> CallWindow:
-        """Counts in the `window_s` before `now` (steady clock), or since the first call."""
-        total = _totals(self._metrics)
-        self._seen.append((now, total))
-        while len(self._seen) > 1 and self._seen[1][0] <= now - window_s:
-            self._seen.popleft()
-        before = self._seen[0][1]
-        return CallWindow(
-            **{f.name: getattr(total, f.name) - getattr(before, f.name) for f in fields(total)}
-        )
-
-    def rested(self) -> Mapping[str, int]:
+    def new(self) -> Mapping[str, int]:
         """Number of rests of each deployment since the last call."""
-        before = self._rests
-        self._rests = rests_in(self._metrics)
-        more = {name: times - before.get(name, 0) for name, times in self._rests.items()}
+        before = self._before
+        self._before = self._rests()
+        more = {name: times - before.get(name, 0) for name, times in self._before.items()}
         return {name: times for name, times in more.items() if times}
 
-
-def rests_in(metrics: Metrics) -> dict[str, int]:
-    """Number of rests of each deployment since the start."""
-    return {labels["deployment"]: n for labels, n in _samples(metrics.deployment_rests)}
-
-
-def _totals(metrics: Metrics) -> CallWindow:
-    calls = failed = 0
-    for labels, count in _samples(metrics.requests):
-        if labels["route"] in _ROUTES:
-            calls += count
-            status = int(labels["status"])
-            failed += count if status >= 400 and status != _CLIENT_GONE else 0
-    tokens = {labels["direction"]: count for labels, count in _samples(metrics.tokens)}
-    return CallWindow(
-        calls=calls,
-        failed=failed,
-        unsteered=sum(count for _, count in _samples(metrics.unsteered)),
-        input_tokens=tokens.get("input", 0),
-        cached_tokens=sum(count for _, count in _samples(metrics.cached_tokens)),
-    )
-
-
-def _samples(counter: Counter) -> list[tuple[Texts, int]]:
-    return [
-        (sample.labels, int(sample.value))
-        for family in counter.collect()
-        for sample in family.samples
-        if sample.name.endswith("_total")
-    ]
+    def _rests(self) -> dict[str, int]:
+        """Number of rests of each deployment since the start."""
+        return {
+            sample.labels["deployment"]: int(sample.value)
+            for family in self._counter.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        }
 
 
 GOES_ON_AFTER = 5  # steps after a hand-over: one to answer, and some to leave the work in order
 _ROUNDING = 1e-9  # of a share: sums of prices are not exact
-_LEAST_USUAL_SHARE = 0.2  # a cached share below this was no cache to speak of; its drop is none
 
 
 class Signals(Value):
@@ -109,9 +46,6 @@ class Signals(Value):
     live: Sequence[LiveRun] = ()  # the runs under way
     # runs with the newest calls, where runs are handed over, and those stopped lately
     newest: Sequence[RunRecord] = ()
-    window: CallWindow = CallWindow()  # calls of this process in the last `window_s`
-    # of the last 24 hours, in [0, 1]; None without input tokens
-    usual_cached_share: float | None = None
     rested: Mapping[str, int] = {}  # times that each deployment began to rest since the last look
     store: StoreHealth | None = None  # set while the store is degraded
     accounts: "Sequence[UsedAccount]" = ()  # lately used ones
@@ -225,46 +159,6 @@ def _stopped(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         )
 
 
-def _calls(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    window = signals.window
-    span = f"{settings.window_s / 60:g} min"
-    rules: tuple[tuple[RuleName, str, str, float | None, str], ...] = (
-        ("error_rate", "fail", "failed", settings.error_rate, "time"),
-        ("unsteered", "go out unsteered", "unsteered", settings.unsteered, "health"),
-    )
-    for rule, what, name, most, page in rules:
-        count = getattr(window, name)
-        rate = window.share(count)
-        if most is not None and window.calls >= settings.min_calls and rate >= most:
-            yield Finding(
-                rule=rule,
-                subject="calls",
-                severity="danger" if rate >= 0.5 and name == "failed" else "warn",
-                title=f"{percent(rate)} of the calls {what} ({count} of {window.calls} in {span})",
-                facts={"calls": window.calls, name: count},
-                path=f"/dashboard/{page}",
-            )
-
-
-def _cached(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    usual = signals.usual_cached_share
-    now = signals.window.cached_share
-    if settings.cached_share is None or usual is None or usual < _LEAST_USUAL_SHARE:
-        return
-    if now is None or signals.window.calls < settings.min_calls:
-        return
-    if now < settings.cached_share * usual:
-        yield Finding(
-            rule="cached_share",
-            subject="calls",
-            severity="warn",
-            title=f"The share of input from the provider's cache fell to {percent(now)}, "
-            f"from {percent(usual)} in the last day",
-            facts={"cached_share": round(now, 4), "usual_cached_share": round(usual, 4)},
-            path="/dashboard/time",
-        )
-
-
 def _resting(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     for name, times in signals.rested.items() if settings.deployment_resting else ():
         yield Finding(
@@ -339,8 +233,6 @@ RULES: tuple[Rule, ...] = (
     _handed_over,
     _stopped,
     _budgets,
-    _calls,
-    _cached,
     _resting,
     _store,
 )

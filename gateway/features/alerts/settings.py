@@ -15,12 +15,13 @@ RuleName = Literal[
     "run_stopped",
     "approval_asked",
     "budget",
-    "cached_share",
     "deployment_resting",
-    "error_rate",
-    "unsteered",
     "store_degraded",
     "weekly_report",
+    # Rules of earlier versions, which the list of a receiver may still name.
+    "cached_share",
+    "error_rate",
+    "unsteered",
 ]
 SINKS = ("webhook", "slack", "discord", "apprise")
 SINK_PLUGINS = plugins("steering_gateway.sinks", SINKS)
@@ -67,29 +68,16 @@ class AlertRuleSettings:
     run_stopped: bool = True  # a run was stopped: by a budget, an operator or control.on_trouble
     approval_asked: bool = True  # a person is asked whether a run may go on
     budget: tuple[float, ...] = (0.5, 0.8, 1.0)  # shares of a budget; [] = off
-    # cached share of the input tokens, as a part of the last day's, below which it is reported; in
-    # (0, 1]; None = off
-    cached_share: float | None = 0.5
     deployment_resting: bool = True  # a deployment failed too often and is not used for a while
-    error_rate: float | None = 0.2  # share of the calls that fail, in (0, 1]; None = off
-    unsteered: float | None = 0.05  # share of the calls without a decision, in (0, 1]; None = off
     store_degraded: bool = True  # the store cannot be used
     # the report of the last week: its main lines and a link, on Monday after 06:00 UTC
     weekly_report: bool = False
-    window_s: float = 600  # time in which the three shares are measured; seconds
-    min_calls: int = 20  # fewest calls in that time for a share to be reported
 
     def __post_init__(self) -> None:
         if self.run_stuck is not None:
             at_least(self, 1, "run_stuck")
-        for name in ("cached_share", "error_rate", "unsteered"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name}: must be above 0 and at most 1, got {value:g}")
         if any(not 0 < share <= 10 for share in self.budget):
             raise ValueError("budget: each share must be above 0 and at most 10")
-        above_zero(self, "window_s")
-        at_least(self, 1, "min_calls")
 
 
 @frozen

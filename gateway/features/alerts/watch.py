@@ -18,9 +18,9 @@ from gateway.config import Settings
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.records import AlertRecord, Delivery, Settled
 from gateway.features.alerts.rules import (
-    CallCounters,
     Finding,
     ForgedAccount,
+    RestCounter,
     Signals,
     UsedAccount,
     findings,
@@ -35,12 +35,10 @@ from gateway.stores.budgets import Control
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.budgets import ControlStore
 from gateway.stores.totals import RunRecord
-from gateway.stores.usage import UsageQuery
 from gateway.stores.watched import StoreHealth
 
 _DELIVER_S = 1.0
 _DAY_S = 86_400.0
-_USUAL_S = 600.0  # how often the usual cached share is read again
 _PRUNE_S = 3600.0
 
 
@@ -53,13 +51,10 @@ class AlertWatch:
     stores: Stores  # runs, budgets and learning are read for the rules
     accounting: Accounting  # gives the accounts that were lately used
     outbox: "AlertOutbox"  # takes what is found
-    counters: CallCounters  # calls of this process
+    rests: RestCounter  # of the deployments of this process
     degraded: Callable[[], StoreHealth | None]  # the store's state; None while it works
     # epoch seconds of the Monday whose report was found last
     _reported: int = field(default=0, init=False)
-    _usual: float | None = field(default=None, init=False)  # cached share of the last 24 hours
-    # monotonic seconds until which `_usual` is taken for true
-    _usual_until: float = field(default=float("-inf"), init=False)
     # monotonic seconds at which old alerts are removed next
     _prune_at: float = field(default=float("-inf"), init=False)
     # loops whose failure was logged and that have not worked since
@@ -152,7 +147,6 @@ class AlertWatch:
                 live = await self.stores.runs.live_runs(queries.LiveQuery.at(time.time()))
                 since = time.time() - queries.LIVE_S
                 accounts = await used_accounts(self.accounting, since)
-                await self._read_usual()
                 if self.settings().control.on_trouble == "hand_over":
                     found = await self._newest()
                     newest += [r for r in found if r.updated_at >= since and not r.stopped]
@@ -160,15 +154,8 @@ class AlertWatch:
                 newest += [r for r in found if r.stopped and r.stopped.at >= since]
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
-        window_s = self.settings().of(AlertSettings).rules.window_s
         return Signals(
-            live=live,
-            newest=newest,
-            window=self.counters.since(time.monotonic(), window_s),
-            usual_cached_share=self._usual,
-            rested=self.counters.rested(),
-            store=store,
-            accounts=accounts,
+            live=live, newest=newest, rested=self.rests.new(), store=store, accounts=accounts
         )
 
     async def _newest(self, **chosen: Any) -> Sequence[RunRecord]:
@@ -177,18 +164,6 @@ class AlertWatch:
         page = queries.PageRequest(sort="updated_at", limit=queries.LIVE_RUNS)
         wanted = queries.RunFilter(mode=queries.LIVE, since=begun, **chosen)
         return (await self.stores.runs.list_runs(wanted, page)).runs
-
-    async def _read_usual(self) -> None:
-        """The cached share of the last 24 hours, without the running one."""
-        if time.monotonic() < self._usual_until:
-            return
-        now = time.time()
-        points = await self.stores.runs.usage(
-            UsageQuery(since=now - _DAY_S, until=now // 3600 * 3600, bucket="hour")
-        )
-        given = sum(point.input_tokens for point in points)
-        self._usual = sum(point.cached_tokens for point in points) / given if given else None
-        self._usual_until = time.monotonic() + _USUAL_S
 
 
 _MOST = 500
@@ -256,7 +231,7 @@ async def start(runtime: Runtime) -> None:
         opened.stores,
         opened.accounting,
         outbox,
-        CallCounters(runtime.metrics),
+        RestCounter(runtime.metrics),
         runtime.degraded,
     )
     runtime.at_end(outbox.aclose)

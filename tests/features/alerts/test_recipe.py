@@ -19,11 +19,10 @@ from gateway.features.alerts.rules import Signals, findings
 from gateway.features.alerts.sender import KINDS
 from gateway.features.alerts.settings import AlertSink, AlertRuleSettings
 from gateway.config.schema import convert
-from gateway.features.alerts.rules import CallWindow
 from gateway.features.alerts.records import AlertRecord
 
 rules = convert(AlertRuleSettings, {"idle": True}, "rules")
-found = findings(Signals(window=CallWindow(calls=0)), rules)
+found = findings(Signals(), rules)
 sink = convert(AlertSink, {"name": "s", "url": "http://127.0.0.1:1", "kind": "plain"}, "sink")
 one = AlertRecord(
     id="a",
@@ -43,17 +42,15 @@ print(json.dumps([found[0].rule, KINDS[sink.kind]([one], None)]))
 @pytest.mark.slow
 def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: ScratchCopy) -> None:
     """The rule's finding is raised, and the receiver gets the message of its kind."""
-    scratch.replace(
-        ALERT_SETTINGS, '    "weekly_report",\n]', '    "weekly_report",\n    "idle",\n]'
-    )
+    scratch.replace(ALERT_SETTINGS, '    "weekly_report",\n', '    "weekly_report",\n    "idle",\n')
     scratch.replace(
         ALERT_SETTINGS,
-        "    window_s: float = 600",
-        "    idle: bool = False\n    window_s: float = 600",
+        "    weekly_report: bool = False",
+        "    idle: bool = False\n    weekly_report: bool = False",
     )
     scratch.replace(ALERT_SETTINGS, '"discord", "apprise")\n', '"discord", "apprise", "plain")\n')
     rule = """def _idle(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    if settings.idle and not signals.window.calls:
+    if settings.idle and not signals.live:
         yield Finding(rule="idle", subject="calls", severity="warn", title="No calls")
 
 

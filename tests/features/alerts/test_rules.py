@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
 from gateway.features.alerts.rules import (
-    CallCounters,
-    CallWindow,
     ForgedAccount,
+    RestCounter,
     Signals,
     UsedAccount,
     findings,
@@ -83,24 +82,6 @@ CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
     (Signals(accounts=(an_account(0.6),)), [("budget:day:2026-11-22:0.5", "warn")]),
     (Signals(accounts=(an_account(0.8),)), [("budget:day:2026-11-22:0.8", "warn")]),
     (Signals(accounts=(an_account(7),)), [("budget:day:2026-11-22:1", "danger")]),
-    (Signals(window=CallWindow(calls=19, failed=19)), []),
-    (Signals(window=CallWindow(calls=20, failed=3)), []),
-    (Signals(window=CallWindow(calls=20, failed=4)), [("error_rate:calls", "warn")]),
-    (Signals(window=CallWindow(calls=20, failed=10)), [("error_rate:calls", "danger")]),
-    (Signals(window=CallWindow(calls=20, unsteered=1)), [("unsteered:calls", "warn")]),
-    (
-        Signals(
-            window=CallWindow(calls=20, input_tokens=100, cached_tokens=39), usual_cached_share=0.8
-        ),
-        [("cached_share:calls", "warn")],
-    ),
-    (
-        Signals(
-            window=CallWindow(calls=20, input_tokens=100, cached_tokens=40), usual_cached_share=0.8
-        ),
-        [],
-    ),
-    (Signals(window=CallWindow(calls=20, input_tokens=9), usual_cached_share=0.1), []),
     (Signals(rested={"fast": 2}), [("deployment_resting:fast", "warn")]),
     (
         Signals(
@@ -146,33 +127,20 @@ def test_rules_can_be_switched_off() -> None:
         hand_over=False,
         run_stopped=False,
         budget=(),
-        cached_share=None,
         deployment_resting=False,
-        error_rate=None,
-        unsteered=None,
         store_degraded=False,
     )
     for signals, _ in CASES:
         assert findings(signals, off) == []
 
 
-def test_the_window_forgets() -> None:
-    """Counts are those of the last seconds; a client that left is no failed call."""
+def test_a_rest_is_counted_once() -> None:
+    """Those since the last look, by deployment."""
     metrics = Metrics()
-    counters = CallCounters(metrics)
-    assert counters.since(0, 60) == CallWindow()
-    for status in (200, 500, 499, 429):
-        metrics.requests.labels("chat_completions", str(status), "native").inc()
-    metrics.requests.labels("dashboard", "404", "none").inc(9)
-    metrics.unsteered.labels("deadline", "yes").inc()
-    metrics.tokens.labels("input").inc(100)
-    metrics.cached_tokens.inc(30)
-    found = counters.since(30, 60)
-    assert (found.calls, found.failed, found.unsteered, found.cached_share) == (4, 2, 1, 0.3)
-    assert counters.since(80, 60) == found
-    assert counters.since(95, 60) == CallWindow()
+    metrics.deployment_rests.labels("fast").inc()
+    rests = RestCounter(metrics)
     metrics.deployment_rests.labels("fast").inc(2)
-    assert (counters.rested(), counters.rested()) == ({"fast": 2}, {})
+    assert (rests.new(), rests.new()) == ({"fast": 2}, {})
 
 
 def at(hour: int, minute: int) -> float:
@@ -182,8 +150,8 @@ def at(hour: int, minute: int) -> float:
 def test_alerts_wait_for_each_other_and_for_the_morning() -> None:
     """Those of one interval are due together; in quiet hours only some rules are sent."""
     grouped = AlertSettings(group_wait_s=10)
-    assert {due_at("unsteered", START + s, grouped) for s in (0, 4, 9.9)} == {START + 10}
-    assert due_at("unsteered", START, AlertSettings(group_wait_s=0)) == START
+    assert {due_at("run_stuck", START + s, grouped) for s in (0, 4, 9.9)} == {START + 10}
+    assert due_at("run_stuck", START, AlertSettings(group_wait_s=0)) == START
     night = AlertSettings(group_wait_s=0, quiet_hours="22:00-07:00")
     morning = time.mktime((2026, 3, 10, 7, 0, 0, 0, 0, -1))
     next_morning = time.mktime((2026, 3, 11, 7, 0, 0, 0, 0, -1))
@@ -209,7 +177,7 @@ def test_alerts_wait_for_each_other_and_for_the_morning() -> None:
             "no signature",
         ),
         ({"quiet_hours": "late"}, "22:00-07:00"),
-        ({"rules": {"error_rate": 20}}, "alerts.rules.error_rate"),
+        ({"rules": {"run_stuck": 0}}, "alerts.rules.run_stuck"),
         ({"rules": {"budget": [80]}}, "alerts.rules.budget"),
     ],
 )
