@@ -2,13 +2,11 @@
 
 import argparse
 import asyncio
-import csv
 import json
 import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
@@ -41,10 +39,6 @@ _LEAST_TASK = 16
 _MARK = f"[{IMPORTED}] "
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
 _HOOK = "the JSON that a hook of Claude Code or `notify` of Codex gets"
-_FILES = "read outcomes from a file: SWE-bench, tau-bench, or id,outcome,score,comment (CSV, JSONL)"
-_FORM = "your conversations' ids, as `bench-{id}` of those in the file (default: {id})"
-_NEEDED = f"needs an id, and an outcome ({', '.join(queries.OUTCOMES)}), `resolved` or `reward`"
-_SWE = ("resolved_ids", "unresolved_ids", "error_ids", "empty_patch_ids")
 _SUBJECT = "id of a run, or of a conversation with its sub-agents"
 _SUMS = ("runs", "calls", "tokens", "cached", "cost", "saved")
 _TAIL_S = 1.0
@@ -73,11 +67,8 @@ def add_parser(commands: Any) -> None:
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome)
-    outcome.add_argument("run_id", nargs="?", type=_of_hook, help=f"{_RUN_ID}; or {_HOOK}")
-    ended = "how the run has ended"
-    outcome.add_argument("outcome", nargs="?", choices=queries.OUTCOMES, help=ended)
-    outcome.add_argument("--import", dest="file", type=Path, metavar="FILE", help=_FILES)
-    outcome.add_argument("--id", default="{id}", metavar="FORM", help=_FORM)
+    outcome.add_argument("run_id", type=_of_hook, help=f"{_RUN_ID}; or {_HOOK}")
+    outcome.add_argument("outcome", choices=queries.OUTCOMES, help="how the run has ended")
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
     wrong = add_verb(verbs, "wrong", "say that an alarm was wrong: mute its kind", _wrong)
@@ -173,24 +164,21 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     from gateway.api.runs import store_outcome
 
-    if (args.file is None) != bool(args.run_id and args.outcome):
-        raise ConfigError("runs outcome: a run and its outcome, or --import FILE")
-    if args.file:
-        reports = read_reports(args.file, args.id)
-    else:
-        said = {"score": args.score, "comment": args.comment}
-        reports = [_by_command(args.run_id, args.outcome, **said)]
-    unknown = []
+    reported = OutcomeRow(
+        run_id=args.run_id,
+        tenant="",
+        source="told_cli",
+        verdict=args.outcome,
+        at=0.0,
+        score=args.score,
+        comment=args.comment,
+    )
     masks = settings.storage.mask_secrets
-    for reported in reports:
-        run = await store_outcome(stores.runs, stores.learning, reported, None, masks=masks)
-        if run is None:
-            unknown.append(f"{reported.evidence}: there is no run {reported.run_id!r}".lstrip(": "))
-        else:
-            known = {"run_id": run.id, "outcome": reported.verdict}
-            answer(args, known, f"{run.id}: {reported.verdict}")
-    if unknown:
-        raise ConfigError("\n".join(unknown))
+    run = await store_outcome(stores.runs, stores.learning, reported, None, masks=masks)
+    if run is None:
+        raise ConfigError(f"there is no run {args.run_id!r}")
+    known = {"run_id": run.id, "outcome": args.outcome}
+    answer(args, known, f"{run.id}: {args.outcome}")
 
 
 def _of_hook(given: str) -> str:
@@ -200,68 +188,6 @@ def _of_hook(given: str) -> str:
         return str(said.get("session_id") or said["thread-id"])
     except (ValueError, AttributeError, KeyError):
         return given
-
-
-def _by_command(run: str, outcome: str, **said: Any) -> OutcomeRow:
-    """A report by this command; `run`: an id as the client knows it."""
-    return OutcomeRow(run_id=run, tenant="", source="told_cli", verdict=outcome, at=0.0, **said)
-
-
-def read_reports(path: Path, form: str) -> list[OutcomeRow]:
-    """The outcomes of a file, all or none; `form` makes the client's id of one in the file, by its
-    `{id}`. Raises: ConfigError with file and line."""
-    found = list[OutcomeRow]()
-    line = 1
-    try:
-        for line, row in _rows(path.suffix.lower(), path.read_text(encoding="utf-8-sig")):
-            found.append(_report(row, f"{path}:{line}", form))
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
-    except json.JSONDecodeError as exc:
-        raise ConfigError(f"{path}:{line + exc.lineno - 1}: no JSON: {exc.msg}") from exc
-    except (AttributeError, KeyError, TypeError, ValueError) as exc:
-        raise ConfigError(f"{path}:{line}: {_NEEDED}") from exc
-    return found
-
-
-def _rows(suffix: str, text: str) -> Iterator[tuple[int, Any]]:
-    """Each entry with its line: of a CSV, of JSON lines, or of one JSON value, which is a list
-    (tau-bench), has `simulations` (tau2-bench) or lists of ids, or an entry by id (SWE-bench)."""
-    lines = text.splitlines()
-    at = 0
-    if suffix == ".csv":
-        table = csv.DictReader(lines)
-        yield from ((table.line_num, row) for row in table)
-        return
-    if suffix == ".jsonl":
-        yield from ((n, line) for n, line in enumerate(lines, 1) if line.strip())
-        return
-    rows = json.loads(text)
-    if isinstance(rows, dict) and _SWE[0] in rows:
-        rows = [{"id": n, "resolved": k == _SWE[0]} for k in _SWE for n in rows.get(k, ())]
-    elif isinstance(rows, dict):
-        by_id = [{"id": name, **row} for name, row in rows.items() if isinstance(row, dict)]
-        rows = rows.get("simulations", by_id)
-    for row in rows:
-        named = json.dumps(row.get("id", row.get("task_id")), ensure_ascii=False)
-        at = max(text.find(named, at), at)
-        yield text.count("\n", 0, at) + 1, row
-
-
-def _report(entry: Any, place: str, form: str) -> OutcomeRow:
-    row = json.loads(entry) if isinstance(entry, str) else entry
-    reward = row.get("reward", (row.get("reward_info") or {}).get("reward"))
-    name = row.get("id", row.get("instance_id"))
-    score = row.get("score") or reward
-    if name is None or reward is not None:  # tau-bench: one task may be tried several times
-        name = f"{row['task_id']}.{row['trial']}" if row.get("trial") else row["task_id"]
-    ended = row.get("resolved", None if reward is None else float(reward) >= 1.0)
-    outcome = row.get("outcome") or {True: "success", False: "failure"}[ended]
-    if outcome not in queries.OUTCOMES:
-        raise ValueError(outcome)
-    number = None if score in (None, "") else float(score)
-    said = {"score": number, "comment": str(row.get("comment") or ""), "evidence": place}
-    return _by_command(form.replace("{id}", f"{name}"), outcome, **said)
 
 
 async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

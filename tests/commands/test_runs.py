@@ -243,38 +243,6 @@ async def test_every_outcome_is_kept(command: Run, log: str) -> None:
     ]
 
 
-async def test_outcomes_of_a_file(
-    command: Run, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the client's ids; an unknown one is named with its line, the others are reported."""
-    stores = await open_stores(StorageSettings(path=log))
-    for name in ("c-1", "c-2"):
-        call = records.a_call(
-            conversation=records.a_conversation(name, external_key=f"bench-{name}"),
-            runs=(records.a_run(f"{name}.0"),),
-            steps=(records.a_first_step(f"{name}.0"),),
-        )
-        await stores.states.commit(call)
-    await stores.close()
-    file = tmp_path / "report.json"
-    file.write_text(
-        json.dumps({"resolved_ids": ["c-1"], "unresolved_ids": ["c-2", "c-3"]}, indent=0)
-    )
-    assert (
-        await asyncio.to_thread(
-            main, ["runs", "outcome", "--import", str(file), "--id", "bench-{id}"]
-        )
-        == 2
-    )
-    assert f"{file}:7: there is no run 'bench-c-3'" in capsys.readouterr().err
-    stores = await open_stores(StorageSettings(path=log))
-    found = [await stores.runs.get_run(f"{name}.0", tenant=None) for name in ("c-1", "c-2")]
-    await stores.close()
-    assert [trace.run.outcome for trace in found if trace] == ["success", "failure"]
-    for wrong in (["runs", "outcome"], ["runs", "outcome", "c-1.0", "success", "--import", "x"]):
-        assert await asyncio.to_thread(main, wrong) == 2
-
-
 @pytest.mark.parametrize("words", [("runs", "list"), ("runs", "tail", "--once"), ("report",)])
 @pytest.mark.parametrize("path", ["none.db", ":memory:"])
 def test_a_log_that_is_not_there(
