@@ -135,15 +135,21 @@ def _routing(args: argparse.Namespace) -> int:
 def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.playback import ReplayPolicy
     from gateway.offline.replay import Work, load_policy, run_replay
+    from lab.comparison import Comparison, run_comparison
     from lab.library_answers import library_look_ups
     from lab.replay_page import write_page
 
-    policy, other = (path and load_policy(path) for path in (args.config, args.policy))
+    policy = load_policy(args.config) if args.config else ReplayPolicy()
     answers = partial(library_look_ups, args.patterns) if args.patterns else None
+    work = Work(policy=policy, answers=answers)
+    if args.policy:
+        other = load_policy(args.policy)
+        work = Comparison(policy=policy, other=other, lines=args.json, answers=answers)
     if args.html:
-        work = Work(policy=policy or ReplayPolicy(), other=other, answers=answers)
         return write_page(args.files, work, args.html)
-    return run_replay(args.files, policy=policy, other=other, as_json=args.json, answers=answers)
+    if isinstance(work, Comparison):
+        return run_comparison(args.files, work)
+    return run_replay(args.files, policy=policy, as_json=args.json, answers=answers)
 
 
 def _pilot(args: argparse.Namespace) -> int:

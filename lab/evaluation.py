@@ -13,7 +13,7 @@ from gateway.core.scoring.scorer import ScorerName
 from gateway.errors import ConfigError
 from gateway.offline.playback import Replayed, ReplayPolicy
 from gateway.offline.recordings import RunLabel
-from gateway.offline.replay_summary import Side
+from lab.comparison import Side
 
 Floats = NDArray[np.float64]
 

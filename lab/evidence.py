@@ -14,9 +14,9 @@ from gateway.core.monitors import MONITORS
 from gateway.errors import ConfigError
 from gateway.offline import recordings
 from gateway.offline.playback import ALARM, STATE_SIGNALS, Replayed, ReplayPolicy
-from gateway.offline.replay import Work, replay_files
-from gateway.offline.replay_summary import first_side, other_side
+from gateway.offline.replay import replay_files
 from gateway.reporting.rates import wilson
+from lab.comparison import Comparison, other_of, policy_of
 from lab.evaluation import RunReading, readings, with_scorer
 from lab.routing import (
     escalation_value,
@@ -47,7 +47,7 @@ def run_evidence(
     out, err = out or sys.stdout, err or sys.stderr
     policy = with_scorer(ReplayPolicy(), None, "robust")
     other = with_scorer(ReplayPolicy(), "heuristic", "reference")
-    work = Work(policy=policy, other=other)
+    work = Comparison(policy=policy, other=other)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
     if all(each.played is None or each.played["success"] is None for each in kept):
         names = ", ".join(str(file) for file in files)
@@ -58,7 +58,7 @@ def run_evidence(
 
 def print_evidence(kept: Sequence[Replayed], console: Console) -> None:
     """Print all tables of the runs that were replayed."""
-    sides = {"robust": readings(kept, first_side), "reference": readings(kept, other_side)}
+    sides = {"robust": readings(kept, policy_of), "reference": readings(kept, other_of)}
     for table in tables(sides):
         console.print(table)
 

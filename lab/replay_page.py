@@ -15,6 +15,7 @@ from gateway.offline.replay import Work, replay_files
 from gateway.offline.replay_summary import Run, by_model
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.svg import drawing, joined, slot_curve, state_bands, step_dots, threshold_lines
+from lab.comparison import Compared
 from lab.evaluation import write_output
 
 CURVE_POINTS = 20  # of a mean curve: one for each 5 % of a run
@@ -47,7 +48,7 @@ def page(kept: Sequence[Replayed], fsm: FSMSettings) -> str:
         "style": Markup(style_sheet()),  # noqa: S704 - a file of this package
         "total": _group_row(runs),
         "thresholds": thresholds,
-        "compared": any(replayed.other is not None for _, replayed in shown),
+        "compared": any(isinstance(replayed, Compared) for _, replayed in shown),
         "groups": [
             {"source": source, "model": model, **_group_row(members)}
             for (source, model), members in by_model(runs)
@@ -112,7 +113,9 @@ def _run_row(run: Run, replayed: Replayed, thresholds: Mapping[str, float]) -> d
     difficulties = [step["difficulty"] for step in steps]
     hits = [step["difficulty"] if step["fired"] else None for step in steps]
     second = Markup("")
-    if replayed.other is not None:
+    changes: Sequence[Mapping[str, Any]] = ()
+    if isinstance(replayed, Compared) and replayed.other is not None:
+        changes = replayed.changes
         compared = [step["difficulty"] for step in replayed.other["steps"]]
         second = slot_curve(compared, RUN_PX, class_="curve-other")
     chart = drawing(
@@ -132,6 +135,6 @@ def _run_row(run: Run, replayed: Replayed, thresholds: Mapping[str, float]) -> d
         "style": style,
         "steps": len(steps),
         "fired": sorted({name for step in steps for name in step["fired"]}),
-        "changes": replayed.changes,
+        "changes": changes,
         "drawing": chart,
     }

@@ -35,6 +35,7 @@ from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.experiments import random_switch
 from gateway.steering.transcript.steps import extract
 from lab.__main__ import main as lab_command
+from lab.comparison import Comparison, run_comparison
 from lab.replay_page import write_page
 
 REPLAYS = Path(__file__).parent / "replays"
@@ -84,6 +85,14 @@ def replay(*files: Path, **options: Any) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     options.setdefault("jobs", 1)
     return run_replay(list(files), out=out, err=err, **options), out.getvalue(), err.getvalue()
+
+
+def compared(file: Path, *, as_json: bool = False, **policies: ReplayPolicy) -> str:
+    """What the laboratory prints of a replay under two policies."""
+    out = io.StringIO()
+    work = Comparison(lines=as_json, **policies)
+    assert run_comparison([file], work, out=out, err=io.StringIO()) == 0
+    return out.getvalue()
 
 
 def test_json_has_one_object_per_run_with_its_steps(tmp_path: Path) -> None:
@@ -339,7 +348,7 @@ def test_a_judged_export_keeps_its_scores(tmp_path: Path) -> None:
     policies = [policy_from_dict({"difficulty": {"scorer": "ledger"}})]
     judge = {"scorer": "judge", "judge": {"model": "m"}}
     policies.append(policy_from_dict({"difficulty": judge, "steering": {"deadline_ms": 5000}}))
-    _, out, _ = replay(file, as_json=True, policy=policies[0], other=policies[1])
+    out = compared(file, as_json=True, policy=policies[0], other=policies[1])
     run = json.loads(out)
     assert [step["difficulty"] for step in run["other"]["steps"][:5]] == [0.9] * 5
     assert run["other"]["steps"][4]["state"] == "SLOW"
@@ -365,12 +374,12 @@ def test_two_policies_are_compared_by_what_changes(tmp_path: Path) -> None:
         }
     )
     file = write(tmp_path / "a.jsonl", a_run())
-    _, out, _ = replay(file, policy=policy, other=other, as_json=True)
+    out = compared(file, policy=policy, other=other, as_json=True)
     run = json.loads(out)
     assert run["changes"][0] == {"index": 0, "model": ["m", "big"]}
     assert [step["model"] for step in run["other"]["steps"]] == ["big"] * 4
     assert run["other"]["tokens"]["big"]["usd"] > 0
-    _, out, _ = replay(file, policy=policy, other=other)
+    out = compared(file, policy=policy, other=other)
     assert "1 of 1 runs change" in out
     assert "calls to big" in out
     assert "r1: 4 steps, first 0: model m -> big" in out
@@ -391,7 +400,7 @@ def test_the_control_arm_is_replayed_by_its_draw(tmp_path: Path) -> None:
     random = {"experiment": {"id": "trial", "arms": {"random": 1, "off": 0}, **shares}}
     file = write(tmp_path / "a.jsonl", looping())
     other = policy_from_dict({**config, **random})
-    _, out, _ = replay(file, policy=policy_from_dict(config), other=other, as_json=True)
+    out = compared(file, policy=policy_from_dict(config), other=other, as_json=True)
     run = json.loads(out)
     drawn = [random_switch("trial", "r1", n, 0.5) for n in range(1, len(run["steps"]) + 1)]
     chance = run["other"]["steps"]
@@ -424,7 +433,8 @@ def test_after_a_final_answer_a_new_run_begins(tmp_path: Path) -> None:
 
 def test_equal_policies_change_nothing(tmp_path: Path) -> None:
     """A policy compared with itself changes no run."""
-    _, out, _ = replay(write(tmp_path / "a.jsonl", a_run()), other=ReplayPolicy())
+    file = write(tmp_path / "a.jsonl", a_run())
+    out = compared(file, policy=ReplayPolicy(), other=ReplayPolicy())
     assert "0 of 1 runs change" in out
 
 

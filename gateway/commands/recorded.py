@@ -13,8 +13,6 @@ def add_parser(commands: Any) -> None:
     """Declare both commands."""
     replay = commands.add_parser("replay", help="replay recorded runs through the steering core")
     replay.add_argument("files", nargs="+", type=Path, help=FILES)
-    policy = "config file of a policy to compare with"
-    replay.add_argument("--policy", type=Path, metavar="FILE", help=policy)
     replay.add_argument("--config", type=Path, help="config file of the policy (default: built-in)")
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
@@ -31,7 +29,6 @@ def _replay(args: argparse.Namespace) -> int:
     return run_replay(
         args.files,
         policy=load_policy(args.config) if args.config else None,
-        other=load_policy(args.policy) if args.policy else None,
         as_json=args.json,
         jobs=args.jobs,
     )

@@ -398,23 +398,11 @@ def first_showings(steps: Iterable[Fields]) -> dict[str, int]:
     return first
 
 
-def differences(one: Fields, other: Fields) -> list[FieldDict]:
-    """The steps on which two replays of one recording decide differently, each value as a pair."""
-    keys = ("state", "fired", "model", "guidance")
-    changes = []
-    for a, b in zip(one["steps"], other["steps"], strict=True):
-        if changed := {key: [a.get(key), b.get(key)] for key in keys if a.get(key) != b.get(key)}:
-            changes.append({"index": a["index"], **changed})
-    return changes
-
-
 @frozen
 class Replayed:
     """One run's replay, as far as it was asked for."""
 
     place: str  # file and line of the recording
     line: str | None = None  # the run as a JSON line
-    played: Fields | None = None  # under the policy, without evidence texts
-    other: Fields | None = None  # under the policy that it is compared with
-    changes: Sequence[Fields] = ()  # steps at which the two differ
+    played: Fields | None = None  # the run, without evidence texts
     problem: str | None = None  # why the recording could not be read; None when it could

@@ -1,5 +1,4 @@
-"""`gateway replay`: recorded runs through the same core, offline and in parallel; two policies
-compared."""
+"""`gateway replay`: recorded runs through the same core, offline and in parallel."""
 
 import multiprocessing
 import os
@@ -24,7 +23,6 @@ from gateway.offline.playback import (
     Price,
     Replayed,
     ReplayPolicy,
-    differences,
     play,
 )
 from gateway.steering.experiments import RandomArm
@@ -44,7 +42,6 @@ class Work:
     """Work to do with each recording; sent to worker processes."""
 
     policy: ReplayPolicy  # that the runs are replayed under
-    other: ReplayPolicy | None = None  # to compare with; None: nothing is compared
     lines: bool = False  # asks for JSON lines
     runs: bool = True  # asks for the replays themselves
     # opens what answers look-ups under a policy, in place of ANSWERED
@@ -52,32 +49,20 @@ class Work:
 
     def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
         """The replays of these recordings, in order; a broken one becomes a problem."""
-        other = self.other or self.policy
         opened = self.answers or (lambda _: nullcontext(ANSWERED))
-        with opened(self.policy) as look_ups, opened(other) as other_look_ups:
-            return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
+        with opened(self.policy) as look_ups:
+            return [self._replay(place, text, look_ups) for place, text in lines]
 
-    def _replay(
-        self, place: str, text: str, look_ups: LookUps, other_look_ups: LookUps
-    ) -> Replayed:
+    def _replay(self, place: str, text: str, look_ups: LookUps) -> Replayed:
         try:
             recording = recordings.parse_recording(text, place)
         except ConfigError as exc:
             return Replayed(place=place, problem=str(exc))
         played = play(recording, self.policy, look_ups)
-        other = play(recording, self.other, other_look_ups) if self.other else None
-        changes = differences(played, other) if other else []
         line = None
         if self.lines:
-            data = dict(played)
-            if other:
-                data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
-                data["changes"] = changes
-            line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
-        if not self.runs:
-            return Replayed(place=place, line=line)
-        slim = other and _slim(other)
-        return Replayed(place=place, line=line, played=_slim(played), other=slim, changes=changes)
+            line = orjson.dumps(played, option=orjson.OPT_APPEND_NEWLINE).decode()
+        return Replayed(place=place, line=line, played=_slim(played) if self.runs else None)
 
 
 def _slim(played: Fields) -> Fields:
@@ -143,7 +128,6 @@ def run_replay(
     files: Sequence[Path],
     *,
     policy: ReplayPolicy | None = None,
-    other: ReplayPolicy | None = None,
     as_json: bool = False,
     jobs: int | None = None,
     answers: Answers | None = None,
@@ -151,20 +135,17 @@ def run_replay(
     err: TextIO | None = None,
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
-    `other`: the policy to compare with. `answers`: see `Work`. Raises ConfigError: a path cannot be
-    read or written, or holds no recording."""
+    `answers`: see `Work`. Raises ConfigError: a path cannot be read or written, or holds no
+    recording."""
     out = out or sys.stdout
     err = err or sys.stderr
     policy = policy or ReplayPolicy()
-    work = Work(policy=policy, other=other, lines=as_json, runs=not as_json, answers=answers)
+    work = Work(policy=policy, lines=as_json, runs=not as_json, answers=answers)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
     if not as_json:
-        from gateway.offline.replay_summary import print_comparison, print_summary
+        from gateway.offline.replay_summary import print_summary
 
-        console = recordings.report_console(out)
-        print_summary(kept, console)
-        if any(replayed.other is not None for replayed in kept):
-            print_comparison(kept, console)
+        print_summary(kept, recordings.report_console(out))
     return 1 if problems else 0
 
 
