@@ -20,7 +20,6 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.recorded": ("replay", "calibrate"),
     "commands.patterns": ("patterns",),
     "commands.runs": ("runs", "steering"),
-    "commands.report": ("report", "pilot"),
     "commands.control": ("budgets", "keys", "migrate"),
 }
 """The modules that declare commands, without those of features, each with its commands."""

@@ -21,9 +21,10 @@ ORDER = (
     "guard",
     "litellm",
     "prices",
-    "learning",
-    "alerts",
     "pages",
+    "learning",
+    "reports",
+    "alerts",
 )
 """Folders in `gateway/features`, in the order in which a hook asks them."""
 
@@ -43,7 +44,8 @@ class Feature(NamedTuple):
     # `routes`: function of the `Runtime` and the `Authenticator`: routes behind `/api`.
     # `pages`: a tuple of the `PageRoute`s of the dashboard.
     # `now_part`: async function of a `Visit` and the ids of the runs that the page Now shows: a
-    # part for its side with the name of its `template` in the folder `templates`, or None.
+    # part with the name of its `template` in the folder `templates`, for the page's side or, where
+    # it is `wide`, for its whole width; or None.
     # `models`: function that gives a `ModelList`, or None when it cannot be read.
     # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
     # `states`: class of `WatchedStates` over a `StateStore`, made like it.

@@ -19,7 +19,7 @@ from gateway.core.fold import StepOutcome
 from gateway.core.policy import Policy
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import recording_of
-from gateway.reporting.rates import wilson
+from gateway.reporting.evidence import wilson
 from gateway.steering.conversation_fold import ConversationFold
 from lab.signals import CODING
 

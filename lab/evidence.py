@@ -15,7 +15,7 @@ from gateway.errors import ConfigError
 from gateway.offline import recordings
 from gateway.offline.playback import ALARM, STATE_SIGNALS, Replayed, ReplayPolicy
 from gateway.offline.replay import replay_files
-from gateway.reporting.rates import wilson
+from gateway.reporting.evidence import wilson
 from lab.comparison import Comparison, other_of, policy_of
 from lab.evaluation import RunReading, readings, with_scorer
 from lab.routing import (

@@ -13,8 +13,8 @@ import statistics
 import sys
 from typing import NamedTuple
 
-from gateway.reporting.pilot import MORE, STEER, WATCH, Verdict, judge, region
-from gateway.reporting.rates import Sample
+from gateway.features.reports.pilot import MORE, STEER, WATCH, Verdict, judge, region
+from gateway.features.reports.rates import Sample
 
 _LOOK_UPS = (400, 1200, 5000)  # units played before it is first asked whether that was enough
 

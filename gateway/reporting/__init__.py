@@ -1,3 +1,2 @@
-"""Statistics of experiments: rates, amounts, intervals and caveats, computed from run records.
-
-May import the record types of `stores` and the pure core; no I/O, no clock, fixed random seeds."""
+"""Runs as lines for other programs, alarms that people called wrong, and the statistics that
+several features share. May import the stores and what is below them."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.cli import main
 from gateway.core.monitors import MonitorSettings, Readings, combine
 from gateway.core.monitors.muting import without_muted
 from gateway.core.monitors.suite import Alarm
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of, operator_of, until, with_pages
-from tests.control import CONTROL
+from tests.api.conftest import Agent, Start, client_of, operator_of, until
 
 STEPS = 8
 
@@ -135,40 +132,6 @@ def test_a_run_without_an_alarm_has_none_to_mute(start: Start, upstream: Scripte
         assert wrong(server, run_id, **body).status_code == 404
     with operator_of(server) as client:
         assert client.get("/api/held").json()["held"] == []
-
-
-@with_pages
-def test_the_share_is_shown_by_project(
-    start: Start,
-    upstream: ScriptedUpstream,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """On the page of Health and by `gateway report`; by the command that mutes, too."""
-    path = tmp_path / "runs.db"
-    server = start(storage={"path": str(path)})
-    first, _ = a_loop(server, upstream, "First.")
-    a_loop(server, upstream, "Second.")
-    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(path))
-    monkeypatch.setenv("GATEWAY_ADMIN_KEY", CONTROL["x-gateway-key"])
-
-    def printed(*words: str) -> str:
-        assert main(list(words)) == 0
-        return capsys.readouterr().out
-
-    assert json.loads(printed("runs", "wrong", first, "--json"))["muted"] is True
-    (row,) = json.loads(printed("report", "--json"))["wrong_alarms"]
-    assert row["project"] == "web"
-    assert 0 < row["share"] == row["wrong"] / row["alarms"] <= 0.5
-    assert row["muted"]
-    with operator_of(server) as client:
-        page = client.get("/dashboard/health").text
-    assert "Alarms called wrong" in page
-    assert "alarms called wrong in web" in printed("report")
-    printed("runs", "wrong", first, "--undo")
-    (row,) = json.loads(printed("report", "--json"))["wrong_alarms"]
-    assert (row["wrong"], row["muted"]) == (0, [])
 
 
 @pytest.mark.parametrize("muted", ["streak", "test_repeat"])

@@ -135,19 +135,3 @@ def test_nobody_is_the_gateway(
     """Its own acts are told from those of people by the name."""
     assert main(["runs", "resume", "acme", "--author", name]) == 2
     assert "state a person's name" in capsys.readouterr().err
-
-
-def test_a_pilot_says_what_it_does_before_it_begins(
-    database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The noun alone shows; `start` asks."""
-    monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
-    assert main(["pilot"]) == 0
-    assert "there is no pilot: `gateway pilot start` begins one" in capsys.readouterr().out
-    assert main(["pilot", "start", "--client", "cli"]) == 2
-    said = capsys.readouterr().err
-    assert "half of runs of client cli that begin from now on will not be steered" in said
-    assert "--yes" in said
-    assert main(["pilot", "start", "--client", "cli", "--yes"]) == 0
-    assert main(["pilot"]) == 0
-    assert "running" in capsys.readouterr().out

@@ -14,7 +14,7 @@ HEAVY = {
         "prometheus_client",
         "gateway.api",
         "gateway.features.pages.pages",
-        "gateway.reporting.results",
+        "gateway.features.reports.results",
         "gateway.upstream",
     ),
 }

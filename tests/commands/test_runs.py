@@ -1,4 +1,4 @@
-"""`gateway runs` and `gateway report` on a file with a log in it."""
+"""`gateway runs` on a file with a log in it."""
 
 from __future__ import annotations
 
@@ -147,14 +147,13 @@ def test_a_run_is_shown(command: Run) -> None:
         ("runs", "show", "c-hostile.0"),
         ("runs", "show", "c-hostile.0", "--step", "1"),
         ("runs", "tail", "--once"),
-        ("report",),
     ],
 )
 def test_a_runs_text_does_nothing_to_the_terminal(command: Run, words: tuple[str, ...]) -> None:
     """No escape sequence of an agent reaches it."""
     shown = command(*words)
     assert not set(shown) & set("\x1b\x07\u202e")
-    assert "c-hostile" in shown or words[0] == "report" or "gone" in shown
+    assert "c-hostile" in shown or "gone" in shown
 
 
 def test_a_conversation_stands_for_its_newest_run(command: Run) -> None:
@@ -180,8 +179,6 @@ def test_an_outcome_is_kept(command: Run) -> None:
         ("runs", "show", "none"),
         ("runs", "show", "c-000007.0", "--step", "900"),
         ("runs", "outcome", "none", "other"),
-        ("report", "none"),
-        ("report", "routing-2", "--shares", "x"),
     ],
 )
 def test_what_there_is_not_is_said(command: Run, words: tuple[str, ...]) -> None:
@@ -195,31 +192,6 @@ def test_tail_tells_each_step(command: Run) -> None:
     steps = [line["step"] for line in told if line["run_id"] == told[0]["run_id"]]
     assert steps == sorted(steps)
     assert {line["tenant"] for line in told} <= {"acme"}
-
-
-def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:
-    """With its intervals and its caveats; as JSON the whole report."""
-    shown = command("report", "routing-2", "--stratum", "agent", "--shares", "on:1,off:1")
-    for part in (
-        "on against off",
-        "Success ",
-        "Cost per run, mean",
-        "sample ratio",
-        "before you draw conclusions",
-        "within strata",
-    ):
-        assert part in shown
-    file = tmp_path / "report.json"
-    told = json.loads(command("report", "routing-2", "--json", "--output", str(file)))
-    assert told == json.loads(file.read_text())
-    assert sum(arm["runs"] for arm in told["arms"]) == told["runs"] == 20
-
-
-def test_all_runs_are_summed_up(command: Run) -> None:
-    """Without an experiment: how everything went."""
-    assert "time in state" in command("report")
-    told = json.loads(command("report", "--json", "--tenant", "acme"))
-    assert 0 < told["total_runs"] < 41
 
 
 async def test_every_outcome_is_kept(command: Run, log: str) -> None:
@@ -243,7 +215,7 @@ async def test_every_outcome_is_kept(command: Run, log: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("words", [("runs", "list"), ("runs", "tail", "--once"), ("report",)])
+@pytest.mark.parametrize("words", [("runs", "list"), ("runs", "tail", "--once")])
 @pytest.mark.parametrize("path", ["none.db", ":memory:"])
 def test_a_log_that_is_not_there(
     words: tuple[str, ...],

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.commands.report import add_parser
+from gateway.features.reports.commands import add_parser
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, opening, trace, worker
 from tests.live.incidents import until
@@ -46,7 +46,7 @@ async def pilot(database: Path, *words: str) -> dict[str, Any]:
     )
     said = list[str]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.commands.report.say", said.append)
+        patch.setattr("gateway.features.reports.commands.say", said.append)
         assert await asyncio.to_thread(args.run, args) == 0
     found: dict[str, Any] = json.loads(said[-1])
     return found

@@ -18,6 +18,7 @@ class AlertPart:
     """The newest alerts, those of runs that the page shows left out."""
 
     template: ClassVar = "now_alerts.html"
+    wide: ClassVar = False
     alerts: list[StoredAlert]  # newest first; at most as many as the page has room for
 
 

@@ -28,6 +28,7 @@ from gateway.features.alerts.rules import (
 from gateway.features.alerts.sender import AlertSender
 from gateway.features.alerts.settings import AlertSettings, AlertSink
 from gateway.features.alerts.store import AlertStore
+from gateway.hooks import features
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.stores import queries
@@ -118,7 +119,9 @@ class AlertWatch:
 
     async def _week(self, now: float) -> list[Finding]:
         """The report of the last week, from Monday 06:00 UTC on; its key makes it one."""
-        from gateway.reporting.week import monday_of, read_week  # loaded only where it is on
+        if "reports" not in features():
+            return []
+        from gateway.features.reports.week import monday_of, read_week  # loaded only where it is on
 
         monday = monday_of(None, now - _DAY_S / 4)
         if monday == self._reported:

@@ -26,7 +26,7 @@ from gateway.core.pattern import (
 from gateway.features.learning.gate import refusal
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.features.learning.verdicts import best
-from gateway.reporting.e_values import Drawn, e_values
+from gateway.reporting.evidence import Drawn, e_values
 from gateway.steering.guidance.lessons import SAID, is_rule
 from gateway.stores.learning import (
     DecisionRow,

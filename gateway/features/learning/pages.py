@@ -94,7 +94,7 @@ def _id(visit: Visit) -> str:
 
 
 PAGES = (
-    PageRoute("/dashboard/lessons", show_lessons, LessonListParameters),
+    PageRoute("/dashboard/lessons", show_lessons, LessonListParameters, tab="Lessons"),
     PageRoute(
         "/dashboard/lessons/{pattern_id:path}", show_lesson, OneParameters, change=change_one_lesson
     ),

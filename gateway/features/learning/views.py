@@ -9,7 +9,7 @@ from gateway.core.pattern import Lesson, content
 from gateway.features.learning.life_cycle import why_not_active
 from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
-from gateway.reporting.rates import wilson
+from gateway.reporting.evidence import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import JOBS, Job, SettledDecision, StoredLesson
 from gateway.stores.sql.learning import LearningStore

@@ -5,7 +5,6 @@ from itertools import accumulate, groupby
 
 from markupsafe import Markup
 
-from gateway.reporting.results import Effect
 from gateway.stores import totals
 from gateway.stores.queries import RecentRun, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
@@ -219,7 +218,6 @@ def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Mark
 
 
 SPARK_PX = 72
-_INTERVAL_PX = 26
 
 
 def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
@@ -276,27 +274,6 @@ def sparkline(runs: Sequence[RecentRun]) -> Markup:
     )
     label = "Highest composite of the newest runs, oldest first, with links to them"
     return svg.drawing(height, *lines, *bars, mean, class_="plot spark", aria_label=label)
-
-
-def interval(effect: Effect) -> Markup:
-    """An estimate with its interval on its scale, and a line where there is no effect."""
-
-    def x(value: float) -> str:
-        return svg.share(svg.fraction(value, *effect.bounds), 1.0)
-
-    middle = _INTERVAL_PX / 2
-    none = x(effect.none)
-    low = x(effect.low)
-    high = x(effect.high)
-    return svg.drawing(
-        _INTERVAL_PX,
-        svg.element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
-        svg.element("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"),
-        svg.element("line", x1=low, x2=low, y1=middle - 4, y2=middle + 4, class_="whisker"),
-        svg.element("line", x1=high, x2=high, y1=middle - 4, y2=middle + 4, class_="whisker"),
-        svg.element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
-        class_="interval sure" if effect.sure else "interval unsure",
-    )
 
 
 def _broken(points: Sequence[svg.Point | None], line: str, dot: str) -> list[Markup]:

@@ -3,6 +3,6 @@
 from gateway.hooks import Feature
 
 FEATURE = Feature(
-    parts={"routes": "routes:dashboard_routes"},
+    parts={"routes": "routes:dashboard_routes", "pages": "routes:PAGES"},
     commands={"dashboard": "command:add_parser"},
 )

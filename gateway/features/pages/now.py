@@ -10,13 +10,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
-from gateway.backends import Stores
 from gateway.budgets.texts import account_view, amount
 from gateway.features.pages.charts import TimeSeries, bars, line
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.features.pages.runs import RunsParameters, row_of, tree_of
 from gateway.hooks import given
-from gateway.reporting.savings import Saving, read_savings
 from gateway.stores import usage
 from gateway.stores.budgets import Account
 from gateway.stores.queries import (
@@ -42,8 +40,6 @@ _BUDGETS = 6
 _STOPS = 5
 _WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
 _DAY_S = 86_400.0
-_OLD_S = 30.0  # most that the ledger may be behind
-_LEDGER: dict[tuple[Stores, str | None, float], list[Saving]] = {}  # the one last read
 
 
 class NowParameters(RunsParameters):
@@ -72,6 +68,7 @@ async def show(visit: Visit) -> Page:
     shown = {run.id for run in (*(one.run for one in live), *stopped)}
     page = PageRequest(limit=_FINISHED + len(shown), sort="updated_at")
     newest = await store.list_runs(RunFilter(tenant=tenant, mode=LIVE), page)
+    parts = [part for read in given("now_part") if (part := await read(visit, shown))]
     values: FieldDict = {
         "title": "Now",
         "live_runs": live,
@@ -81,10 +78,10 @@ async def show(visit: Visit) -> Page:
         "spending": _spending(found, today),
         "today": today[0] if today else UsagePoint(start=begun),
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
-        "parts": [part for read in given("now_part") if (part := await read(visit, shown))],
+        "parts": [part for part in parts if not part.wide],
+        "wide_parts": [part for part in parts if part.wide],
         **await _budgets(visit, live, now),
         "trees": await _trees(visit, live[:_WITH_TREES]),
-        "savings": await _savings(visit.runtime.opened.stores, tenant, now - now % _OLD_S + _OLD_S),
         "now": now,
         "live_min": int(LIVE_S // 60),
         "spent_min": int(SPENT_S // 60),
@@ -92,15 +89,6 @@ async def show(visit: Visit) -> Page:
         "base_url": base_url(visit),
     }
     return Page(template="now_body.html" if visit.fragment else "now.html", values=values)
-
-
-async def _savings(stores: Stores, tenant: str | None, until: float) -> list[Saving]:
-    """The ledger of the last week, read once for all who look within `_OLD_S`."""
-    if (key := (stores, tenant, until)) not in _LEDGER:
-        found, _ = await read_savings(stores, until - 7 * _DAY_S, until, tenant)
-        _LEDGER.clear()
-        _LEDGER[key] = found
-    return _LEDGER[key]
 
 
 def _worst(one: LiveRun) -> tuple[int, int, float]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -19,7 +20,7 @@ from gateway.auth.keyring import NewKey, create_key, key_view, read_terms, rotat
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, Unauthorized
-from gateway.hooks import paths
+from gateway.hooks import given, paths
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import STEERING
 from gateway.stores.protocols import StoreError
@@ -47,6 +48,8 @@ def _render(template: str, values: Fields) -> bytes:
 def _environment() -> "Environment":
     """The templates, compiled once, when the first page is requested."""
     made = page_templates(_FOLDER / "templates", *paths("templates"))
+    linked = [page for page in chain.from_iterable(given("pages")) if page.tab]
+    made.globals["tabs"] = sorted(linked, key=lambda page: page.control)
     made.globals["assets"] = assets_version()
     made.globals["severity_words"] = SEVERITY_WORDS
     made.globals["intervention_labels"] = KIND_LABELS
@@ -164,6 +167,8 @@ class PageRoute:
     change: Handler | None = None  # takes the page's form; None: it has none
     public: bool = False  # shown without a session
     report: bool = False  # any key may send the form; other forms need the admin key
+    tab: str = ""  # name of its link in the navigation; "" where it has none
+    control: bool = False  # its link is shown to visitors who may change something
 
 
 class PageEndpoint:

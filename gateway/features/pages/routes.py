@@ -5,43 +5,43 @@ from itertools import chain
 from starlette.routing import Route
 
 from gateway.api.audit import AuditParameters
-from gateway.api.experiments import ReportOptions
-from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.features.pages import experiments, now, pages, patterns, raw, runs
+from gateway.features.pages import health, now, pages, patterns, raw, runs
 from gateway.features.pages.pages import PageEndpoint, PageRoute
 from gateway.hooks import given
 from gateway.runtime import Runtime
 
 _RUN = "/dashboard/runs/{run_id}"
 _PATTERN = "/dashboard/patterns/{pattern_id:path}"
-_EXPERIMENT = "/dashboard/experiments/{experiment_id:path}"
 
-_PAGES = (
-    PageRoute("/dashboard", now.show, now.NowParameters),
+PAGES = (
+    PageRoute("/dashboard", now.show, now.NowParameters, tab="Now"),
     PageRoute("/dashboard/", now.show, now.NowParameters),
     PageRoute(
-        "/dashboard/runs", runs.show_list, runs.RunsParameters, change=runs.set_outcome, report=True
+        "/dashboard/runs",
+        runs.show_list,
+        runs.RunsParameters,
+        change=runs.set_outcome,
+        report=True,
+        tab="Runs",
     ),
     PageRoute(_RUN, runs.show, runs.RunParameters, change=runs.set_outcome, report=True),
     PageRoute(f"{_RUN}/control", change=runs.control),
     PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),
     PageRoute(f"{_RUN}/steps/{{step}}.txt", runs.show_text),
     PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show),
-    PageRoute("/dashboard/time", now.show_time, now.TimeParameters),
-    PageRoute("/dashboard/week", experiments.show_week, experiments.WeekParameters),
-    PageRoute("/dashboard/audit", experiments.show_audit, AuditParameters),
-    PageRoute("/dashboard/health", experiments.show_health, runs.PeriodFilters),
-    PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
+    PageRoute("/dashboard/time", now.show_time, now.TimeParameters, tab="Over time"),
+    PageRoute("/dashboard/audit", health.show_audit, AuditParameters, tab="Audit", control=True),
+    PageRoute("/dashboard/health", health.show_health, runs.PeriodFilters, tab="Health"),
+    PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters, tab="Patterns"),
     PageRoute(
         "/dashboard/new-pattern", patterns.show_new, patterns.NewParameters, change=patterns.add_new
     ),
     PageRoute(_PATTERN, patterns.show_one, patterns.OneParameters, change=patterns.change_one),
-    PageRoute("/dashboard/pilot", experiments.show_pilot, TenantParameter),
-    PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
-    PageRoute(_EXPERIMENT, experiments.show_report, ReportOptions),
-    PageRoute("/dashboard/keys", pages.show_keys, change=pages.change_keys),
+    PageRoute(
+        "/dashboard/keys", pages.show_keys, change=pages.change_keys, tab="Keys", control=True
+    ),
     PageRoute(
         "/dashboard/login",
         pages.show_login,
@@ -64,5 +64,5 @@ _UNKNOWN = PageRoute("/dashboard/{rest:path}", pages.unknown_page)
 def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
     """The routes of the dashboard."""
     gate = Gate(auth)
-    found = (*_PAGES, *chain.from_iterable(given("pages")), _UNKNOWN)
+    found = (*chain.from_iterable(given("pages")), _UNKNOWN)
     return [Route(page.path, PageEndpoint(runtime, gate, page)) for page in found]

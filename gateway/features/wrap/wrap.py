@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from gateway.api.experiments import current_pilot
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
 from gateway.auth.authenticator import process_key
@@ -34,6 +33,7 @@ from gateway.features.wrap.own_gateway import (
     wrap_budget,
     wrap_settings,
 )
+from gateway.hooks import features
 from gateway.process.running import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.budgets import AccountKey, Control
@@ -251,6 +251,10 @@ def _act_lines(
 
 def _pilot_line(own: OwnGateway, traces: "Sequence[Trace]") -> str:
     """The state of the pilot that the runs take part in; empty for none."""
+    if "reports" not in features():
+        return ""
+    from gateway.features.reports.api import current_pilot
+
     found = None
     with suppress(StoreError, TimeoutError):  # the command's exit status counts
         found = own.call(current_pilot(own.server.runtime, None))

@@ -23,7 +23,7 @@ from gateway.features.learning.life_cycle import (
     proof_bar,
     why_not_active,
 )
-from gateway.reporting.e_values import e_values
+from gateway.reporting.evidence import e_values
 from gateway.stores.learning import (
     DecisionRow,
     OutcomeRow,

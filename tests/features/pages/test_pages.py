@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
-from gateway.steering.experiments import ARMS
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, until
 
@@ -26,7 +25,6 @@ PAGES = (
     "/dashboard/patterns",
     "/dashboard/new-pattern",
     "/dashboard/new-pattern?tier=e1",
-    "/dashboard/experiments",
     "/dashboard/login",
 )
 
@@ -334,24 +332,6 @@ def test_a_secure_connection_gets_a_secure_cookie(start: Start) -> None:
         f"{server.url}/dashboard/login", data={"key": ADMIN}, headers={"x-forwarded-proto": "https"}
     )
     assert "Secure" in answer.headers["set-cookie"]
-
-
-def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUpstream) -> None:
-    """Arms, comparison, and what stands against it."""
-    server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
-    with client_of(server) as client:
-        for number in range(16):
-            agent = Agent(client, upstream, f"Task {number}")
-            agent.step()
-            agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
-    listed = page_of(server, "/dashboard/experiments")
-    assert "routing/2" in listed
-    assert [f">{arm}</th>" in listed for arm in ARMS] == [True] * 4
-    page = page_of(server, "/dashboard/experiments/routing%2F2?stratum=model")
-    for words in ("on against off", "Before you draw conclusions", "Sample ratio"):
-        assert words in page
-    page_of(server, "/dashboard/experiments/none", status=404)
-    page_of(server, "/dashboard/experiments/routing%2F2?shares=x", status=400)
 
 
 def test_the_transcript_holds_what_was_asked(server: AppServer, upstream: ScriptedUpstream) -> None:

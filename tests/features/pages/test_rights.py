@@ -13,7 +13,6 @@ import pytest
 
 from gateway.api.routes import operations
 from gateway.auth.authenticator import process_key
-from gateway.features.pages.routes import _PAGES
 from gateway.hooks import given
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import client_of
@@ -27,7 +26,7 @@ REPORTS = {
 }
 OPEN_FORMS = {"/dashboard/login", "/dashboard/logout"}
 # Whoever has its signed link may send it: tests/budgets/test_ask.py.
-PAGES = (*_PAGES, *chain.from_iterable(given("pages")))
+PAGES = tuple(chain.from_iterable(given("pages")))
 OPEN_FORMS |= {page.path for page in PAGES if page.path.startswith("/dashboard/answer/")}
 CHANGES = sorted(
     {(o.method, o.path) for o in operations() if o.method != "GET"}

@@ -5,12 +5,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
 
+from gateway.reporting.evidence import Z, wilson
 from gateway.steering.experiments import ARMS
 from gateway.values import frozen
-
-Z = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval in standard deviations
 
 # Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
 # al., KDD 2019), low because the check is repeated.
@@ -66,15 +64,6 @@ class Sample:
     def trials(self) -> int:
         """Number of units."""
         return len(self.outcomes)
-
-
-def wilson(successes: float, trials: float) -> tuple[float, float]:
-    """The 95 % score interval of a share. Source: Wilson, JASA 22 (1927)."""
-    rate = successes / trials
-    centre = rate + Z * Z / (2 * trials)
-    spread = Z * math.sqrt(max(0.0, rate * (1 - rate)) / trials + Z * Z / (4 * trials * trials))
-    scale = 1 + Z * Z / trials
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def rate_of(sample: Sample) -> Rate | None:

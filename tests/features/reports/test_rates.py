@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.reporting.rates import (
+from gateway.features.reports.rates import (
     Sample,
     chi_square_tail,
     design_effect,

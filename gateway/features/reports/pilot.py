@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.reporting.e_values import e_values
-from gateway.reporting.experiment import report
-from gateway.reporting.rates import Difference, Rate, Sample, newcombe, rate_of
-from gateway.reporting.results import ExperimentReport
+from gateway.features.reports.experiment import report
+from gateway.features.reports.rates import Difference, Rate, Sample, newcombe, rate_of
+from gateway.features.reports.results import ExperimentReport
+from gateway.reporting.evidence import e_values
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.stores.records import OWN_MODE
 from gateway.stores.totals import ExperimentRun

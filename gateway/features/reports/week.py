@@ -8,13 +8,13 @@ from typing import Any
 
 from gateway.backends import Stores
 from gateway.core.pattern import Status
-from gateway.reporting.savings import read_savings
+from gateway.features.reports.savings import read_savings
+from gateway.features.reports.texts import rendered
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import RunFilter
 from gateway.stores.totals import HAND_OVER, ExperimentRun, plus, severity_by, streaks
 from gateway.stores.usage import BUCKET_S, bucket_start
-from gateway.text.page import page_templates
 from gateway.values import FieldDict
 
 _WEEK_S = BUCKET_S["week"]
@@ -85,7 +85,7 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
         "lessons": [x for x in await stores.learning.lessons(wanted) if x.updated_at < until],
         "savings": savings,
     }
-    lines = page_templates().get_template("week_summary.txt").render(week).splitlines()
+    lines = rendered("week_summary.txt", week).splitlines()
     return {**week, "title": f"Week of {week['day']}", "summary": lines}
 
 

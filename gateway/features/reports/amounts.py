@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.reporting.rates import Z
+from gateway.reporting.evidence import Z
 from gateway.values import frozen
 
 Floats = NDArray[np.float64]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.reporting.experiment import report
-from gateway.reporting.rates import read_shares
-from gateway.reporting.results import effects_of
-from tests.reporting.builders import a_run, simulated
+from gateway.features.reports.experiment import report
+from gateway.features.reports.rates import read_shares
+from gateway.features.reports.results import effects_of
+from tests.features.reports.builders import a_run, simulated
 
 HALVES = {"on": 0.5, "off": 0.5}
 

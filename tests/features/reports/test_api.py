@@ -6,6 +6,9 @@ import pytest
 
 from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
+from tests.api.conftest import start as start
+from tests.api.test_tenants import ACME, ADMIN, GLOBEX, House
+from tests.api.test_tenants import house as house
 
 EXPERIMENT = {"id": "routing/2", "arms": {"on": 1, "off": 1}}
 
@@ -65,3 +68,18 @@ def test_a_unit_keeps_its_arm(start: Start, upstream: ScriptedUpstream, arm: str
             )
         found = client.get("/api/experiments/e/report").json()
     assert [(a["arm"], a["runs"], a["units"]) for a in found["arms"]] == [(arm, 2, 1)]
+
+
+def test_runs_of_another_tenant_are_in_no_report(house: House) -> None:
+    """The running experiment is everybody's, its runs are their owner's and the operator's."""
+    path = "/api/experiments/secret-zanzibar/report"
+    with client_of(house.server, ACME) as client:
+        (listed,) = client.get("/api/experiments").json()["experiments"]
+        assert listed["runs"] == {"on": 0, "random": 0, "shadow": 0, "off": 0}
+        report = client.get(path).json()
+        assert (report["runs"], report["arms"]) == (0, [])
+        page = client.get("/dashboard/experiments", params={"tenant": "globex"})
+        assert page.status_code == 403
+    for key in (GLOBEX, ADMIN):
+        with client_of(house.server, key) as client:
+            assert client.get(path).json()["runs"] == 1

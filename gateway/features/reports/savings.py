@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.reporting.amounts import Spent, student
+from gateway.features.reports.amounts import Spent, student
 from gateway.stores.learning import JOBS
 from gateway.stores.totals import ExperimentRun
 from gateway.text.formatting import count, counted, money, percent

@@ -8,11 +8,11 @@ from typing import Annotated
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
 from gateway.errors import NotFound
-from gateway.reporting.experiment import STRATA, report
-from gateway.reporting.pilot import PilotReport, pilot_report
-from gateway.reporting.rates import read_shares
-from gateway.reporting.results import ExperimentReport
-from gateway.reporting.routing import RoutingReport, read_routing
+from gateway.features.reports.experiment import STRATA, report
+from gateway.features.reports.pilot import PilotReport, pilot_report
+from gateway.features.reports.rates import read_shares
+from gateway.features.reports.results import ExperimentReport
+from gateway.features.reports.routing import RoutingReport, read_routing
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.reporting.experiment import report
-from tests.reporting.builders import simulated
+from gateway.features.reports.experiment import report
+from tests.features.reports.builders import simulated
 
 HALVES = {"on": 0.5, "off": 0.5}
 

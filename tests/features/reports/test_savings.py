@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.reporting.savings import Saving, savings
+from gateway.features.reports.savings import Saving, savings
 from gateway.stores.totals import ExperimentRun, Stop
-from tests.reporting.builders import a_run
+from tests.features.reports.builders import a_run
 
 COSTS = st.none() | st.floats(0.001, 50)
 ARMS = st.sampled_from(["on", "shadow", "off", "random", None])

@@ -13,7 +13,8 @@ from pathlib import Path
 import yaml
 
 from gateway.cli import main
-from gateway.reporting.week import monday_of
+from gateway.features.reports.week import monday_of
+from gateway.steering.experiments import ARMS
 from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 from tests.api.conftest import start as start
@@ -87,3 +88,21 @@ def test_words_of_a_new_store(start: Start, tmp_path: Path) -> None:
         assert "no comparison: run gateway pilot start" in shown.replace("`", "")
         assert "3 runs (3 calls) without all prices left out" in shown
         assert shown.count("no number") == 2
+
+
+def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUpstream) -> None:
+    """Arms, comparison, and what stands against it."""
+    server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
+    with client_of(server) as client:
+        for number in range(16):
+            agent = Agent(client, upstream, f"Task {number}")
+            agent.step()
+            agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
+    listed = page_of(server, "/dashboard/experiments")
+    assert "routing/2" in listed
+    assert [f">{arm}</th>" in listed for arm in ARMS] == [True] * 4
+    page = page_of(server, "/dashboard/experiments/routing%2F2?stratum=model")
+    for words in ("on against off", "Before you draw conclusions", "Sample ratio"):
+        assert words in page
+    page_of(server, "/dashboard/experiments/none", status=404)
+    page_of(server, "/dashboard/experiments/routing%2F2?shares=x", status=400)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Literal, TypeVar, get_args
 
-from gateway.reporting import results
-from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
-from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
+from gateway.features.reports import results
+from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
+from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_ratio, stratified
 from gateway.steering.experiments import ARMS
 from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
 from gateway.values import FieldDict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gateway.reporting.routing import PolicyValue, policy_values, routing_report
+from gateway.features.reports.routing import PolicyValue, policy_values, routing_report
 from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
 
 CHANCES = {"big": 0.8, "small": 0.5}

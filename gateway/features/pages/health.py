@@ -1,26 +1,18 @@
-"""Pages about many runs: the results of experiments, and the health of the selected runs."""
+"""Pages about many runs: the health of the selected ones, and the audit log."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.api.audit import acts_of, audit_log
-from gateway.api.experiments import current_pilot, experiment_report, experiments, shares_of
-from gateway.api.params import TenantParameter, Text, naming
 from gateway.core.monitors import MONITORS
-from gateway.features.pages.charts import interval, level, peak, sparkline, stacked
+from gateway.features.pages.charts import level, peak, sparkline, stacked
 from gateway.features.pages.pages import Page, Visit
 from gateway.features.pages.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
-from gateway.reporting.experiment import STRATA
-from gateway.reporting.results import ExperimentReport, effects_of
-from gateway.reporting.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
-from gateway.steering.experiments import ARMS
 from gateway.stores.queries import STATES, HealthSummary
 from gateway.stores.totals import RULES, SEVERITIES, severity_of
-from gateway.text import formatting
 from gateway.text.formatting import counted, percent
 from gateway.values import FieldDict
 
@@ -36,72 +28,6 @@ async def show_audit(visit: Visit) -> Page:
         "next": visit.query(cursor=cursor) if cursor else None,
     }
     return Page(template="audit.html", values=shown)
-
-
-async def show_list(visit: Visit) -> Page:
-    """Every experiment."""
-    found = await experiments(visit.runtime, visit.tenant)
-    shown = {
-        "title": "Experiments",
-        "experiments": found,
-        "arms": ARMS,
-        "settings": visit.runtime.settings.experiment,
-        "pilot": await current_pilot(visit.runtime, visit.tenant),
-    }
-    return Page(template="experiments.html", values=shown)
-
-
-async def show_report(visit: Visit) -> Page:
-    """One experiment's report."""
-    values = visit.values
-    experiment = visit.scope["path_params"]["experiment_id"]
-    shares = shares_of(values["shares"])
-    report = await experiment_report(
-        visit.runtime, experiment, visit.tenant, values["stratum"], shares
-    )
-    return _results(report)
-
-
-async def show_pilot(visit: Visit) -> Page:
-    """The newest pilot, with the results of the runs in which steering acted."""
-    found = await current_pilot(visit.runtime, visit.tenant)
-    return await show_list(visit) if found is None else _results(found.results, pilot=found)
-
-
-def _results(report: ExperimentReport, **more: Any) -> Page:
-    effects = []
-    for comparison in report.comparisons:
-        lines = [
-            {
-                "effect": effect,
-                "show": formatting.points if effect.kind == "points" else formatting.change,
-                "drawing": interval(effect),
-            }
-            for effect in effects_of(comparison)
-        ]
-        effects.append((comparison, lines))
-    shown = {
-        "title": f"Experiment {report.experiment}",
-        "report": report,
-        "effects": effects,
-        "strata_names": tuple(STRATA),
-        **more,
-    }
-    return Page(template="experiment.html", values=shown)
-
-
-class WeekParameters(TenantParameter):
-    """A day of the week."""
-
-    date: Text | None = None  # any day of the week, as YYYY-MM-DD; None: this week
-
-
-async def show_week(visit: Visit) -> Page:
-    """One week, by default the last whole one."""
-    with naming("date"):
-        monday = monday_of(visit.values["date"], time.time())
-    stores = visit.runtime.opened.stores
-    return Page(template="week.html", values=await read_week(stores, monday, visit.tenant))
 
 
 _MOST_LISTED = 12

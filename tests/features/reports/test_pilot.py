@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from gateway.errors import ConfigError
-from gateway.reporting.pilot import (
+from gateway.features.reports.pilot import (
     MORE,
     STEER,
     WAIT_S,
@@ -22,11 +22,11 @@ from gateway.reporting.pilot import (
     pilot_report,
     region,
 )
-from gateway.reporting.rates import Sample
+from gateway.features.reports.rates import Sample
 from gateway.steering.experiments import ExperimentSettings, ModeOfRuns, Pilot, assign
 from lab.pilot import WORLDS, World, covered, drawn, play
 from tests.examples import by_day
-from tests.reporting.builders import START, a_run
+from tests.features.reports.builders import START, a_run
 
 NOW = START + 1000 * 600.0
 PILOT = Pilot(id="pilot-x", runs=ModeOfRuns(), windows=((START, None),), most=50)

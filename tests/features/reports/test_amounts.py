@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.reporting.amounts import Spent, _typical, amount_of, amount_ratio
+from gateway.features.reports.amounts import Spent, _typical, amount_of, amount_ratio
 
 amounts = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=60)
 

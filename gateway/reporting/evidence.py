@@ -1,12 +1,23 @@
-"""Evidence that grows with each decision, and stays valid however often it is looked at."""
+"""The interval of a share, and evidence that stays valid however often it is looked at."""
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
+Z = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval in standard deviations
 Drawn = tuple[bool, float, bool]  # given or not, with which probability, a good result or not
 _BETS = ((0.12, 0.15), (0.25, 0.85))  # for effects of about 12 and 25 points; capital to begin with
 _MOST_STAKED = 0.9
 _MOST_LOG = 20.0  # of a capital that is stored
+
+
+def wilson(successes: float, trials: float) -> tuple[float, float]:
+    """The 95 % score interval of a share. Source: Wilson, JASA 22 (1927)."""
+    rate = successes / trials
+    centre = rate + Z * Z / (2 * trials)
+    spread = Z * math.sqrt(max(0.0, rate * (1 - rate)) / trials + Z * Z / (4 * trials * trials))
+    scale = 1 + Z * Z / trials
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def e_values(

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from msgspec import structs
 from rich.console import Console
 from rich.table import Table
@@ -16,27 +15,27 @@ from gateway.backends import Stores
 from gateway.commands.store import add_verb, as_line, confirmed, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.reporting.experiment import STRATA, report
-from gateway.reporting.pilot import pilot_change, pilot_report
-from gateway.reporting.rates import read_shares
-from gateway.reporting.results import ExperimentReport, effects_of
-from gateway.reporting.routing import RoutingReport, read_routing
-from gateway.reporting.savings import read_savings
-from gateway.reporting.week import monday_of, read_week
+from gateway.features.reports.experiment import STRATA, report
+from gateway.features.reports.pilot import pilot_change, pilot_report
+from gateway.features.reports.rates import read_shares
+from gateway.features.reports.results import ExperimentReport, effects_of
+from gateway.features.reports.routing import RoutingReport, read_routing
+from gateway.features.reports.savings import read_savings
+from gateway.features.reports.texts import rendered
+from gateway.features.reports.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
 from gateway.text.formatting import print_line
-from gateway.text.page import page_templates, style_sheet
 from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
 
 _SHOWN = 50
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
+def add_report(commands: Any) -> None:
+    """Declare `gateway report`."""
     summary = "results of an experiment, or a summary of all runs"
     parser = add_verb(commands, "report", summary, _report)
     parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
@@ -51,6 +50,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--stratum", choices=list(STRATA), default="profile", help=strata)
     parser.add_argument("--shares", help="configured shares of the arms, such as on:0.5,off:0.5")
     parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
+
+
+def add_pilot(commands: Any) -> None:
+    """Declare `gateway pilot` and its verbs."""
     summary = "compare steering with only watching on your own runs, by a fair coin"
     parser = add_verb(commands, "pilot", f"{summary}: how it goes", _pilot)
     parser.set_defaults(
@@ -82,7 +85,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     elif args.week is not None:
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
         if args.html is not None:
-            args.html.write_text(_rendered("week_page.html", shown), encoding="utf-8")
+            args.html.write_text(rendered("week_page.html", shown), encoding="utf-8")
     elif args.experiment is None:
         found = await store.health_summary(RunFilter(tenant=tenant))
         ledger, _ = await read_savings(stores, 0.0, time.time(), tenant)
@@ -113,12 +116,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     elif isinstance(found, HealthSummary):
         _print_summary(console, found, shown)
     else:
-        print_line(console, _rendered("week.txt", shown), "")
-
-
-def _rendered(template: str, values: FieldDict) -> str:
-    style = Markup(style_sheet())  # noqa: S704 - a file of this package
-    return page_templates().get_template(template).render(values, style=style)
+        print_line(console, rendered("week.txt", shown), "")
 
 
 async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -149,7 +147,7 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         return say(as_line(found))
     if found is None:
         return say("there is no pilot: `gateway pilot start` begins one")
-    say(_rendered("pilot.txt", {"found": found}))
+    say(rendered("pilot.txt", {"found": found}))
     if found.results.runs:
         _print_report(Console(highlight=False), found.results)
 
@@ -255,7 +253,7 @@ def _points(value: float, low: float, high: float) -> str:
 
 
 def _print_summary(console: Console, found: HealthSummary, shown: FieldDict) -> None:
-    print_line(console, _rendered("summary.txt", shown), "")
+    print_line(console, rendered("summary.txt", shown), "")
     for title, counts in (
         ("time in state", found.states),
         ("fires per monitor", found.fires),

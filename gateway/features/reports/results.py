@@ -7,8 +7,8 @@ from functools import cache
 from typing import Literal
 
 from gateway.data_files import read_toml
-from gateway.reporting.amounts import Amount, AmountRatio, Ratio
-from gateway.reporting.rates import Difference, Rate, SampleRatio
+from gateway.features.reports.amounts import Amount, AmountRatio, Ratio
+from gateway.features.reports.rates import Difference, Rate, SampleRatio
 from gateway.stores.totals import ExperimentRun
 from gateway.values import FieldDict, Value, frozen
 

@@ -1,0 +1,147 @@
+"""Pages of experiments, of the pilot and of a week, and the savings on the page Now."""
+
+import time
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from markupsafe import Markup
+
+from gateway.api.params import TenantParameter, Text, naming
+from gateway.backends import Stores
+from gateway.features.pages.pages import Page, PageRoute, Visit
+from gateway.features.reports.api import (
+    ReportOptions,
+    current_pilot,
+    experiment_report,
+    experiments,
+    shares_of,
+)
+from gateway.features.reports.experiment import STRATA
+from gateway.features.reports.results import Effect, ExperimentReport, effects_of
+from gateway.features.reports.savings import Saving, read_savings
+from gateway.features.reports.week import monday_of, read_week
+from gateway.steering.experiments import ARMS
+from gateway.text import formatting, svg
+
+_DAY_S = 86_400.0
+_OLD_S = 30.0  # most that the ledger may be behind
+_LEDGER: dict[tuple[Stores, str | None, float], list[Saving]] = {}  # the one last read
+_INTERVAL_PX = 26
+
+
+async def show_list(visit: Visit) -> Page:
+    """Every experiment."""
+    found = await experiments(visit.runtime, visit.tenant)
+    shown = {
+        "title": "Experiments",
+        "experiments": found,
+        "arms": ARMS,
+        "settings": visit.runtime.settings.experiment,
+        "pilot": await current_pilot(visit.runtime, visit.tenant),
+    }
+    return Page(template="experiments.html", values=shown)
+
+
+async def show_report(visit: Visit) -> Page:
+    """One experiment's report."""
+    values = visit.values
+    experiment = visit.scope["path_params"]["experiment_id"]
+    shares = shares_of(values["shares"])
+    report = await experiment_report(
+        visit.runtime, experiment, visit.tenant, values["stratum"], shares
+    )
+    return _results(report)
+
+
+async def show_pilot(visit: Visit) -> Page:
+    """The newest pilot, with the results of the runs in which steering acted."""
+    found = await current_pilot(visit.runtime, visit.tenant)
+    return await show_list(visit) if found is None else _results(found.results, pilot=found)
+
+
+def _results(report: ExperimentReport, **more: Any) -> Page:
+    effects = []
+    for comparison in report.comparisons:
+        lines = [
+            {
+                "effect": effect,
+                "show": formatting.points if effect.kind == "points" else formatting.change,
+                "drawing": interval(effect),
+            }
+            for effect in effects_of(comparison)
+        ]
+        effects.append((comparison, lines))
+    shown = {
+        "title": f"Experiment {report.experiment}",
+        "report": report,
+        "effects": effects,
+        "strata_names": tuple(STRATA),
+        **more,
+    }
+    return Page(template="experiment.html", values=shown)
+
+
+class WeekParameters(TenantParameter):
+    """A day of the week."""
+
+    date: Text | None = None  # any day of the week, as YYYY-MM-DD; None: this week
+
+
+async def show_week(visit: Visit) -> Page:
+    """One week, by default the last whole one."""
+    with naming("date"):
+        monday = monday_of(visit.values["date"], time.time())
+    stores = visit.runtime.opened.stores
+    return Page(template="week.html", values=await read_week(stores, monday, visit.tenant))
+
+
+@dataclass(frozen=True, slots=True)
+class SavingsPart:
+    """The ledger of the last week."""
+
+    template: ClassVar = "now_savings.html"
+    wide: ClassVar = True
+    rows: Sequence[Saving]  # as the ledger orders them
+
+
+async def now_part(visit: Visit, _shown: Set[str]) -> SavingsPart:
+    """The part of the page, read once for all who look within `_OLD_S`."""
+    now = time.time()
+    until = now - now % _OLD_S + _OLD_S
+    stores = visit.runtime.opened.stores
+    key = (stores, visit.tenant, until)
+    if key not in _LEDGER:
+        found, _ = await read_savings(stores, until - 7 * _DAY_S, until, visit.tenant)
+        _LEDGER.clear()
+        _LEDGER[key] = found
+    return SavingsPart(_LEDGER[key])
+
+
+def interval(effect: Effect) -> Markup:
+    """An estimate with its interval on its scale, and a line where there is no effect."""
+
+    def x(value: float) -> str:
+        return svg.share(svg.fraction(value, *effect.bounds), 1.0)
+
+    middle = _INTERVAL_PX / 2
+    none = x(effect.none)
+    low = x(effect.low)
+    high = x(effect.high)
+    return svg.drawing(
+        _INTERVAL_PX,
+        svg.element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
+        svg.element("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"),
+        svg.element("line", x1=low, x2=low, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        svg.element("line", x1=high, x2=high, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        svg.element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
+        class_="interval sure" if effect.sure else "interval unsure",
+    )
+
+
+PAGES = (
+    PageRoute("/dashboard/week", show_week, WeekParameters),
+    PageRoute("/dashboard/pilot", show_pilot, TenantParameter),
+    PageRoute("/dashboard/experiments", show_list, TenantParameter, tab="Experiments"),
+    PageRoute("/dashboard/experiments/{experiment_id:path}", show_report, ReportOptions),
+)
