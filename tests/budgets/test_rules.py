@@ -219,6 +219,10 @@ def test_a_demanded_form_gets_the_error(gateway_server: Start, upstream: Scripte
     assert httpx.post(url, json=body).json()["choices"][0]["message"]["content"] == "ok"
     answer = httpx.post(url, json={**body, "n": 2})
     assert answer.headers["x-gateway-stopped"] == "budget_exceeded"
+    assert answer.headers["content-length"] == str(len(answer.content))
+    streamed = httpx.post(url, json={**body, "stream": True})
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    assert "content-length" not in streamed.headers
     assert [c["finish_reason"] for c in answer.json()["choices"]] == ["stop", "stop"]
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
     assert httpx.post(url, json={**body, "response_format": form}).status_code == 429

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.conversations.conversation import RunStart
+from gateway.conversations.conversation import CurrentRun, RunStart, Undecided
 from gateway.conversations.steering_result import SteeringResult
 from gateway.core.edits import Edit
 from gateway.core.fsm import FSMState
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
-from gateway.core.steer import Advice
+from gateway.core.steer import Advice, RunPosition
 from gateway.core.target import GuidanceTarget
 from gateway.dialects.base import EarlierHistory
 from gateway.steering.experiments import RandomArm
@@ -118,6 +118,37 @@ async def test_a_model_is_used_again_after_the_calls_that_it_rests() -> None:
     assert resting.model == REQUESTED
     assert any("it refused a call, 1 more without it" in reason for reason in resting.reasons)
     assert (await agent.turn(3)).model == "middle"
+
+
+@pytest.mark.parametrize(
+    ("muted", "texts", "model"),
+    [((), 1, "large"), (("streak",), 1, "large"), (("test_repeat", "streak"), 0, "middle")],
+)
+async def test_nothing_follows_from_an_alarm_that_is_muted(
+    muted: tuple[str, ...], texts: int, model: str
+) -> None:
+    """It is recorded as it fired, but no text is sent and no model chosen for it, and the call says
+    so."""
+    escalating = {"etraces": {"e2_when": "always"}, "routing": {"escalate_at_severity": 1}}
+    agent = Agent({**ROUTED, **escalating}, muted=lambda tenant, project: frozenset(muted))
+    for number in range(4):
+        result = await agent.turn(number)
+    newest = result.position.latest
+    assert newest is not None
+    assert newest.readings.fired == ("test_repeat",)
+    assert (len(edits(result)), result.model) == (texts, model)
+    assert ("alarm muted for project ''" in result.reasons) is ("test_repeat" in muted)
+
+
+def test_a_run_begins_with_nothing_of_the_one_before() -> None:
+    """Neither judged scores nor calls that are not decided about yet belong to it."""
+    run = CurrentRun(index=1, workload_noted=True)
+    run.judge("key", 0.5)
+    run.undecided = [
+        Undecided(position=RunPosition(run=1, step=0, state=FSMState.NORMAL), messages=3)
+    ]
+    run.begin(2, now=9.0)
+    assert run == CurrentRun(index=2, started_at=9.0, memory=run.memory)
 
 
 async def test_the_decision_is_made_in_the_conversations_turn() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.policy import Policy
@@ -9,6 +11,8 @@ from gateway.core.step import Step
 from gateway.steering.reader import READER
 from tests.steering.ledger.test_ledger import edit, ran
 from tests.steering.robust.planting import step
+
+TAKEN = "Error: the table is taken"
 
 
 def play(steps: list[Step]) -> list[StepOutcome]:
@@ -59,6 +63,33 @@ def test_failures_of_one_kind_are_not_counted_as_those_of_one_call() -> None:
     assert found[2].reason == (
         "after 2 failures of one kind, the newest of `browser_click e50`, the last one at step 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("tool", "answers", "says"),
+    [
+        ("reserve", [TAKEN, "Error: no such hall"], "fails or is denied"),
+        ("reserve", ['{"status": "denied"}'] * 2, "is answered with no or nothing"),
+        ("charge", ["Error 429: too many requests, try again later"] * 2, "is put off"),
+    ],
+)
+def test_calls_of_one_tool_that_fail_in_different_ways(
+    tool: str, answers: list[str], says: str
+) -> None:
+    """The reason says whether they fail, are answered with no, or are put off."""
+    found = play([step(tool, {"at": number}, each) for number, each in enumerate(answers)])
+    assert found[1].reason == (
+        f"a call of {tool} {says} for the second time since step 1: `{tool} 1`, "
+        "no file change seen since step 1"
+    )
+
+
+def test_the_first_failure_is_named_by_what_it_reports() -> None:
+    """Where nothing is reported, by the refusal."""
+    (failed,) = play([step("reserve", {"at": 0}, TAKEN)])
+    assert failed.reason == f"`reserve 0` reports {TAKEN}"
+    (refused,) = play([step("reserve", {"at": 0}, '{"status": "denied"}')])
+    assert refused.reason == "a call of reserve is answered with no or nothing: `reserve 0`"
 
 
 def test_six_easy_steps_are_fast() -> None:
