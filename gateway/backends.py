@@ -15,11 +15,10 @@ from gateway.core.plugins import load_class
 from gateway.hooks import given
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.exchanges import AnswerStore, RawStore
-from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
+from gateway.stores.protocols import RunStore, Signals, StateStore, StoreUnavailable
 from gateway.stores.sql.budgets import ControlStore, SQLBudgetStore
 from gateway.stores.sql.changes import ChangeStore
 from gateway.stores.sql.engine import Engine
-from gateway.stores.sql.keys import SQLKeyStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sql.runs import SQLRunStore
@@ -47,7 +46,6 @@ class Stores:
     states: StateStore  # conversations and their commits
     runs: RunStore  # the run log, as it is read
     patterns: PatternStore  # guidance, with vectors
-    keys: KeyStore  # gateway keys, hashed
     learning: LearningStore  # lessons, outcomes and jobs
     close: Callable[[], Awaitable[None]]  # ends all of them
     budgets: BudgetStore | None = None  # None: each gateway keeps its own in memory
@@ -112,7 +110,6 @@ def stores_over(engine: Engine, states: StateStore) -> Stores:
         states=states,
         runs=SQLRunStore(engine),
         patterns=PatternStore(engine),
-        keys=SQLKeyStore(engine),
         learning=LearningStore(engine),
         raw=RawStore(engine),
         workloads=WorkloadStore(engine),

@@ -19,6 +19,7 @@ ORDER = (
     "history",
     "postgres",
     "guard",
+    "keys",
     "litellm",
     "prices",
     "pages",
@@ -48,6 +49,8 @@ class Feature(NamedTuple):
     # it is `wide`, for its whole width; or None.
     # `models`: function that gives a `ModelList`, or None when it cannot be read.
     # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
+    # `keys`: class of `Keys`, which the authenticator asks. `rights`: class of `Rights`.
+    # `key_budgets`: async function of the `Stores` that gives the budgets of keys.
     # `states`: class of `WatchedStates` over a `StateStore`, made like it.
     # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
     parts: Mapping[str, str] = {}
@@ -55,6 +58,8 @@ class Feature(NamedTuple):
     # `Settings.of` gets a section by this class. With `NAMES_KEYS = True` it may name keys of other
     # services, and commands that only read the database go without it.
     settings: Mapping[str, str] = {}
+    # By the key of a section of the rest, its class with the keys that the feature adds to it.
+    adds: Mapping[str, str] = {}
     # Commands by name: a function that declares one in the parser it is given.
     commands: Mapping[str, str] = {}
     # By the scheme of `storage.url`, an async function that opens the `Stores` (`open_stores`).

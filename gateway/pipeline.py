@@ -23,6 +23,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from gateway.auth.keys import Terms
 from gateway.budgets.guard import Spending
 from gateway.calls.admission import Admissions
 from gateway.calls.call import Call
@@ -41,7 +42,6 @@ from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.steering.identity import identify
 from gateway.stores.budgets import STEERING
 from gateway.stores.protocols import StoreError
-from gateway.stores.records import KeyTerms
 from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
@@ -60,7 +60,7 @@ class Pipeline:
         self._runtime = runtime
         self._log = get_logger("gateway.steering")
 
-    async def prepare(self, call: Call, headers: RawHeaders, terms: KeyTerms | None = None) -> None:
+    async def prepare(self, call: Call, headers: RawHeaders, terms: Terms | None = None) -> None:
         """Make every decision about a request before it goes out; `terms`: of its key. Raises:
         BadRequest: a header for the gateway has a value that is not allowed."""
         services = call.services

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gateway import __version__
-from gateway.auth.keyring import KeyRing
+from gateway.auth.keys import Keys
 from gateway.backends import Stores, keep_damaged, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
@@ -69,7 +69,7 @@ class Runtime:
         self.metrics.subscribers.set_function(lambda: self.events.subscribers)
         self.unsteered = UnsteeredCalls(self.metrics.unsteered)
         self.telemetry = open_telemetry(os.environ, __version__)
-        self.keys = KeyRing()
+        self.keys: Keys = next(given("keys"), Keys)()  # gateway keys
         self.replicas = Replicas(self.events)
         self.reloaded: list[Callable[[Settings], None]] = []  # called with the new settings
         self.stored_answers = StoredAnswers()
@@ -131,9 +131,7 @@ class Runtime:
         self.instance = stores.identity or self.instance
         await wait(lambda: self._show_admin_key(stores))
         states = await self._open_states(stores, damaged)
-        await wait(lambda: self.keys.refresh(stores.keys))
-        following = self.keys.follow(stores.keys, lambda: self.settings.auth)
-        self.follow(following, "watch gateway keys")
+        await wait(lambda: self.keys.refresh(stores))
         self.follow(states.follow(), "watch store")
         kept = (stores.budgets, stores.controls)
         shown = (self.events, self.metrics)
@@ -190,7 +188,7 @@ class Runtime:
             if self.learning is not None:
                 self.learning.forget()
 
-        changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
+        changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores)}
         changed |= {CONTROLS: opened.accounting.holds.refresh, PATTERNS: forget_patterns}
         self.replicas.open(stores.signals, stores.runs, changed)
         self.follow(self.replicas.follow(), "other gateways")
@@ -236,7 +234,7 @@ class Runtime:
             """The store was opened again: its file may be another one, or a new and empty one."""
             metrics.store_reopened.inc()
             await self._show_admin_key(stores)
-            await self.keys.refresh(stores.keys)
+            await self.keys.refresh(stores)
             if self.started and self.opened.patterns is not None:
                 await self.opened.patterns.library.prepare()
 

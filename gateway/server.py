@@ -25,7 +25,7 @@ from gateway.config import (
     read_file,
     removed_keys,
 )
-from gateway.config.load import is_cut
+from gateway.config.values import is_cut
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
@@ -335,5 +335,5 @@ def _stamp(path: Path | None) -> _Stamp | None:
 def exposes_provider_keys(settings: Settings) -> bool:
     """Whether other machines can use the configured provider keys without a gateway key."""
     keys = [d.litellm_params.get("api_key") for d in settings.model_list]
-    local = is_loopback_name(settings.server.host) or settings.auth.gateway_keys
+    local = is_loopback_name(settings.server.host) or settings.auth.names_keys
     return not local and any([settings.default_upstream.api_key, *keys])

@@ -11,7 +11,7 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings

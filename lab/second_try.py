@@ -23,10 +23,11 @@ from typing import Any, Protocol, Self
 import httpx
 
 from gateway.app import build_app
-from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config import settings_from_dict
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.features.keys.keyring import make_key
+from gateway.features.keys.store import KeyStore
 from gateway.features.learning.context import project_of
 from gateway.features.learning.life_cycle import LessonActions
 from gateway.features.learning.reading import digest
@@ -167,10 +168,12 @@ class Table:
     async def _prepare(self) -> None:
         """Two keys for each environment, and in two arms what an operator has written."""
         stores = await open_stores(self._settings.storage)
+        own_keys = stores.of(KeyStore)
+        assert own_keys is not None
         for world in self.places:
             keys = [make_key(world.name, person) for person in ("ann", "ben")]
             for key in keys:
-                await stores.keys.add_key(key.record)
+                await own_keys.add_key(key.record)
             self.keys[world.name] = (keys[0].text, keys[1].text)
             for pattern, row in self.brought(world):
                 await stores.learning.learn([(pattern, [row])])

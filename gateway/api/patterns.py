@@ -28,7 +28,7 @@ from gateway.api.params import (
 )
 from gateway.api.views import pattern_view, picked
 from gateway.auth.access import Access
-from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.auth.keys import DEFAULT_TENANT
 from gateway.core.pattern import MAX_ID_CHARS, Pattern, Tier, with_id
 from gateway.embedding.base import EmbeddingError
 from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound

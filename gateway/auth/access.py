@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from gateway.auth.authenticator import UNGUESSABLE_CHARACTERS, Authenticator, offered_keys
 from gateway.auth.browsers import refuse_embedding, require_loopback_host
-from gateway.auth.keyring import key_digest
+from gateway.auth.keys import key_digest
 from gateway.errors import Forbidden, Unauthorized
 from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line

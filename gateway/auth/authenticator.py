@@ -8,19 +8,18 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import unquote_plus
 
 from cachetools import LRUCache
 from starlette.types import Scope
 
 from gateway.auth.hosts import is_loopback_name
-from gateway.auth.keyring import DEFAULT_TENANT, KEY_PREFIX, KeyRing, key_digest
+from gateway.auth.keys import KEY_PREFIX, Keys, Principal, key_digest
 from gateway.config import AuthSettings
 from gateway.errors import LoopDetected, Overloaded, Unauthorized
-from gateway.stores.records import KeyTerms
 from gateway.upstream import credentials
 from gateway.upstream.dispatch import has_passed
-from gateway.values import frozen
 from gateway.wire.headers import RawHeaders
 
 _WINDOW_S = 60.0
@@ -61,20 +60,6 @@ UNGUESSABLE_CHARACTERS = 32
 """A key of so many characters is not found by trying; `gateway keys create` makes longer ones."""
 
 
-@frozen
-class Principal:
-    """The tenant a request belongs to, and the headers in which it sent gateway keys."""
-
-    tenant: str = DEFAULT_TENANT  # whose budgets, conversations and patterns the request uses
-    key_headers: frozenset[bytes] = frozenset()  # names in lower case; they are not forwarded
-    guessable: bool = False  # whether the key is short enough to be found by trying
-    # the name of the gateway key, of the config its tenant's; empty for a request without one
-    key: str = ""
-
-    terms: KeyTerms | None = None  # of a key that is stored
-    operator: bool = False  # whether it has the admin key, too
-
-
 _ANONYMOUS = Principal()
 
 
@@ -88,9 +73,9 @@ def process_key() -> str:
 class Authenticator:
     """Checks the admin key and gateway keys, of the config and made with `gateway keys`."""
 
-    def __init__(self, settings: AuthSettings, *, host: str, keys: KeyRing | None = None) -> None:
+    def __init__(self, settings: AuthSettings, *, host: str, keys: Keys) -> None:
         self._on_loopback = is_loopback_name(host)
-        self._ring = keys or KeyRing()
+        self._keys = keys
         self._admin = b""
         self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
         # Signs browser sessions. Random: from a cookie nothing can be learned about a key.
@@ -101,7 +86,7 @@ class Authenticator:
         """Use the keys of a reloaded config; another admin key ends all sessions."""
         before = self._admin
         self._wrong_keys.per_minute = settings.wrong_keys_per_minute
-        self._tenants = {key_digest(key): name for name, key in settings.gateway_keys.items()}
+        self._keys.update(settings)
         self.has_admin_key = bool(settings.admin_key)
         self._admin = key_digest(settings.admin_key or process_key())
         if self._admin != before:
@@ -120,7 +105,7 @@ class Authenticator:
 
     def tenant_of_tag(self, tag: str) -> str | None:
         """The tenant of the valid key with this session tag, None when there is none."""
-        for digest, tenant in {**self._tenants, **self._ring.digests}.items():
+        for digest, tenant in self._keys.tenants().items():
             if hmac.compare_digest(self.session_tag(digest).encode(), tag.encode()):
                 return tenant
         return None
@@ -128,7 +113,7 @@ class Authenticator:
     @property
     def keys_required(self) -> bool:
         """Whether there are gateway keys, so that a request must send one."""
-        return bool(self._tenants) or self._ring.required
+        return self._keys.required
 
     def principal(self, scope: Scope) -> Principal:
         """The caller. Raises: Unauthorized: gateway keys exist, and the request sends none of them.
@@ -159,16 +144,12 @@ class Authenticator:
         """The caller, from the first valid gateway key in the headers; None without one."""
         offered = offered_keys(headers)
         for _, key in offered:
-            digest = key_digest(key)
-            tenant = self.tenant_of(digest)
-            if tenant is not None:
-                record = self._ring.find(digest)
-                return Principal(
-                    tenant=tenant,
+            holder = self._keys.find(key_digest(key))
+            if holder is not None:
+                return replace(
+                    holder,
                     key_headers=self._key_headers(headers),
                     guessable=len(key) < UNGUESSABLE_CHARACTERS,
-                    key=record.name or record.id if record else tenant,
-                    terms=record.terms if record else None,
                     operator=any(self.is_admin(other) for _, other in offered),
                 )
         return None
@@ -176,7 +157,7 @@ class Authenticator:
     def refuse_expired(self, headers: RawHeaders) -> None:
         """Refuse an expired key with a message that says so. Raises: Unauthorized."""
         for _, key in offered_keys(headers):
-            if when := self._ring.expiry(key_digest(key)):
+            if when := self._keys.expiry(key_digest(key)):
                 raise Unauthorized(f"the gateway key expired on {when}")
 
     def wrong_key(self, scope: Scope) -> None:
@@ -205,19 +186,12 @@ class Authenticator:
         return any(self._is_known(word) for word in _WORDS.split(text) if word)
 
     def _is_known(self, key: str) -> bool:
-        return self.tenant_of(key_digest(key)) is not None or self.is_admin(key)
+        return self._keys.find(key_digest(key)) is not None or self.is_admin(key)
 
     def tenant_of(self, digest: bytes) -> str | None:
         """The tenant of the valid key with this digest, None when there is none."""
-        record = self._ring.find(digest)
-        if record is not None:
-            return record.tenant
-        found = None
-        # No early exit: the time taken must not reveal which key matched.
-        for known, tenant in self._tenants.items():
-            if hmac.compare_digest(known, digest):
-                found = tenant
-        return found
+        holder = self._keys.find(digest)
+        return holder.tenant if holder is not None else None
 
     def is_admin(self, key: str) -> bool:
         """Whether `key` is the admin key."""

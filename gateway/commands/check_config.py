@@ -59,10 +59,8 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
     }
     for url, path in plain.items():
         yield f"{path}: clients' own credentials go to {url} without TLS"
-    keys = {f"auth.gateway_keys.{name}": k for name, k in settings.auth.gateway_keys.items()}
-    if settings.auth.admin_key:
-        keys["auth.admin_key"] = settings.auth.admin_key
-    for path, secret in keys.items():
+    for name, secret in settings.auth.secrets().items():
+        path = f"auth.{name}"
         if len(secret) < _SHORTEST_KEY:
             yield f"{path}: {len(secret)} characters can be guessed; use {_SHORTEST_KEY} or more"
         elif len(set(secret)) < _FEWEST_DISTINCT:

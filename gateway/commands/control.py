@@ -1,4 +1,4 @@
-"""`gateway budgets`, `keys` and `migrate`: commands of operators. They work while a
+"""`gateway budgets`, `audit` and `migrate`: commands of operators. They work while a
 gateway runs on the same store: its next call follows the change."""
 
 import argparse
@@ -7,7 +7,6 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,14 +14,12 @@ from urllib.parse import urlencode
 from rich.console import Console
 from rich.table import Table
 
-from gateway.auth.keyring import NewKey, create_key, key_budgets, key_view, read_terms, rotate_key
 from gateway.backends import Stores, copy_to_server
 from gateway.budgets.texts import account_view, amount
 from gateway.commands.store import (
     add_verb,
     answer,
     as_line,
-    confirmed,
     connect,
     kept,
     reported,
@@ -33,6 +30,7 @@ from gateway.config import Secret, Settings, load_settings
 from gateway.config.budgets import METRICS, BudgetSettings
 from gateway.config.storage import StorageSettings
 from gateway.errors import BadRequest, ConfigError
+from gateway.hooks import given
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
 from gateway.text import formatting
@@ -44,7 +42,6 @@ from gateway.values import FieldDict
 def add_parser(commands: Any) -> None:
     """Declare the commands."""
     _add_budgets(commands)
-    _add_keys(commands)
     log = add_verb(commands, "audit", "who changed what, when and why, newest first", _audit)
     log.add_argument("--csv", action="store_true", help="CSV on stdout")
     for name in ("kind", "subject", "author", "text", "since", "until", "limit"):
@@ -124,8 +121,10 @@ async def _account(stores: Stores, args: argparse.Namespace) -> tuple[BudgetStor
 
 async def _known(stores: Stores, settings: Settings) -> list[BudgetSettings]:
     """The budgets of the config and of the keys."""
-    of_keys = key_budgets(await stores.keys.list_keys()).values()
-    return [*settings.all_budgets(), *chain(*of_keys)]
+    known = [*settings.all_budgets()]
+    for of_keys in given("key_budgets"):
+        known += await of_keys(stores)
+    return known
 
 
 async def _say_account(
@@ -162,123 +161,6 @@ def _budget_table(views: list[FieldDict]) -> Table:
             "lifted" if view["lifted"] else limits,
         )
     return shown
-
-
-def _add_keys(commands: Any) -> None:
-    keys = commands.add_parser("keys", help="create, change, rotate and revoke gateway keys")
-    verbs = keys.add_subparsers(required=True, metavar="VERB")
-    summary = "create a key, which is shown only once"
-    created = add_verb(verbs, "create", summary, _create_key, creates=True)
-    created.add_argument("tenant", help="the tenant whose runs it creates and reads")
-    created.add_argument("--name", default="", help="its agent or machine; its usage goes by it")
-    changed = add_verb(verbs, "set", "change the terms of a key", _change_key)
-    rotated = add_verb(verbs, "rotate", "make a key in the place of another", _rotate_key)
-    text = "time for which the old one stays valid (default: 24h)"
-    rotated.add_argument("--overlap", default="24h", metavar="TIME", help=text)
-    for parser in (created, changed):
-        for name, text in _TERMS.items():
-            if name in _SEVERAL:
-                option = f"--{name.removesuffix('s')}"
-                parser.add_argument(option, dest=name, action="append", help=text)
-            else:
-                parser.add_argument(f"--{name}", help=text)
-    summary = "list the keys, without their secrets"
-    listed = add_verb(verbs, "list", summary, _list_keys, whole=True)
-    listed.add_argument("--tenant", help="only the keys of this tenant")
-    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke_key)
-    for parser in (changed, rotated, revoked):
-        parser.add_argument("key_id", help="the id that `gateway keys list` shows")
-    summary = "delete all keys made with `create`, so that none is required"
-    reset = add_verb(verbs, "reset", summary, _reset_keys, whole=True)
-    reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-
-
-_SEVERAL = ("tags", "models", "routes")
-_TERMS = {
-    "owner": "the person whose key it is",
-    "team": "the team that its cost is counted for",
-    "tags": "NAME=VALUE, a tag of its runs; may be repeated",
-    "models": "pattern of models that it may use; may be repeated (default: all)",
-    "routes": "pattern of routes that it may use, such as /chat/*; may be repeated (default: all)",
-    "expires": "time until it expires, such as 30d or 12h; never",
-    "usd": "most US dollars",
-    "per": "period of --usd: day (default), week, month or total",
-    "rpm": "most calls a minute",
-    "tpm": "most tokens a minute",
-}
-
-
-async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    first = not settings.auth.gateway_keys and not await stores.keys.list_keys()
-    terms = read_terms(vars(args))
-    made = await create_key(stores.keys, args.tenant, args.name, terms)
-    args.key_id = made.record.id
-    if first:  # apart from the key, which scripts read on stdout
-        _note(
-            "this is the first key: from now on every request needs one; "
-            "`gateway keys reset` deletes all keys and ends that"
-        )
-    _say_made(made, args)
-
-
-def _say_made(made: NewKey, args: argparse.Namespace) -> None:
-    about = f"{made.record.id}, tenant {made.record.tenant}; store the key now"
-    shown = {**key_view(made.record), "key": made.text}
-    answer(args, shown, f"{made.text}\n  {about}, it is not shown again")
-
-
-async def _change_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
-    if not (changes := read_terms(vars(args))):
-        raise ConfigError("keys set: give at least one term to change, such as --usd 20")
-    changed = kept(await stores.keys.change_key(args.key_id, changes), _NO_KEY % args.key_id)
-    answer(args, key_view(changed), _key_line(key_view(changed)))
-
-
-async def _rotate_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
-    made = await rotate_key(stores.keys, args.key_id, args.overlap)
-    _say_made(kept(made, _NO_KEY % args.key_id), args)
-
-
-_NO_KEY = "there is no valid key %r"
-
-
-async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    keys = await stores.keys.list_keys()
-    for key in keys:
-        if args.tenant in (None, key.tenant):
-            answer(args, key_view(key), _key_line(key_view(key)))
-    if settings.auth.gateway_keys:
-        _note("requests need a key: auth.gateway_keys of the config has some, too")
-    elif not keys:
-        _note("no keys, so no request needs one; `gateway keys create` makes the first")
-
-
-async def _revoke_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
-    if not await stores.keys.revoke_key(args.key_id, time.time()):
-        raise ConfigError(_NO_KEY % args.key_id)
-    answer(args, {"revoked": args.key_id}, f"{args.key_id} revoked")
-
-
-async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    await confirmed(args, "all keys stop working, and requests without a key are answered.")
-    deleted = await stores.keys.delete_keys()
-    answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")
-    some = "requests still need a key: auth.gateway_keys of the config has some"
-    _note(some if settings.auth.gateway_keys else "no request needs a key now")
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"gateway: {text}\n")
-
-
-def _key_line(key: FieldDict) -> str:
-    ended = key["revoked_at"] or key["expires_at"]
-    until = f" {'until ' * (key['state'] == 'valid')}{formatting.clock(ended)}" if ended else ""
-    about = "  ".join(one_line(key[n], 40) for n in ("name", "owner", "team") if key[n])
-    return (
-        f"{key['id']}  {key['hint']}…  {one_line(key['tenant'], 30):30}  "
-        f"{formatting.clock(key['created_at'])}  {key['state']}{until}  {about}".rstrip()
-    )
 
 
 async def _audit(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import open_stores
 from gateway.commands.store import (
     add_act,

@@ -1,6 +1,7 @@
 """Strict settings: defaults < `config.yaml` < environment. A room's settings classes may live next
 to the code they set; this package composes, reads and checks them."""
 
+from gateway.config.auth import AuthSettings
 from gateway.config.load import (
     DEFAULT_FILE,
     ignored_keys,
@@ -12,9 +13,7 @@ from gateway.config.load import (
 from gateway.config.removed import removed_keys
 from gateway.config.settings import (
     OPENAI_API_BASE,
-    AuthSettings,
     Deployment,
-    KeyRights,
     Lane,
     LoggingSettings,
     Mode,
@@ -26,7 +25,7 @@ from gateway.config.settings import (
 )
 from gateway.config.values import Secret
 
-__all__ = ["DEFAULT_FILE", "OPENAI_API_BASE", "AuthSettings", "Deployment", "KeyRights", "Lane"]
+__all__ = ["DEFAULT_FILE", "OPENAI_API_BASE", "AuthSettings", "Deployment", "Lane"]
 __all__ += ["LoggingSettings", "Mode", "RouterSettings", "Secret", "ServerSettings", "Settings"]
 __all__ += ["TimeoutSettings", "UpstreamSettings", "ignored_keys", "load_settings"]
 __all__ += ["misspelt_variables", "read_file", "removed_keys", "settings_from_dict"]

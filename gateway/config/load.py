@@ -26,7 +26,6 @@ from gateway.config.schema import build, join
 from gateway.config.settings import (
     PRESETS,
     Deployment,
-    KeyRights,
     Settings,
     UpstreamSettings,
     fill,
@@ -551,15 +550,7 @@ def removals(old: Settings, new: Settings, env: Texts = MappingProxyType({})) ->
         before, after, default = (attrgetter(key)(each) for each in (old, new, defaults))
         if before != after and (after == default or _is_cut(before, after)):
             lost.append(key)
-    keys = new.auth.gateway_keys
-    for tenant, gateway_key in old.auth.gateway_keys.items():
-        if tenant not in keys or _is_cut(gateway_key, keys[tenant]):
-            lost.append(f"auth.gateway_keys.{tenant}")
-    for name, rights in old.auth.rights.items():
-        now = new.auth.rights.get(name, KeyRights())
-        for kind in ("routes", "models"):
-            if "*" in getattr(now, kind) and "*" not in getattr(rights, kind):
-                lost.append(f"auth.rights.{name}.{kind}")
+    lost += old.auth.lost_in(new.auth)
     lost += _missing_deployments(old.model_list, new.model_list)
     own = old.model_routing
     other = new.model_routing
@@ -582,11 +573,6 @@ def as_started(old: Settings, new: Settings) -> Settings:
             value = replace(getattr(new, section), **{key: getattr(value, key)})
         new = replace(new, **{section: value})
     return new
-
-
-def is_cut(before: str, after: str) -> bool:
-    """Whether a file has become a beginning of itself."""
-    return before.rstrip() != after.rstrip() and before.startswith(after.rstrip())
 
 
 def _is_cut(before: Any, after: Any) -> bool:

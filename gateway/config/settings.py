@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
+from gateway.config.auth import AuthSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.models import (
     EmbeddingSettings,
@@ -247,48 +248,6 @@ class LoggingSettings:
 
 
 @frozen
-class KeyRights:
-    """Limits of a gateway key; `*` and `?` stand for any characters."""
-
-    routes: tuple[str, ...] = ("*",)  # below `/v1`, such as `/chat/*`
-    models: tuple[str, ...] = ("*",)  # by the names that clients ask for
-
-    def __post_init__(self) -> None:
-        for route in self.routes:
-            if route != "*" and (not route.startswith("/") or route.startswith("/v1/")):
-                raise ValueError(f"routes: {route!r} is not a path below /v1, such as /embeddings")
-
-
-@frozen
-class AuthSettings:
-    """Keys that requests must send; without any, none is required on loopback."""
-
-    # tenant: key; with at least one, every request needs a key
-    gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
-    # tenants whose keys may use files, batches and all else of the operator's provider account; "*"
-    # = all; others have inference only
-    provider_resources: tuple[str, ...] = ()
-    # limits by the name of a key, tenant or "*" = all; each that applies holds
-    rights: Mapping[str, KeyRights] = field(default_factory=dict)
-    # for /api and the dashboard; None = open on loopback, closed elsewhere
-    admin_key: Secret | None = None
-    # wrong keys that one address may send in a minute before it gets 429; beyond it a right key
-    # that is short enough to be guessed is refused, too; 0 = any number
-    wrong_keys_per_minute: int = 30
-    # how often keys made with `gateway keys` are read: longest time for which a revoked one is
-    # accepted; seconds
-    poll_s: float = 1
-    # how long known keys stay valid while the store cannot be read; seconds, 0 = for ever
-    stale_s: float = 3600
-
-    def __post_init__(self) -> None:
-        if empty := [name for name, key in self.gateway_keys.items() if not key]:
-            raise ValueError(f"gateway_keys.{empty[0]}: may not be empty")
-        above_zero(self, "poll_s")
-        at_least(self, 0, "stale_s", "wrong_keys_per_minute")
-
-
-@frozen
 class SteeringSettings(ActSettings):
     """Whether requests are steered, how long that may take, and how much memory it may use.
     `ActSettings` holds what decides about a call."""
@@ -327,7 +286,9 @@ _OF_FEATURES = named("settings")
 _KEYS = {section: key for key, section in _OF_FEATURES.items()}
 if TYPE_CHECKING:
     _Sections = object
+    _Auth = AuthSettings
 else:
+    _Auth = named("adds").get("auth", AuthSettings)
     _Sections = make_dataclass(
         "_Sections",
         [(key, kind, field(default_factory=kind)) for key, kind in _OF_FEATURES.items()],
@@ -351,7 +312,7 @@ class Settings(_Sections):
     # retries and fallbacks, for failures before the first byte
     router: RouterSettings = field(default_factory=RouterSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)  # level and form of log lines
-    auth: AuthSettings = field(default_factory=AuthSettings)  # keys that requests must send
+    auth: _Auth = field(default_factory=_Auth)  # keys that requests must send
     # mode, deadlines and memory
     steering: SteeringSettings = field(default_factory=SteeringSettings)
     # how requests are grouped into conversations and runs

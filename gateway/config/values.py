@@ -83,6 +83,11 @@ def origin_pattern(value: str, name: str) -> None:
         )
 
 
+def is_cut(before: str, after: str) -> bool:
+    """True if a file or value was truncated."""
+    return before.rstrip() != after.rstrip() and before.startswith(after.rstrip())
+
+
 class Faults:
     """Refused settings so far, in order; each text starts with its key path and a colon."""
 

@@ -5,11 +5,12 @@ import time
 
 import orjson
 
-from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
+from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.keys import Principal
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, send_json
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.key_rights import may_use_model, require_route
 from gateway.endpoints.passthrough import PassThrough
+from gateway.endpoints.rights import rights
 from gateway.errors import NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
@@ -29,6 +30,7 @@ class ModelsEndpoint:
     def __init__(self, runtime: Runtime, auth: Authenticator, passthrough: PassThrough) -> None:
         self._runtime = runtime
         self._auth = auth
+        self._rights = rights()
         self._passthrough = passthrough
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +43,7 @@ class ModelsEndpoint:
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
-            require_route(services, principal, "/models")
+            self._rights.require_route(services, principal, "/models")
             call = _listing(headers, scope["query_string"], principal)
             started = time.perf_counter()
             try:
@@ -52,7 +54,11 @@ class ModelsEndpoint:
             exchange.timing.waited_s += time.perf_counter() - started
             own = {name: _own(name) for name in _configured(services)}
             listed = [*own.values(), *(e for e in _entries(body) if e.get("id") not in own)]
-            usable = [e for e in listed if may_use_model(services, principal, str(e.get("id")))]
+            usable = [
+                e
+                for e in listed
+                if self._rights.may_use_model(services, principal, str(e.get("id")))
+            ]
         await send_json(send, 200, {"object": "list", "data": usable})
 
     async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,8 +66,8 @@ class ModelsEndpoint:
         model = scope["path_params"]["model"]
         services = self._runtime.services
         principal = self._auth.principal(scope)
-        require_route(services, principal, f"/models/{model}")
-        if not may_use_model(services, principal, model):
+        self._rights.require_route(services, principal, f"/models/{model}")
+        if not self._rights.may_use_model(services, principal, model):
             raise NotFound(f"there is no model {model[:80]!r}")
         if model not in _configured(services):
             await self._passthrough(scope, receive, send)

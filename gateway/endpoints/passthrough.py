@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
+from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.keys import Principal
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
 from gateway.budgets.routes import counted_how, form_model
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
@@ -28,9 +29,9 @@ from gateway.endpoints.body import (
     refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.key_rights import require_models, require_own, require_right
 from gateway.endpoints.relay import Relay
 from gateway.endpoints.request_head import refuse_trace
+from gateway.endpoints.rights import rights
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange, UpstreamReply
 from gateway.room import Room, Share
@@ -195,6 +196,7 @@ class PassThrough:
         self._runtime = runtime
         self._room = room
         self._auth = auth
+        self._rights = rights()
         self._answers = Recorder(runtime).answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -218,7 +220,7 @@ class PassThrough:
                 await self._answers.learn(services, principal.tenant, about[1])
                 call.at = self._runtime.stored_answers.targets.find(principal.tenant, about[1])
                 exchange.upstream.deployment = call.at.name if call.at is not None else ""
-            await require_right(self._runtime, services, principal, call)
+            await self._rights.require_right(self._runtime, services, principal, call)
             asked, echo = self._stored_answer(principal.tenant, scope)
             if asked is not None or echo is not None:
                 call.headers = readable(headers, plain=echo is not None)
@@ -237,9 +239,9 @@ class PassThrough:
                 if read is not None and call.seat is not None and call.seat.model:
                     read.model = read.body["model"] = call.seat.model  # not the body's
                 if as_json:
-                    await require_own(self._runtime, services, principal, call, read)
+                    await self._rights.require_own(self._runtime, services, principal, call, read)
                 elif _has_body(headers):
-                    require_models(services, principal, None)
+                    self._rights.require_models(services, principal, None)
                 named = read if read and isinstance(read.body.get("model"), str) else None
                 if as_json and named is not None and call.dialect is not None:
                     call.conversation = _conversation(services, principal.tenant, call, named)

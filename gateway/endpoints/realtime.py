@@ -11,7 +11,8 @@ from functools import partial
 from typing import ClassVar
 from urllib.parse import parse_qs, quote
 
-from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
+from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.keys import Principal
 from gateway.budgets.guard import CallBody
 from gateway.endpoints.body import (
     Receive,
@@ -22,8 +23,8 @@ from gateway.endpoints.body import (
     refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.key_rights import require_models, require_right
 from gateway.endpoints.passthrough import admit
+from gateway.endpoints.rights import rights
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
@@ -98,6 +99,7 @@ class RealtimeEndpoint:
     def __init__(self, runtime: Runtime, auth: Authenticator, anything: ASGIHandler) -> None:
         self._runtime = runtime
         self._auth = auth
+        self._rights = rights()
         self._anything = anything
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,11 +141,11 @@ class RealtimeEndpoint:
         """The upstream of a client that may connect, asked for the model by the upstream's name,
         and what is done once it has accepted."""
         exchange: Exchange = scope[EXCHANGE]
-        await require_right(self._runtime, services, principal, call)
+        await self._rights.require_right(self._runtime, services, principal, call)
         exchange.request.model = model = parse_qs(call.query.decode("latin-1")).get("model", [""])[
             0
         ]
-        require_models(services, principal, {"model": model})
+        self._rights.require_models(services, principal, {"model": model})
         native = [target for target in services.table.resolve(model) if target.lane == "native"]
         if not native:
             raise NotFound(

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from wsproto.events import CloseConnection, TextMessage
 
-from gateway.auth.authenticator import Principal
+from gateway.auth.keys import Principal
 from gateway.calls.call import Call
 from gateway.config import Settings
 from gateway.conversations.control_headers import ControlHeaders
@@ -23,7 +23,6 @@ from gateway.dialects import RESPONSES, SteeredRequest
 from gateway.endpoints.body import ON_GONE, SOCKET, Message, Receive, Scope, Send, refuse_websocket
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.health import OnlyMethods
-from gateway.endpoints.key_rights import require_route
 from gateway.endpoints.passthrough import read_request
 from gateway.endpoints.realtime import (
     LAST_WORDS_S,
@@ -85,7 +84,7 @@ class ResponsesSocket(RealtimeEndpoint):
     async def _admit(
         self, services: Services, scope: Scope, principal: Principal, call: UpstreamCall
     ) -> tuple[Target, Talk]:
-        require_route(services, principal, self.path)
+        self._rights.require_route(services, principal, self.path)
         table = services.table
         exchange = scope[EXCHANGE]
         target = table.default.for_client(RESPONSES, "", call.seat)

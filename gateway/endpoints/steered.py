@@ -1,13 +1,14 @@
 """The steered endpoint: chat completions, Responses and Messages, each in its own dialect."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import orjson
 from msgspec.structs import replace
 
-from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
+from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.keys import Principal
 from gateway.calls.call import Call
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
@@ -23,8 +24,8 @@ from gateway.endpoints.body import (
     read_body,
 )
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.relay import Relay
+from gateway.endpoints.rights import Rights, rights
 from gateway.endpoints.unpacking import unpacked
 from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.exchange import Exchange
@@ -53,6 +54,7 @@ class SteeredEndpoint:
     auth: Authenticator  # who the caller is
     dialect: Dialect  # API of the route
     room: Room  # for the bytes of bodies
+    rights: Rights = field(default_factory=rights)  # of the caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
@@ -72,7 +74,9 @@ class SteeredEndpoint:
             asked = asked and replace(asked, query=query)
             if asked is None and "{" in self.dialect.path:
                 raise NotFound("letters of this path are percent-encoded: its model is not read")
-            require_route(services, principal, self.dialect.path if asked is None else path)
+            self.rights.require_route(
+                services, principal, self.dialect.path if asked is None else path
+            )
             limit = int(services.settings.server.max_body_mb * 2**20)
             offers = scope.get("extensions", {})
             socket = offers.get(SOCKET)  # which has the room of its messages
@@ -94,7 +98,7 @@ class SteeredEndpoint:
                 sending.packed = packed
                 if socket is not None:
                     socket.bind(call, sending)
-                await require_own(self.runtime, services, principal, sending, request)
+                await self.rights.require_own(self.runtime, services, principal, sending, request)
                 recorder = self.pipeline.recorder
                 relay = Relay(
                     send=send,

@@ -52,17 +52,6 @@ def refuse_self_upstream(settings: Settings) -> None:
     faults.raise_any()
 
 
-def refuse_shared_keys(settings: Settings) -> None:
-    """Refuse one gateway key for two tenants: each would see what the other records. The admin key
-    may be a gateway key, too, as LiteLLM's `master_key` is. Raises: ConfigError."""
-    owners: dict[str, str] = {}
-    faults = Faults()
-    for tenant, key in settings.auth.gateway_keys.items():
-        if (other := owners.setdefault(key, tenant)) != tenant:
-            faults.add(f"auth.gateway_keys.{tenant}: the same key as that of {other!r}")
-    faults.raise_any()
-
-
 def refuse_unwritable_storage(settings: Settings) -> None:
     """Refuse a database that cannot be written or created. Raises: ConfigError."""
     if settings.storage.file and (problem := unwritable(Path(settings.storage.path))):
@@ -95,7 +84,6 @@ def refuse_workers(settings: Settings) -> None:
 _UPSTREAMS = ("default_upstream", "model_list")
 _CHECKS: Mapping[Callable[[Settings], object], tuple[str, ...]] = {
     refuse_self_upstream: (*_UPSTREAMS, "server"),
-    refuse_shared_keys: ("auth",),
     refuse_unwritable_storage: ("storage",),
     refuse_workers: ("server", "storage"),
     # Deployments without provider or address are refused by their table.

@@ -21,10 +21,10 @@ from gateway.stores.queries import (
     RunTrace,
     Spread,
 )
-from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
+from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.totals import ExperimentRun, RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
-from gateway.values import Fields, Texts
+from gateway.values import Texts
 
 # Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history.
 MAX_HEADS = 256
@@ -210,26 +210,6 @@ class RunStore(Protocol):
         """Remove runs and conversations last updated before `older_than` (seconds since the epoch),
         then the least recently updated ones until at most `max_bytes` are in use, except those
         updated since `active_since`. Conversations in `keep`, and their runs, stay."""
-
-
-class KeyStore(Protocol):
-    """Gateway keys. Every method may raise StoreError."""
-
-    async def add_key(self, key: KeyRecord) -> None:
-        """Store a new key."""
-
-    async def list_keys(self) -> Sequence[KeyRecord]:
-        """All keys, revoked ones included, oldest first."""
-
-    async def revoke_key(self, key_id: str, at: float) -> bool:
-        """Revoke a key; False when no key has that id, or it is already revoked."""
-
-    async def change_key(self, key_id: str, changes: Fields) -> KeyRecord | None:
-        """Replace some fields of a key's terms. Returns the key afterwards; None if no key has
-        that id, or it is revoked. Raises: ValueError: a value that is not allowed."""
-
-    async def delete_keys(self) -> int:
-        """Delete all keys, as if none had been made; returns how many were valid."""
 
 
 # Called with the kind of a signal and its ids; with RESYNC after signals may have been missed.

@@ -457,7 +457,7 @@ class DeploymentTable:
 
     @property
     def _has_keys(self) -> bool:
-        return bool(self._settings.auth.gateway_keys) or self._keys_required()
+        return self._settings.auth.names_keys or self._keys_required()
 
     def lends_credentials(self, at_provider: bool) -> bool:
         """Whether requests of a cloud's clients may have the gateway's own credentials.

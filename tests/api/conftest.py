@@ -24,6 +24,9 @@ SETTINGS: Mapping[str, Any] = {
 with_pages = pytest.mark.skipif("pages" not in features(), reason="the pages are not there")
 """For a test that looks at a page, too."""
 
+with_keys = pytest.mark.skipif("keys" not in features(), reason="gateway keys are not there")
+"""For a test of a gateway that has keys."""
+
 
 @pytest.fixture
 def start(gateway_server: Start) -> Start:

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.observability.live_events import EventHub, TooManySubscribers
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Start, a_finished_run, client_of
+from tests.api.conftest import Start, a_finished_run, client_of, with_keys
 
 ACME, GLOBEX = "acme-key", "globex-key"
 
@@ -167,6 +167,7 @@ def test_a_line_that_was_lost_is_taken_up(start: Start, upstream: ScriptedUpstre
             assert [name for name, _ in _events(iter(text.splitlines()))] == names
 
 
+@with_keys
 def test_a_tenant_hears_its_own(start: Start, upstream: ScriptedUpstream) -> None:
     """Another tenant's run makes no sound."""
     server = start(auth={"gateway_keys": {"acme": ACME, "globex": GLOBEX}})

@@ -6,7 +6,15 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, until
+from tests.api.conftest import (
+    Agent,
+    Start,
+    a_finished_run,
+    client_of,
+    operator_of,
+    until,
+    with_keys,
+)
 
 LIKE_EVERY_STEP = {
     "tier": "e2",
@@ -142,6 +150,7 @@ def test_an_outcome_is_stored_and_every_verdict_kept(
         assert listed["counts"] == {"injected": 1}
 
 
+@with_keys
 def test_an_outcome_by_the_clients_own_id(start: Start, upstream: ScriptedUpstream) -> None:
     """It stands for the newest run of the tenant's own conversation of that id."""
     keys = {"acme": "key-acme-1", "globex": "key-globex-1"}

@@ -13,7 +13,9 @@ import pytest
 from gateway.api.routes import operations
 from gateway.hooks import features, given
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Start, a_finished_run, client_of, with_pages
+from tests.api.conftest import Start, a_finished_run, client_of, with_keys, with_pages
+
+pytestmark = with_keys
 
 ADMIN, ACME, GLOBEX = "the-admin-key", "acme-key", "globex-key"
 SECRET = "zanzibar"

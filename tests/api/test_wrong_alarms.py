@@ -12,7 +12,7 @@ from gateway.core.monitors import MonitorSettings, Readings, combine
 from gateway.core.monitors.muting import without_muted
 from gateway.core.monitors.suite import Alarm
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of, operator_of, until
+from tests.api.conftest import Agent, Start, client_of, operator_of, until, with_keys
 
 STEPS = 8
 
@@ -101,6 +101,7 @@ def test_other_gateways_on_the_store_follow(
     assert not texts(a_loop(other, upstream, "Second.")[1])
 
 
+@with_keys
 def test_only_the_operator_may_and_it_is_in_the_audit_log(
     start: Start, upstream: ScriptedUpstream
 ) -> None:

@@ -71,7 +71,7 @@ def test_a_proxy_config_loads() -> None:
     assert settings.router.fallbacks == ({"gpt-4o": ("claude",)}, {"*": ("local",)})
     assert settings.timeouts.first_byte_s == 30
     assert settings.auth.admin_key == "sk-1234"
-    assert settings.auth.gateway_keys == {"default": "sk-1234"}
+    assert settings.auth.secrets() == {"gateway_keys.default": "sk-1234", "admin_key": "sk-1234"}
 
 
 def test_what_has_no_meaning_here_is_listed() -> None:
@@ -112,7 +112,7 @@ def test_our_own_sections_win() -> None:
     settings = settings_from_dict(raw)
     assert (settings.router.num_retries, settings.router.fallbacks) == (0, ())
     assert settings.timeouts.first_byte_s == 1
-    assert settings.auth.gateway_keys == {"t": "own"}
+    assert settings.auth.secrets() == {"gateway_keys.t": "own", "admin_key": "own"}
     assert settings.auth.admin_key == "own"
 
 

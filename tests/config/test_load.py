@@ -82,7 +82,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     assert settings.timeouts.idle_s == 2.5
     assert settings.etraces.enabled is False
     assert settings.steering.mode == "shadow"
-    assert settings.auth.gateway_keys == {"team": "gw-1"}
+    assert settings.auth.secrets() == {"gateway_keys.team": "gw-1"}
 
 
 def test_the_usual_base_url_is_the_upstream() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -84,8 +85,20 @@ def without(name: str, root: Path) -> Path:
     kept = [
         each for each in sections if not any(line.startswith(gone) for line in each.split("\n"))
     ]
-    (root / "config.yaml").write_text("\n\n".join(kept))
+    own = tuple(f"  {key}:" for _, key in added(name))
+    lines = [line for line in "\n\n".join(kept).split("\n") if not own or not line.startswith(own)]
+    (root / "config.yaml").write_text("\n".join(lines))
     return root
+
+
+def added(name: str) -> list[tuple[str, str]]:
+    """(section, key) of the keys that a feature adds to sections of the rest."""
+    kinds = {section: named("adds")[section] for section in features()[name].adds}
+    known = {section: set(dir(kind.__base__)) for section, kind in kinds.items()}
+    fields = [
+        (section, each.name) for section in kinds for each in dataclasses.fields(kinds[section])
+    ]
+    return [(section, key) for section, key in fields if key not in known[section]]
 
 
 def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -110,8 +123,10 @@ def test_the_rest_works_without_a_feature(name: str, tmp_path: Path) -> None:
         refused = run(root, "-m", "gateway", command, "--help")
         assert refused.returncode == 2
         assert f"invalid choice: '{command}'" in refused.stderr
-    for key in features()[name].settings:
-        (root / "own.yaml").write_text(yaml.safe_dump({key: {}}))
+    sections: dict[str, object] = {key: {key: {}} for key in features()[name].settings}
+    sections |= {f"{section}.{key}": {section: {key: {}}} for section, key in added(name)}
+    for key, values in sections.items():
+        (root / "own.yaml").write_text(yaml.safe_dump(values))
         refused = run(root, "-m", "gateway", "check-config", "--config", "own.yaml")
         assert refused.returncode != 0
         assert f"{key}: unknown key" in refused.stdout + refused.stderr

@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.postgres import empty_database
@@ -89,8 +90,8 @@ async def test_replicas_tell_each_other(
     admin = {"authorization": "Bearer sk-admin-of-both-gateways-1234567890"}
     new = make_key("acme")
     operator = await open_stores(StorageSettings(url=Secret(database)))  # as a command does
-    await operator.keys.add_key(new.record)
-    await soon(lambda: there.app.runtime.keys.has(new.record.id))
+    await kept_keys(operator).add_key(new.record)
+    await soon(lambda: there.app.runtime.keys.find(new.record.digest))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
     mine = {"authorization": f"Bearer {new.text}"}
     with there.app.runtime.events.subscribe(tenant=None) as events:
@@ -102,8 +103,8 @@ async def test_replicas_tell_each_other(
     assert event["conversation_id"] == answer.headers["x-gateway-conversation-id"]
     runs = await http.get(f"{there.url}/api/runs", headers=admin)
     assert [run["id"] for run in runs.json()["runs"]] == [event["run_id"]]
-    assert await operator.keys.revoke_key(new.record.id, 1.0)
+    assert await kept_keys(operator).revoke_key(new.record.id, 1.0)
     await operator.close()
-    await soon(lambda: not there.app.runtime.keys.has(new.record.id))
+    await soon(lambda: not there.app.runtime.keys.find(new.record.digest))
     refused = await http.post(f"{there.url}/v1/chat/completions", json=body, headers=mine)
     assert refused.status_code == 401

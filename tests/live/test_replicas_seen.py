@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.test_runs import LIKE_EVERY_STEP
 from tests.budgets.test_holds import ask
 from tests.budgets.test_ladder import CALLING
@@ -103,7 +104,7 @@ async def test_a_revoked_key_is_refused_without_a_signal(
     """Each gateway reads the keys every `auth.poll_s`: a signal that is lost costs no more."""
     new = make_key("acme")
     operator = await open_stores(StorageSettings(url=Secret(database)))
-    await operator.keys.add_key(new.record)
+    await kept_keys(operator).add_key(new.record)
     await operator.close()
     servers = two(gateway_server, database, auth={"poll_s": 0.1})
     mine = {"authorization": f"Bearer {new.text}"}

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
+from gateway.features.keys.records import KeyRecord
+from gateway.features.keys.store import KeyStore
 from gateway.stores.protocols import RunStore, StateStore, StoreError, VersionConflict
 from gateway.stores.queries import SORT_KEYS, PageRequest, RunFilter, RunPage, RunTrace
 from gateway.stores.records import (
     CallRecord,
     ConversationRecord,
-    KeyRecord,
     PrefixHashRecord,
     RunUpdate,
     StepRow,
@@ -39,7 +40,7 @@ async def open_journal(settings: StorageSettings, *, vectors: bool, existing: bo
         states=cast(StateStore, JournalStates(journal)),
         runs=cast(RunStore, JournalRuns(journal)),
         patterns=cast(PatternStore, None),
-        keys=JournalKeys(journal),
+        of_features={KeyStore: JournalKeys(journal)},
         learning=cast(LearningStore, None),
         close=journal.close,
     )

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from gateway.app import build_app
-from gateway.auth.keyring import make_key
 from gateway.config import Settings
 from gateway.dialects import DIALECTS as DIALECTS_SERVED
+from gateway.features.keys.keyring import make_key
 from gateway.upstream.credentials import ANY, family_of_host
 from tests.live.test_refused_dialects import DIALECTS
 from tests.patience import ANSWER_S

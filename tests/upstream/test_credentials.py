@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.keyring import make_key
 from gateway.cli import main
 from gateway.config.settings import UpstreamSettings
 from gateway.errors import Unauthorized
+from gateway.features.keys.keyring import make_key
 from gateway.upstream import credentials
 from gateway.upstream.credentials import ANY, family_of_host, family_of_provider
 from gateway.upstream.deployments import Target

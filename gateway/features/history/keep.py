@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.calls import records
 from gateway.config import Settings

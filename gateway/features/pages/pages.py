@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -11,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from gateway.api.keys import done
 from gateway.api.operations import kind_of, note, unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
 from gateway.auth.access import COOKIE, SESSION_S, Access, Gate
 from gateway.auth.browsers import refuse_other_origins
-from gateway.auth.keyring import NewKey, create_key, key_view, read_terms, rotate_key
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
-from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, Unauthorized
+from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.hooks import given, paths
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import STEERING
@@ -330,43 +327,6 @@ async def log_out(visit: Visit) -> Page:
     """End the session in this browser."""
     refuse_other_origins(visit.scope["headers"])
     return redirect("/dashboard/login", _cookie(visit.scope, "", 0))
-
-
-async def show_keys(visit: Visit, error: str = "", made: str = "", made_id: str = "") -> Page:
-    """The keys, to the operator. `made`: the text of a new one, which is shown this once."""
-    visit.access.require_control()
-    runtime = visit.runtime
-    form = visit.form
-    listed = [key_view(key) for key in await runtime.opened.stores.keys.list_keys()]
-    values = {"title": "Keys", "keys": listed[::-1], "error": error, "made": made, "form": form}
-    values["made_id"] = made_id
-    return Page(template="keys.html", values=values, status=400 if error else 200)
-
-
-async def change_keys(visit: Visit) -> Page:
-    """Make, rotate or revoke a key."""
-    runtime = visit.runtime
-    form = {name: text for name, text in visit.form.items() if text}
-    act = form.get("action", "")
-    key_id = form.get("subject", "")
-    store = runtime.opened.stores.keys
-    work: Awaitable[Any]
-    try:
-        if act == "create":
-            terms = form.get("tenant", ""), form.get("name", ""), read_terms(form)
-            work = create_key(store, *terms)
-        elif act == "rotate":
-            work = rotate_key(store, key_id, form.get("overlap", "24h"))
-        elif act == "revoke":
-            work = store.revoke_key(key_id, time.time())
-        else:
-            raise BadRequest(f"action: {act[:40]!r} is not known", param="action")
-        made = await done(runtime, work)
-    except (GatewayError, ValueError) as error:
-        return await show_keys(visit, error=str(error))
-    if isinstance(made, NewKey):
-        return await show_keys(visit, made=made.text, made_id=made.record.id)
-    return redirect("/dashboard/keys")
 
 
 def _inside(path: str) -> str:

@@ -40,9 +40,6 @@ PAGES = (
     ),
     PageRoute(_PATTERN, patterns.show_one, patterns.OneParameters, change=patterns.change_one),
     PageRoute(
-        "/dashboard/keys", pages.show_keys, change=pages.change_keys, tab="Keys", control=True
-    ),
-    PageRoute(
         "/dashboard/login",
         pages.show_login,
         pages.LoginParameters,

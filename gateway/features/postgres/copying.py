@@ -26,7 +26,6 @@ _TABLES = (
     "answers",
     "patterns",
     "pattern_spaces",
-    "keys",
     "outcomes",
     "pattern_evidence",
     "pattern_decisions",
@@ -47,7 +46,9 @@ _TABLES = (
 _JSON_OF_STEPS = ("readings", "call", "content")
 """Texts that are JSON: they need no other form than in a file."""
 
-_COUNTED = ("conversations", "patterns", "keys", "outcomes", "jobs")
+_COUNTED = [t for t in ("conversations", "patterns", "keys", "outcomes", "jobs") if t in _TABLES]
+_WRITTEN = {"conversations", "runs", "keys"}.intersection(_TABLES)
+"""Tables with rows that no gateway writes by itself."""
 _LONG_S = 3600.0
 _KINDS = """
 SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
@@ -69,7 +70,7 @@ async def copy_all(
     copied = dict.fromkeys(_TABLES, 0)
 
     async def work(connection: asyncpg.Connection) -> None:
-        for table in ("conversations", "runs", "keys"):
+        for table in _WRITTEN:
             if await connection.fetchval(f"SELECT EXISTS (SELECT 1 FROM {table})"):
                 raise StoreError(f"{target.settings.place} is not empty; copy to a new database")
         # What a gateway put there at its first start: the starter patterns.

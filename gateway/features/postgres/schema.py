@@ -18,7 +18,7 @@ from datetime import date, timedelta
 import asyncpg
 
 from gateway.stores.protocols import SchemaMismatch, StoreUnreachable
-from gateway.stores.sql.tables import migrations
+from gateway.stores.sql.tables import migrations, of_deleted
 
 DAY_BITS = 36
 """A run's key is its day since 1970 (UTC, by the database's clock) shifted by this, plus a number:
@@ -126,7 +126,8 @@ async def migrate(connection: asyncpg.Connection, place: str) -> None:
 async def _applied(connection: asyncpg.Connection, known: set[str], place: str) -> set[str]:
     """The names of the changes that the database has. Raises: SchemaMismatch."""
     rows = await connection.fetch("SELECT name, breaks_older FROM gateway_migrations")
-    if newer := sorted(name for name, breaks in rows if breaks and name not in known):
+    unknown = [row for row in rows if row["name"] not in known]
+    if newer := sorted(name for name, breaks in unknown if breaks or of_deleted(name)):
         raise SchemaMismatch(
             f"{place} was changed by a newer version of the gateway (it has {', '.join(newer)}); "
             "start that version, or use another database"

@@ -80,9 +80,6 @@ CREATE TABLE pattern_spaces (
     dimensions integer NOT NULL
 );
 
--- = keys_001_keys
-@keys
-
 -- = learning_001_outcomes_lessons_jobs
 @learning
 
@@ -194,9 +191,6 @@ CREATE INDEX steps_by_words ON steps USING gin (gateway_step_words(content, call
 
 -- = control_004_questions
 @questions
-
--- = keys_002_terms
-@terms_of_keys
 
 -- = control_005_admin_keys
 @admin_keys

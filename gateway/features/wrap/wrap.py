@@ -21,7 +21,7 @@ import orjson
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
 from gateway.auth.authenticator import process_key
-from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.auth.keys import DEFAULT_TENANT
 from gateway.config import Mode
 from gateway.errors import ConfigError
 from gateway.features.wrap import wrapped

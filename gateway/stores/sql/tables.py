@@ -5,7 +5,7 @@ import re
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from gateway.hooks import paths
+from gateway.hooks import ORDER, features, paths
 from gateway.values import Texts, Value, by_name
 
 _COLUMNS = re.compile(
@@ -51,6 +51,12 @@ def tables_of_features() -> list[str]:
     """The names of the tables that features have."""
     scripts = [path.read_text("utf-8") for path in paths("tables.sql")]
     return [name for script in scripts for name in re.findall(r"CREATE TABLE (\w+)", script)]
+
+
+def of_deleted(name: str) -> bool:
+    """Whether a migration is that of a feature whose folder was deleted: what it keeps, such as
+    gateway keys, must not be ignored."""
+    return name.partition("_")[0] in set(ORDER) - features().keys()
 
 
 def _parts(file: Traversable) -> dict[str, str]:

@@ -68,15 +68,6 @@ CREATE INDEX patterns_by_id ON patterns (pattern_id);
 CREATE INDEX patterns_by_tier ON patterns (tier, pattern_id);
 CREATE INDEX patterns_by_family ON patterns (model_family);
 
--- = keys
-CREATE TABLE keys (
-    pk: key | id: name UNIQUE | tenant: name | name, hint: text | digest: blob UNIQUE,
-    created_at: real | revoked_at: real?
-);
-
--- = terms_of_keys
-ALTER TABLE keys ADD COLUMN terms: text DEFAULT '{}';
-
 -- = learning
 ALTER TABLE patterns ADD COLUMN status: name DEFAULT 'active';
 ALTER TABLE patterns ADD COLUMN version: integer DEFAULT 1;

@@ -51,9 +51,6 @@ CREATE TABLE pattern_spaces (
     generation: integer DEFAULT 1
 );
 
--- = keys_001_keys
-@keys
-
 -- = learning_001_outcomes_lessons_jobs
 @learning
 
@@ -190,9 +187,6 @@ SELECT place, words FROM words_of_steps WHERE words IS NOT NULL;
 
 -- = control_004_questions
 @questions
-
--- = keys_002_terms
-@terms_of_keys
 
 -- = patterns_002_vectors_in_one_table
 -- Each space had a table of vectors and an index of coarse codes. The indexes stay, unused: to drop

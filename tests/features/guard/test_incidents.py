@@ -18,6 +18,7 @@ from gateway.calls import recorder
 from gateway.stores.protocols import StoreCorrupt, VersionConflict
 from gateway.stores.records import CallRecord
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
 from tests.live.incidents import (
     copy,
@@ -261,14 +262,14 @@ async def test_a_lost_file_does_not_open_the_gateway(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """Keys made with `gateway keys` are required, and accepted, after their file was deleted."""
-    from gateway.auth.keyring import make_key
     from gateway.backends import open_stores
     from gateway.config.storage import StorageSettings
+    from gateway.features.keys.keyring import make_key
 
     path = tmp_path / "runs.db"
     stores = await open_stores(StorageSettings(path=str(path)))
     key = make_key("acme")
-    await stores.keys.add_key(key.record)
+    await kept_keys(stores).add_key(key.record)
     await stores.close()
     upstream.default = worker(9)
     server = gateway_server(settings(path))
@@ -280,7 +281,7 @@ async def test_a_lost_file_does_not_open_the_gateway(
     assert (await agent.turn()).status == 200
     assert (await Agent(http, server.base_url).turn()).status == 401
     stores = await open_stores(StorageSettings(path=str(path)))
-    assert [record.id for record in await stores.keys.list_keys()] == [key.record.id]
+    assert [record.id for record in await kept_keys(stores).list_keys()] == [key.record.id]
     await stores.close()
 
 

@@ -13,7 +13,6 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from gateway.auth.keyring import make_key
 from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
@@ -21,6 +20,7 @@ from gateway.core.decide import LessonQuery
 from gateway.core.pattern import Status
 from gateway.core.render import FRAME_OPEN
 from gateway.core.step import Action
+from gateway.features.keys.keyring import make_key
 from gateway.features.learning.book import LessonBook
 from gateway.features.learning.context import instructed
 from gateway.features.learning.life_cycle import (
@@ -34,6 +34,7 @@ from gateway.steering.guidance.lessons import STATED
 from gateway.stores.learning import LessonFilter, Posterior, StoredLesson
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.conftest import client_of, start
 from tests.features.learning.runs import state
 from tests.features.learning.test_context import action
@@ -309,7 +310,7 @@ async def test_an_approved_rule_is_given_in_whole_runs(
     stores = await open_stores(StorageSettings(path=where))
     for number, person in enumerate(("ann", "ben")):
         made = make_key("default", person)
-        await stores.keys.add_key(made.record)
+        await kept_keys(stores).add_key(made.record)
         await state(stores, number, RULE, person=person)
     (stated,) = await rules(stores)
     await LessonActions(stores.learning).move(stated, Status.TRIAL, f"approved {BY_OPERATOR}", 1.0)

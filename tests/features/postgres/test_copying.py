@@ -18,7 +18,7 @@ from gateway.stores.patterns import PatternFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
 from steering_gateway_testing.store_conformance import records
-from steering_gateway_testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.keys import a_key, kept_keys
 from steering_gateway_testing.store_conformance.sample_patterns import (
     add,
     drawn,
@@ -51,8 +51,8 @@ async def fill(stores: Stores) -> None:
     patterns = await opened(stores)
     for number in range(5):
         await add(patterns, pattern(f"p{number}"), drawn(number))
-    await stores.keys.add_key(a_key("k1"))
-    await stores.keys.revoke_key("k1", records.START + 1)
+    await kept_keys(stores).add_key(a_key("k1"))
+    await kept_keys(stores).revoke_key("k1", records.START + 1)
     assert stores.controls is not None
     assert stores.budgets is not None
     await stores.controls.hold(
@@ -75,7 +75,7 @@ async def everything(stores: Stores) -> list[Any]:
         await stores.states.load(records.TENANT, "strange"),
         await stores.states.find_prefix_hashes(records.TENANT, records.history("s", 4)),
         await stores.states.find_items(records.TENANT, ["fc_1"]),
-        await stores.keys.list_keys(),
+        await kept_keys(stores).list_keys(),
         [stored.pattern for stored in (await patterns.list_patterns(PatternFilter())).patterns],
         await found(patterns, vector=drawn(2), limit=2),
         await stores.controls.list_controls(),
@@ -101,7 +101,7 @@ async def test_a_copy_answers_as_the_file_does(tmp_path: Path) -> None:
     assert await stores.states.commit(records.one_run(100)) == 1
     patterns = await opened(stores)
     await add(patterns, pattern("new"), drawn(9))
-    await stores.keys.add_key(a_key("k2"))
+    await kept_keys(stores).add_key(a_key("k2"))
     await stores.close()
     with pytest.raises(Exception, match="is not empty; copy to a new database"):
         await copy_to_server(source, target, lambda done, total: None)

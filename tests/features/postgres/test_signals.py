@@ -18,7 +18,7 @@ from gateway.features.postgres import database as signals
 from gateway.stores.budgets import Control
 from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RESYNC, StoreUnavailable
-from steering_gateway_testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.keys import a_key, kept_keys
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.sample_patterns import add, drawn, opened, pattern
 from tests.examples import by_day
@@ -33,7 +33,7 @@ OWN = (TENANT, "own")
 
 async def first_of_all(stores: Stores) -> None:
     """A key, a hold, a pattern and three lessons, one of which only run r1 supports."""
-    await stores.keys.add_key(a_key("k1"))
+    await kept_keys(stores).add_key(a_key("k1"))
     assert stores.controls is not None
     await stores.controls.hold(Control(subject="r1", tenant=TENANT, action="pause", at=START))
     await add(await opened(stores), pattern("p1", pattern_id="p1"), drawn(1))
@@ -59,9 +59,9 @@ async def release(stores: Stores) -> None:
 
 
 CHANGES: Mapping[str, tuple[str, Change]] = {
-    "key added": (KEYS, lambda s: s.keys.add_key(a_key("k2"))),
-    "key revoked": (KEYS, lambda s: s.keys.revoke_key("k1", START)),
-    "keys deleted": (KEYS, lambda s: s.keys.delete_keys()),
+    "key added": (KEYS, lambda s: kept_keys(s).add_key(a_key("k2"))),
+    "key revoked": (KEYS, lambda s: kept_keys(s).revoke_key("k1", START)),
+    "keys deleted": (KEYS, lambda s: kept_keys(s).delete_keys()),
     "run held": (CONTROLS, hold),
     "run resumed": (CONTROLS, release),
     "pattern added": (PATTERNS, lambda s: s.patterns.add([(pattern("p2"), drawn(2))])),
@@ -151,11 +151,11 @@ async def test_a_pooler_that_keeps_no_prepared_statements(stores: tuple[Stores, 
     here = stores[0]
     assert isinstance(here.signals, signals.PostgresSignals)
     for _ in range(4):
-        await here.keys.list_keys()
+        await kept_keys(here).list_keys()
     for _ in range(4):  # what another client of the pooler leaves behind
         await here.signals._database.run(lambda each: each.execute("DEALLOCATE ALL"))
     with pytest.raises(
         StoreUnavailable, match=r"set storage\.prepared_statements: false"
     ) as caught:
-        await here.keys.list_keys()
+        await kept_keys(here).list_keys()
     assert "HINT" not in str(caught.value)

@@ -17,6 +17,7 @@ from gateway.features.postgres import schema
 from gateway.lifecycle import StartWait
 from gateway.stores.protocols import StoreError, StoreUnreachable
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.postgres import new_database, new_folder, shared_server
 from tests.relay.processes import GatewayProcess
 from tests.replicas.config import shared
@@ -57,7 +58,7 @@ async def test_the_start_waits_for_a_server_that_comes_later(absent: Absent) -> 
 
     stores = await StartWait(settings, lambda: False)(open_at_third)
     assert next(tries) == 4
-    assert not await stores.keys.list_keys()
+    assert not await kept_keys(stores).list_keys()
     await stores.close()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.keyring import KEY_PREFIX
+from gateway.auth.keys import KEY_PREFIX
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.features.wrap.wrap import _act_lines

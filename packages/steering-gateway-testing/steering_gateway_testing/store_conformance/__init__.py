@@ -24,7 +24,6 @@ from steering_gateway_testing.store_conformance.budgets import BUDGET_CHECKS
 from steering_gateway_testing.store_conformance.changes import CHANGE_CHECKS
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.histories import HISTORY_CHECKS
-from steering_gateway_testing.store_conformance.keys import KEY_CHECKS
 from steering_gateway_testing.store_conformance.learning import LEARNING_CHECKS
 from steering_gateway_testing.store_conformance.monitoring import MONITORING_CHECKS
 from steering_gateway_testing.store_conformance.patterns import PATTERN_CHECKS
@@ -52,7 +51,6 @@ ALL_CHECKS: tuple[Check, ...] = (
     *RETENTION_CHECKS,
     *PATTERN_CHECKS,
     *SEARCH_CHECKS,
-    *KEY_CHECKS,
     *LEARNING_CHECKS,
     *BUDGET_CHECKS,
     *ATTRIBUTION_CHECKS,
@@ -71,7 +69,6 @@ __all__ = [
     "BUDGET_CHECKS",
     "CHANGE_CHECKS",
     "HISTORY_CHECKS",
-    "KEY_CHECKS",
     "LEARNING_CHECKS",
     "MONITORING_CHECKS",
     "PATTERN_CHECKS",

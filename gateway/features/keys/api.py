@@ -2,20 +2,19 @@
 
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, create_model
 
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
 from gateway.api.params import Parameters, PathText, TenantParameter, Text, described, naming
-from gateway.auth.keyring import create_key, key_view, rotate_key
 from gateway.errors import NotFound
-from gateway.stores.records import KeyRecord, KeyTerms
+from gateway.features.keys.keyring import create_key, key_view, rotate_key
+from gateway.features.keys.records import KeyRecord, KeyTerms
+from gateway.features.keys.store import KeyStore
+from gateway.runtime import Runtime
 from gateway.values import FieldDict
-
-if TYPE_CHECKING:
-    from gateway.runtime import Runtime
 
 OPERATIONS = Operations()
 T = TypeVar("T")
@@ -66,7 +65,7 @@ _CHANGED = Content(KeyView, "The key afterwards.")
 @OPERATIONS.add("GET /api/keys", KeyPage, "The keys, oldest first.", needs="control")
 async def list_keys(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Gateway keys that are stored, without the keys themselves."""
-    found = await request.runtime.opened.stores.keys.list_keys()
+    found = await stored_keys(request.runtime).list_keys()
     shown = [key_view(key) for key in found if request.tenant in (None, key.tenant)]
     return ApiResponse({"keys": shown})
 
@@ -75,7 +74,7 @@ async def list_keys(request: ApiRequest[TenantParameter]) -> ApiResponse:
 async def add_key(request: ApiRequest[Parameters]) -> ApiResponse:
     """Make a key. After the first one every request needs a key."""
     given = request.read(NewKeyBody).model_dump()
-    store = request.runtime.opened.stores.keys
+    store = stored_keys(request.runtime)
     work = create_key(store, given.pop("tenant"), given.pop("name"), given)
     made = await done(request.runtime, work)
     return ApiResponse(key_view(made.record) | {"key": made.text})
@@ -85,7 +84,7 @@ async def add_key(request: ApiRequest[Parameters]) -> ApiResponse:
 async def change_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
     """Change the terms of a key, at every gateway within `auth.poll_s`."""
     changes = request.read(KeyChange).model_dump(exclude_unset=True)
-    work = request.runtime.opened.stores.keys.change_key(request.params.key_id, changes)
+    work = stored_keys(request.runtime).change_key(request.params.key_id, changes)
     return ApiResponse(key_view(await done(request.runtime, work)))
 
 
@@ -93,7 +92,7 @@ async def change_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
 async def revoke_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
     """Revoke a key for ever."""
     key_id = request.params.key_id
-    store = request.runtime.opened.stores.keys
+    store = stored_keys(request.runtime)
     await done(request.runtime, store.revoke_key(key_id, time.time()))
     return ApiResponse({"revoked": key_id})
 
@@ -101,18 +100,26 @@ async def revoke_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
 @OPERATIONS.add("POST /api/keys/{key_id}/rotate", _MADE)
 async def replace_key(request: ApiRequest[RotationParameters]) -> ApiResponse:
     """Make a key with the same rights and budget; the old one expires after the overlap."""
-    store = request.runtime.opened.stores.keys
+    store = stored_keys(request.runtime)
     given = request.params
     made = await done(request.runtime, rotate_key(store, given.key_id, given.overlap))
     return ApiResponse(key_view(made.record) | {"key": made.text})
 
 
-async def done(runtime: "Runtime", work: Awaitable[T | None]) -> T:
+def stored_keys(runtime: Runtime) -> KeyStore:
+    """The store of keys. Raises: NotFound: this database has none."""
+    found = runtime.opened.stores.of(KeyStore)
+    if found is None:
+        raise NotFound("this gateway's store keeps no keys")
+    return found
+
+
+async def done(runtime: Runtime, work: Awaitable[T | None]) -> T:
     """The result of a change of keys, which this gateway follows at once. Raises: BadRequest: a
     value is not allowed; NotFound: there is no such valid key."""
     with naming("body"):
         result = await work
-    await runtime.keys.refresh(runtime.opened.stores.keys)
+    await runtime.keys.refresh(runtime.opened.stores)
     if not result:
         raise NotFound("there is no valid key with this id", param="key_id")
     return result

@@ -11,9 +11,11 @@ import pytest
 
 from gateway.auth.access import COOKIE, Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.auth.keyring import key_digest
-from gateway.config import AuthSettings, Secret
+from gateway.auth.keys import key_digest
+from gateway.config import Secret
 from gateway.errors import Forbidden, GatewayError, Unauthorized
+from gateway.features.keys.keyring import KeyRing
+from gateway.features.keys.settings import KeySettings
 from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of
 
@@ -24,8 +26,8 @@ EVERYWHERE = "192.0.2.1"
 def a_gate(*, host: str = "127.0.0.1", admin: str | None = ADMIN, **keys: str) -> Gate:
     """A gate with an admin key and, by tenant, gateway keys."""
     secrets = {tenant: Secret(key) for tenant, key in keys.items()}
-    settings = AuthSettings(admin_key=Secret(admin) if admin else None, gateway_keys=secrets)
-    return Gate(Authenticator(settings, host=host))
+    settings = KeySettings(admin_key=Secret(admin) if admin else None, gateway_keys=secrets)
+    return Gate(Authenticator(settings, host=host, keys=KeyRing()))
 
 
 def a_request(method: str = "GET", **headers: str) -> dict[str, Any]:
@@ -128,9 +130,9 @@ def test_a_changed_session_is_no_session(change: str) -> None:
 def test_a_session_ends_with_its_key() -> None:
     """Another admin key, or a key taken away, ends the sessions begun with the old one."""
 
-    def settings(admin: str, **keys: str) -> AuthSettings:
+    def settings(admin: str, **keys: str) -> KeySettings:
         secrets = {tenant: Secret(key) for tenant, key in keys.items()}
-        return AuthSettings(admin_key=Secret(admin), gateway_keys=secrets)
+        return KeySettings(admin_key=Secret(admin), gateway_keys=secrets)
 
     def admits(cookie: str | None) -> bool:
         try:
@@ -138,7 +140,7 @@ def test_a_session_ends_with_its_key() -> None:
         except Unauthorized:
             return False
 
-    auth = Authenticator(settings(ADMIN, acme=ACME, other="k"), host="127.0.0.1")
+    auth = Authenticator(settings(ADMIN, acme=ACME, other="k"), host="127.0.0.1", keys=KeyRing())
     gate = Gate(auth)
     admin, acme = gate.log_in(ADMIN, a_request()), gate.log_in(ACME, a_request())
     for admin_key, keys, left in [

@@ -9,12 +9,15 @@ import pty
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from gateway.auth.keyring import KeyRing, key_digest, make_key
+from gateway.auth.keys import key_digest
+from gateway.backends import Stores
 from gateway.cli import main
+from gateway.features.keys.keyring import KeyRing, make_key
 from gateway.stores.protocols import StoreUnavailable
 from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of, until
@@ -182,9 +185,10 @@ async def test_the_newest_reading_of_the_keys_counts() -> None:
             return [replace(key.record, revoked_at=1.0)]
 
     store, ring = Store(), KeyRing()
+    stores = cast(Stores, SimpleNamespace(of=lambda _: store))
     earlier = asyncio.ensure_future(ring.refresh(store))  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    await ring.refresh(store)  # type: ignore[arg-type]
+    await ring.refresh(stores)
     slow.set()
     await earlier
     assert ring.find(key.record.digest) is None
@@ -203,10 +207,11 @@ async def test_a_store_that_fails_leaves_the_keys_known() -> None:
             return [key.record]
 
     store, ring = Store(), KeyRing()
-    await ring.refresh(store)  # type: ignore[arg-type]
+    stores = cast(Stores, SimpleNamespace(of=lambda _: store))
+    await ring.refresh(stores)
     store.broken = True
     with pytest.raises(StoreUnavailable):
-        await ring.refresh(store)  # type: ignore[arg-type]
+        await ring.refresh(stores)
     found = ring.find(key.record.digest)
     assert found is not None
     assert found.tenant == "acme"

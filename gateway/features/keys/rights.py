@@ -11,17 +11,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
-from gateway.auth.authenticator import Principal
-from gateway.config import KeyRights
+from gateway.auth.keys import Principal
 from gateway.dialects import SteeredRequest
+from gateway.endpoints.rights import Rights
 from gateway.errors import Forbidden, GatewayError, NotFound
+from gateway.features.keys.keyring import own
+from gateway.features.keys.records import KeyTerms
+from gateway.features.keys.settings import KeyRights
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.protocols import StoreError
-from gateway.stores.records import KeyTerms
 from gateway.tasks import off_loop
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.values import Fields
@@ -68,81 +70,90 @@ _RIGHTS = "auth.rights, or the key's own"
 _NEVER = ("json", "properties", "$defs", "metadata")
 
 
-def require_route(services: Services, principal: Principal, path: str) -> None:
-    """Refuse a route that `auth.rights` does not give to this key. Raises: Forbidden."""
-    for rights in _rights(services, principal):
-        if not any(fnmatchcase(path, pattern) for pattern in rights.routes):
-            raise Forbidden(f"this key may not use {path} ({_RIGHTS})")
+class RightsOfKeys(Rights):
+    """The limits of `auth.rights`, of the keys' own terms and of `auth.provider_resources`."""
 
+    def require_route(self, services: Services, principal: Principal, path: str) -> None:
+        """Refuse a route that `auth.rights` does not give to this key. Raises: Forbidden."""
+        for rights in _rights(services, principal):
+            if not any(fnmatchcase(path, pattern) for pattern in rights.routes):
+                raise Forbidden(f"this key may not use {path} ({_RIGHTS})")
 
-def may_use_model(services: Services, principal: Principal, name: str) -> bool:
-    """Whether `auth.rights` gives a model to this key."""
-    limits = _rights(services, principal)
-    return all(any(fnmatchcase(name, p) for p in rights.models) for rights in limits)
+    def may_use_model(self, services: Services, principal: Principal, name: str) -> bool:
+        """Whether `auth.rights` gives a model to this key."""
+        limits = _rights(services, principal)
+        return all(any(fnmatchcase(name, p) for p in rights.models) for rights in limits)
 
+    def require_models(self, services: Services, principal: Principal, body: Fields | None) -> None:
+        """Refuse a body that asks for a model which this key may not use; None: cannot be read.
+        Raises: Forbidden: a model that is not in `auth.rights`, or none where models are limited.
+        """
+        if not _rights(services, principal):
+            return
+        more = (body or {}).get("models")  # OpenRouter's own fallbacks
+        named = [(body or {}).get("model"), *(more if isinstance(more, list) else ())]
+        for name in named:
+            asked = name if isinstance(name, str) else ""
+            if not self.may_use_model(services, principal, asked):
+                what = f"the model {asked[:80]!r}" if asked else "a request whose model is not read"
+                raise Forbidden(f"this key may not use {what} ({_RIGHTS})")
 
-def require_models(services: Services, principal: Principal, body: Fields | None) -> None:
-    """Refuse a body that asks for a model which this key may not use; None: cannot be read. Raises:
-    Forbidden: a model that is not in `auth.rights`, or none where models are limited."""
-    if not _rights(services, principal):
-        return
-    more = (body or {}).get("models")  # OpenRouter's own fallbacks
-    named = [(body or {}).get("model"), *(more if isinstance(more, list) else ())]
-    for name in named:
-        asked = name if isinstance(name, str) else ""
-        if not may_use_model(services, principal, asked):
-            what = f"the model {asked[:80]!r}" if asked else "a request whose model is not read"
-            raise Forbidden(f"this key may not use {what} ({_RIGHTS})")
+    async def require_right(
+        self, runtime: Runtime, services: Services, principal: Principal, call: UpstreamCall
+    ) -> None:
+        """Refuse a route that this key may not use, now or where the operator's key would be spent.
+        Raises: Forbidden: it is not in `auth.rights`."""
+        self.require_route(services, principal, call.path)
+        if not _is_limited(services, principal):
+            return
+        route = f"{call.method} {call.path}"
+        if _INFERENCE.fullmatch(route):
+            if call.path == "/realtime" and "call_id" in parse_qs(call.query.decode("latin-1")):
+                call.instead_of_operator_key = _forbidden(
+                    principal, "a call that is named by its id"
+                )
+            elif call.method == "POST" and not header(call.headers, b"content-type").startswith(
+                _FORM
+            ):
+                # Until the body has been read.
+                call.instead_of_operator_key = _forbidden(principal, "a body that is not read")
+            return
+        if stored := _STORED.fullmatch(route):
+            refusal = await _unless_own(runtime, services, principal, stored[1] or stored[2])
+            call.instead_of_operator_key = refusal
+            return
+        call.instead_of_operator_key = _forbidden(principal, route)
 
-
-async def require_right(
-    runtime: Runtime, services: Services, principal: Principal, call: UpstreamCall
-) -> None:
-    """Refuse a route that this key may not use, now or where the operator's key would be spent.
-    Raises: Forbidden: it is not in `auth.rights`."""
-    require_route(services, principal, call.path)
-    if not _is_limited(services, principal):
-        return
-    route = f"{call.method} {call.path}"
-    if _INFERENCE.fullmatch(route):
-        if call.path == "/realtime" and "call_id" in parse_qs(call.query.decode("latin-1")):
-            call.instead_of_operator_key = _forbidden(principal, "a call that is named by its id")
-        elif call.method == "POST" and not header(call.headers, b"content-type").startswith(_FORM):
-            # Until the body has been read.
-            call.instead_of_operator_key = _forbidden(principal, "a body that is not read")
-        return
-    if stored := _STORED.fullmatch(route):
-        refusal = await _unless_own(runtime, services, principal, stored[1] or stored[2])
-        call.instead_of_operator_key = refusal
-        return
-    call.instead_of_operator_key = _forbidden(principal, route)
-
-
-async def require_own(
-    runtime: Runtime,
-    services: Services,
-    principal: Principal,
-    call: UpstreamCall,
-    request: ChatRequest | None,
-) -> None:
-    """Refuse a body that asks for a model or names stored things that are not this key's.
-    `request`: None for a body that cannot be read. Raises: Forbidden: the model is not in
-    `auth.rights`. BadRequest: two members have one name."""
-    unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)
-    is_limited = _is_limited(services, principal)
-    if request is not None and not unreadable and (is_limited or _rights(services, principal)):
-        refuse_repeated(request.raw)
-    require_models(services, principal, None if request is None or unreadable else request.body)
-    if not is_limited or _STORED.fullmatch(f"{call.method} {call.path}"):
-        return
-    in_path = isinstance(request, SteeredRequest) and request.addressed is not None
-    if not in_path and not _INFERENCE.fullmatch(f"{call.method} {call.path}"):
-        return
-    if request is None or unreadable:
-        call.instead_of_operator_key = _forbidden(principal, "a body that cannot be read")
-        return
-    at_cloud = in_path or call.seat is not None
-    call.instead_of_operator_key = await _refusal(runtime, services, principal, request, at_cloud)
+    async def require_own(
+        self,
+        runtime: Runtime,
+        services: Services,
+        principal: Principal,
+        call: UpstreamCall,
+        request: ChatRequest | None,
+    ) -> None:
+        """Refuse a body that asks for a model or names stored things that are not this key's.
+        `request`: None for a body that cannot be read. Raises: Forbidden: the model is not in
+        `auth.rights`. BadRequest: two members have one name."""
+        unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)
+        is_limited = _is_limited(services, principal)
+        if request is not None and not unreadable and (is_limited or _rights(services, principal)):
+            refuse_repeated(request.raw)
+        self.require_models(
+            services, principal, None if request is None or unreadable else request.body
+        )
+        if not is_limited or _STORED.fullmatch(f"{call.method} {call.path}"):
+            return
+        in_path = isinstance(request, SteeredRequest) and request.addressed is not None
+        if not in_path and not _INFERENCE.fullmatch(f"{call.method} {call.path}"):
+            return
+        if request is None or unreadable:
+            call.instead_of_operator_key = _forbidden(principal, "a body that cannot be read")
+            return
+        at_cloud = in_path or call.seat is not None
+        call.instead_of_operator_key = await _refusal(
+            runtime, services, principal, request, at_cloud
+        )
 
 
 async def _refusal(
@@ -227,17 +238,19 @@ def _forbidden(principal: Principal, what: str) -> Forbidden:
 
 def _is_limited(services: Services, principal: Principal) -> bool:
     """Whether a request has a tenant's key, and no more."""
-    listed = services.settings.auth.provider_resources
+    listed = own(services.settings.auth).provider_resources
     unlimited = principal.operator or principal.tenant in listed or "*" in listed
     return bool(principal.key) and not unlimited
 
 
 def _rights(services: Services, principal: Principal) -> Sequence[KeyRights | KeyTerms]:
     """The limits of a key: its own, and entries for it, its tenant and all. All of them hold."""
-    rights = services.settings.auth.rights
-    terms = principal.terms
-    own = [] if terms is None or terms.routes == terms.models == ("*",) else [terms]
-    if not rights or not principal.key:
-        return own
-    names = dict.fromkeys((principal.key, principal.tenant, "*"))
-    return [*own, *[rights[name] for name in names if name in rights]]
+    rights = own(services.settings.auth).rights
+    terms = cast("KeyTerms | None", principal.terms)
+    limits = list[KeyRights | KeyTerms]()
+    if terms is not None and not terms.routes == terms.models == ("*",):
+        limits.append(terms)
+    if rights and principal.key:
+        names = dict.fromkeys((principal.key, principal.tenant, "*"))
+        limits += [rights[name] for name in names if name in rights]
+    return limits

@@ -8,11 +8,12 @@ import httpx
 import pytest
 
 from gateway.auth.authenticator import WrongKeyLimit
-from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.errors import Overloaded
+from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer
+from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.conftest import Start, client_of, with_pages
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -71,7 +72,7 @@ async def test_keys_of_the_store_always_work(start: Start, tmp_path: Path) -> No
     """They are random and long, so a wrong key of another client does not shut them out."""
     made, path = make_key("acme"), str(tmp_path / "keys.db")
     stores = await open_stores(StorageSettings(path=path))
-    await stores.keys.add_key(made.record)
+    await kept_keys(stores).add_key(made.record)
     await stores.close()
     server = start(storage={"path": path}, auth={"wrong_keys_per_minute": 1})
     statuses = [ask(server, "/v1/embeddings", key).status_code for key in ("a", "b", made.text)]

@@ -12,9 +12,9 @@ from unittest import mock
 import httpx
 import pytest
 
-from gateway.auth.keyring import key_budgets, make_key
 from gateway.cli import main
-from gateway.stores.records import KeyTerms
+from gateway.features.keys.keyring import key_budgets, make_key
+from gateway.features.keys.records import KeyTerms
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Start, client_of, until, with_pages
 from tests.examples import by_day

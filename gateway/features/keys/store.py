@@ -6,8 +6,8 @@ from dataclasses import replace
 import msgspec
 from msgspec.structs import replace as changed
 
+from gateway.features.keys.records import KeyRecord, KeyTerms
 from gateway.stores.protocols import KEYS
-from gateway.stores.records import KeyRecord, KeyTerms
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
 from gateway.values import FieldDict, Fields
 
@@ -20,8 +20,8 @@ _CHANGE = "UPDATE keys SET terms = :terms WHERE id = :id"
 _DELETE = "DELETE FROM keys RETURNING revoked_at"
 
 
-class SQLKeyStore:
-    """`KeyStore` over an engine."""
+class KeyStore:
+    """Gateway keys, over an engine. Every method may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -29,10 +29,12 @@ class SQLKeyStore:
         engine.after_reopening(self._restore)
 
     async def add_key(self, key: KeyRecord) -> None:
+        """Store a new key."""
         await self._engine.write(_INSERT, **_row(key))
         await self._engine.changed(KEYS)
 
     async def list_keys(self) -> Sequence[KeyRecord]:
+        """All keys, revoked ones included, oldest first."""
         rows = await self._engine.fetch(_SELECT)
         self._last_read = [_key(row) for row in rows]
         return self._last_read
@@ -46,11 +48,15 @@ class SQLKeyStore:
             await connection.execute_many(_INSERT, [_row(key) for key in self._last_read])
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
+        """Revoke a key; False when no key has that id, or it is already revoked."""
         revoked = bool(await self._engine.write(_REVOKE, id=key_id, at=at))
         await self._engine.changed(KEYS)
         return revoked
 
     async def change_key(self, key_id: str, changes: Fields) -> KeyRecord | None:
+        """Replace some fields of a key's terms. Returns the key afterwards; None if no key has
+        that id, or it is revoked. Raises: ValueError: a value that is not allowed."""
+
         async def work(connection: Connection) -> KeyRecord | None:
             await connection.take_turn("keys")
             row = await connection.row(_VALID, id=key_id)
@@ -66,6 +72,7 @@ class SQLKeyStore:
         return found
 
     async def delete_keys(self) -> int:
+        """Delete all keys, as if none had been made; returns how many were valid."""
         deleted = await self._engine.write(_DELETE)
         await self._engine.changed(KEYS)
         return sum(revoked_at is None for (revoked_at,) in deleted)

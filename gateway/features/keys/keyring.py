@@ -1,34 +1,33 @@
 """Gateway keys made with `gateway keys`: their form, and which are valid now."""
 
 import asyncio
-import hashlib
+import hmac
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
+from typing import cast
 
 from msgspec import convert
 from msgspec.structs import asdict
 
+from gateway.auth.keys import KEY_PREFIX, Keys, Principal, key_digest
+from gateway.backends import Stores
 from gateway.config import AuthSettings
 from gateway.config.budgets import BudgetLimits, BudgetSettings
 from gateway.config.values import duration
+from gateway.features.keys.records import KeyRecord, KeyTerms
+from gateway.features.keys.settings import KeySettings
+from gateway.features.keys.store import KeyStore
 from gateway.observability.logging import get_logger
-from gateway.stores.protocols import KeyStore, StoreError
-from gateway.stores.records import KeyRecord, KeyTerms
+from gateway.runtime import Runtime
+from gateway.stores.protocols import StoreError
 from gateway.values import FieldDict, Fields, frozen
 
-DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
-
-KEY_PREFIX = "gw-"
 _SECRET_BYTES = 32  # 256 random bits cannot be guessed, so one round of SHA-256 is enough
 _SHOWN_CHARACTERS = 9
 _MAX_CHARS = 120
-
-
-def key_digest(key: str) -> bytes:
-    """SHA-256 of the key, which is stored and compared instead of the key."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 @frozen
@@ -105,6 +104,11 @@ def read_terms(given: Fields) -> FieldDict:
     return {name: getattr(terms, name) for name in found}
 
 
+def own(settings: AuthSettings) -> KeySettings:
+    """The section `auth` of the settings, with the keys that this feature adds."""
+    return cast(KeySettings, settings)
+
+
 def state_of(key: KeyRecord) -> str:
     """`valid`, `expired` or `revoked`."""
     if key.revoked_at is not None:
@@ -139,25 +143,51 @@ def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[Budget
     return {name: tuple(budgets.values()) for name, budgets in found.items()}
 
 
-class KeyRing:
-    """The valid keys in memory: looked up for every request, read from the store in intervals.
-    While the store cannot be read they stay good for `auth.stale_s`. `required` stays true when the
-    last key is revoked: revoking must not open the gateway."""
+async def stored_budgets(stores: Stores) -> list[BudgetSettings]:
+    """The budgets of the keys that are stored."""
+    store = stores.of(KeyStore)
+    found = key_budgets(await store.list_keys()) if store is not None else {}
+    return list(chain(*found.values()))
+
+
+class KeyRing(Keys):
+    """The valid keys in memory: looked up for every request. Those of the config are compared one
+    by one; those that were made with `gateway keys` are read from the store in intervals. While the
+    store cannot be read they stay good for `auth.stale_s`. `required` stays true when the last key
+    is revoked: revoking must not open the gateway."""
 
     def __init__(self) -> None:
-        self.required = False
-        self._active: dict[bytes, KeyRecord] = {}
         self.budgets: dict[tuple[str, str], tuple[BudgetSettings, ...]] = {}
+        self._of_config: dict[bytes, Principal] = {}
+        self._any_stored = False
+        self._active: dict[bytes, KeyRecord] = {}
         self._log = get_logger("gateway.keys")
         self._failing = False
         self._read_at = time.monotonic()
         self._begun = self._taken = 0
 
-    def find(self, digest: bytes) -> KeyRecord | None:
-        """The key with this digest, None when it is unknown, expired or revoked. The look-up need
-        not take constant time: choosing digests would mean inverting SHA-256."""
+    @property
+    def required(self) -> bool:
+        """Whether there are keys, so that a request must send one."""
+        return bool(self._of_config) or self._any_stored
+
+    def update(self, settings: AuthSettings) -> None:
+        """Use the keys of a config that was read."""
+        keys = own(settings).gateway_keys
+        self._of_config = {key_digest(key): Principal(tenant=t, key=t) for t, key in keys.items()}
+
+    def find(self, digest: bytes) -> Principal | None:
+        """The holder of the valid key with this digest; None without one. For a stored key the
+        look-up need not take constant time: choosing digests would mean inverting SHA-256."""
         key = self._active.get(digest)
-        return None if key is None or state_of(key) != "valid" else key
+        if key is not None and state_of(key) == "valid":
+            return Principal(tenant=key.tenant, key=key.name or key.id, terms=key.terms)
+        found = None
+        # No early exit: the time taken must not reveal which key matched.
+        for known, holder in self._of_config.items():
+            if hmac.compare_digest(known, digest):
+                found = holder
+        return found
 
     def expiry(self, digest: bytes) -> str:
         """The time at which the key with this digest has expired; empty when none has."""
@@ -165,19 +195,18 @@ class KeyRing:
         end = key.terms.expires_at if key is not None and state_of(key) == "expired" else None
         return "" if end is None else f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M UTC}"
 
-    @property
-    def digests(self) -> Mapping[bytes, str]:
-        """The digests of the valid keys, with their tenants."""
-        return {d: record.tenant for d, record in self._active.items() if self.find(d)}
+    def tenants(self) -> Mapping[bytes, str]:
+        """The tenants of the valid keys, by digest."""
+        stored = {d: key.tenant for d, key in self._active.items() if state_of(key) == "valid"}
+        return {digest: holder.tenant for digest, holder in self._of_config.items()} | stored
 
-    def has(self, key_id: str) -> bool:
-        """Whether the key with this id is valid."""
-        return any(record.id == key_id for record in self._active.values())
-
-    async def refresh(self, store: KeyStore) -> None:
-        """Read the keys again. Raises: StoreError, and keeps the keys known before. Of readings at
-        the same time the one that began last counts: an earlier one may not know yet that a key was
-        revoked."""
+    async def refresh(self, stores: Stores) -> None:
+        """Read the stored keys again. Raises: StoreError, and keeps the keys known before. Of
+        readings at the same time the one that began last counts: an earlier one may not know yet
+        that a key was revoked."""
+        store = stores.of(KeyStore)
+        if store is None:
+            return
         self._begun += 1
         began = self._begun
         records = await store.list_keys()
@@ -185,17 +214,17 @@ class KeyRing:
             return
         self._taken = began
         self._active = {r.digest: r for r in records if r.revoked_at is None}
-        self.required = bool(records)
+        self._any_stored = bool(records)
         self.budgets.clear()
         self.budgets.update(key_budgets(records))
         self._read_at = time.monotonic()
 
-    async def follow(self, store: KeyStore, settings: Callable[[], AuthSettings]) -> None:
+    async def follow(self, stores: Stores, settings: Callable[[], KeySettings]) -> None:
         """Refresh for ever; a failing store is logged once until it works again."""
         while True:
             await asyncio.sleep(settings().poll_s)
             try:
-                await self.refresh(store)
+                await self.refresh(stores)
                 self._failing = False
             except StoreError as error:
                 if not self._failing:
@@ -208,3 +237,10 @@ class KeyRing:
         if self._active and stale_s and time.monotonic() - self._read_at > stale_s:
             self._log.error("gateway keys are refused: they cannot be read", stale_s=stale_s)
             self._active = {}
+
+
+async def start(runtime: Runtime) -> None:
+    """Begin to follow the stored keys, which `Runtime` has read."""
+    ring = cast(KeyRing, runtime.keys)
+    stores = runtime.opened.stores
+    runtime.follow(ring.follow(stores, lambda: own(runtime.settings.auth)), "watch gateway keys")
