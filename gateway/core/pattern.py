@@ -74,7 +74,6 @@ MAX_TEXT_CHARS = 64_000  # of one field. Source: the reference's limit for texts
 MAX_NUMBER = 2**53  # of a payload. Source: RFC 8259, section 6, on interoperable numbers
 MAX_ID_CHARS = 128  # longest pattern id, tenant or model family that is accepted
 _SPACE = re.compile(r"\s+")
-CANDIDATES = 32  # patterns among which those for a cause or a kind of agent are looked for
 
 
 class Tier(enum.StrEnum):
@@ -148,16 +147,6 @@ class Query(Value):
     cause: str = ""  # name of the trouble; a pattern for it comes first and needs no similarity
     kind: str = ""  # of the agent; universal rules for another kind are left out; "" = any
     max_chars: int = 0  # of all universal rules together; 0 = any number
-
-    @property
-    def fetch(self) -> int:
-        """Number of candidates to ask of a store, so that `top_k` are left after the others."""
-        return max(self.top_k, CANDIDATES if self.cause or self.kind else 0) + len(self.exclude)
-
-    @property
-    def least(self) -> float:
-        """Similarity under which a store need not look; a pattern for the cause may have any."""
-        return -1.0 if self.cause else self.floor
 
 
 class PatternMatch(Value):

@@ -150,8 +150,7 @@ class PatternLibrary:
                 lambda copy: copy.universal(),
                 lambda: store.universal(limit=MOST_RULES),
             )
-            suit = (m for m in rules if family_matches(m.pattern.model_family, query.model))
-            return list(itertools.islice(suit, query.fetch))
+            return [m for m in rules if family_matches(m.pattern.model_family, query.model)]
         known = memory.searched
         if known is not None and memory.current and not known.has_any(query.tier, tenant):
             return []  # most tenants have no e1 patterns, and a text may be costly to embed
@@ -160,13 +159,21 @@ class PatternLibrary:
             tier=query.tier,
             vector=vector,
             tenant=tenant,
-            limit=query.fetch,
+            limit=query.top_k + len(query.exclude),
             failure_type=query.failure_type,
             model=query.model,
-            floor=query.least,
+            floor=query.floor,
         )
+        found = await self._searched(known, search)
+        if query.cause:
+            # However many are nearer, and those that were given, too: they replace all others.
+            about = replace(search, cause=query.cause, limit=MOST_RULES)
+            found += await self._searched(known, about)
+        return found
+
+    async def _searched(self, known: PatternCopy | None, search: Search) -> _Matches:
         return await self._answered(
-            known, lambda copy: copy.search(search), lambda: store.search(search)
+            known, lambda copy: copy.search(search), lambda: self.store.search(search)
         )
 
     async def _answered(

@@ -56,6 +56,8 @@ class _Scope:
         """Places in `rows`: the end of each, behind the beginning of the first."""
         self.kinds = array("l")
         """The number of each pattern's failure type and model family."""
+        self.named: dict[str, list[int]] = {}
+        """Places of the patterns for each cause."""
 
     def row(self, number: int) -> Row:
         """The row of a pattern, for `pattern_of`."""
@@ -90,6 +92,8 @@ class PatternCopy:
             scope.floats += each.vector
             scope.rows += each.row
             scope.ends.append(len(scope.rows))
+            for cause in each.causes:
+                scope.named.setdefault(cause, []).append(len(scope.kinds))
             kind = (each.failure_type, each.model_family)
             scope.kinds.append(self._kinds.setdefault(kind, len(self._kinds)))
 
@@ -122,7 +126,13 @@ class PatternCopy:
         vector = np.frombuffer(search.vector, np.float32)
         with np.errstate(invalid="ignore"):
             similar = np.vecdot(scope.vectors, vector / np.sqrt(vector @ vector))
-        places = np.flatnonzero((similar >= search.floor) & suit[np.frombuffer(scope.kinds, "l")])
+        suits = suit[np.frombuffer(scope.kinds, "l")]
+        if search.cause:
+            named = np.array(scope.named.get(search.cause, ()), np.intp)
+            places = named[suits[named]]
+            similar = np.nan_to_num(similar)
+        else:
+            places = np.flatnonzero((similar >= search.floor) & suits)
         if len(places) > search.limit:
             least = np.partition(similar[places], -search.limit)[-search.limit]
             places = places[similar[places] >= least]

@@ -88,6 +88,8 @@ class Search(Value):
     failure_type: str | None = None  # label; None does not filter
     model: str = ""  # the routed model's name; "" does not filter
     floor: float = 0.0  # least cosine similarity
+    # only patterns that name this cause, at any similarity; 0 where that is unknown. "" = all
+    cause: str = ""
 
     @property
     def scope(self) -> str:
@@ -124,6 +126,7 @@ class CopiedPattern(NamedTuple):
     tier: str  # e1 or e2
     failure_type: str  # label; "" = any
     model_family: str  # "" = any
+    causes: tuple[str, ...]  # of the trouble that it answers
     vector: bytes  # float32 values
     row: bytes  # what `pattern_of` reads, as JSON
 

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.core.decide import passing
 from gateway.core.guidance_settings import EtraceSettings, Gates
 from gateway.core.monitors import FAILURE_TYPES
-from gateway.core.pattern import Pattern, Query, Tier, content
+from gateway.core.pattern import Pattern, Query, Tier, causes, content
 from gateway.core.render import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.embedding import Embedder, EmbeddingError, Vector
 from gateway.embedding.base import HashingEmbedder
@@ -297,3 +298,36 @@ def test_a_starter_pattern_is_whole(pattern: Pattern) -> None:
         assert PLACEHOLDER not in text
         assert len(text) < 1_200
         assert not re.search(r"\s[,.;]|  |\bTODO\b", text)
+
+
+async def test_a_pattern_for_the_cause_is_found_behind_all_that_are_nearer(fresh: Fresh) -> None:
+    """Also by a text without a known word; the store and its copy in memory give the same."""
+    library = await a_library(fresh, StaticEmbedder.load(), starter=True)
+    named = sorted({cause for pattern in STARTER for cause in causes(pattern)})
+    for followed in (False, True):
+        if followed:
+            await library.memory.refresh()
+        for text in ("I run the same failing test again", ""):
+            for cause in named:
+                query = replace(QUERY, text=text, cause=cause)
+                given = passing(query, await library.look_up(query, ""))
+                assert given, (cause, text)
+                assert all(cause in causes(match.pattern) for match in given)
+
+
+async def test_all_universal_rules_are_looked_at(fresh: Fresh) -> None:
+    """One of forty, whose id is the last: it is for every agent, and comes before the others."""
+    library = await a_library(fresh)
+    rules = [
+        Pattern(
+            tier=Tier.E3,
+            fields={"instruction": f"Rule {n}.", "tags": ["coding"]},
+            pattern_id=f"rule-{n:02}",
+        )
+        for n in range(40)
+    ]
+    own = Pattern(tier=Tier.E3, fields={"instruction": "Mine."}, pattern_id="z")
+    await library.add([*rules, own])
+    query = Query(tier=Tier.E3, top_k=2, kind="coding")
+    given = passing(query, await library.look_up(query, ""))
+    assert [match.pattern.pattern_id for match in given] == ["z", "rule-00"]

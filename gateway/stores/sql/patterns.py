@@ -17,6 +17,7 @@ from gateway.core.pattern import (
     Status,
     Tier,
     Trust,
+    causes,
     content_id,
     with_id,
 )
@@ -137,7 +138,7 @@ SELECT {COLUMNS}, 1 - v.distance FROM (
     FROM pattern_vectors WHERE space = :space AND tenant = :tenant AND tier = :tier{{narrowed}}
     ORDER BY distance, pk LIMIT :limit
 ) AS v JOIN patterns AS p USING (pk)
-WHERE v.distance <= :most ORDER BY v.distance, p.pk
+WHERE {{near}} ORDER BY v.distance, p.pk
 """
 _MARK = """
 SELECT count(*), coalesce(sum(CAST(updated_at * 1000 AS BIGINT)), 0),
@@ -145,6 +146,7 @@ SELECT count(*), coalesce(sum(CAST(updated_at * 1000 AS BIGINT)), 0),
     (SELECT count(*) FROM pattern_vectors WHERE space = :space)
 FROM patterns WHERE origin = ''
 """
+_NO_COSINE = 2.0  # of what a database gives for a vector of zeros: NaN, or far below -1
 _COPIED_AT_ONCE = 500
 _COPIED = f"""
 SELECT {COLUMNS}, {{floats}} FROM pattern_vectors AS v JOIN patterns AS p ON p.pk = v.pk
@@ -281,15 +283,16 @@ class PatternStore:
     async def search(self, search: values.Search) -> list[PatternMatch]:
         """The nearest patterns. Raises: SpaceMismatch."""
         self._check(search.vector)
-        if not any(search.vector):
+        if not (search.cause or any(search.vector)):
             return []  # a text without a known word is similar to nothing
 
         async def work(connection: db.Connection) -> list[PatternMatch]:
             families = await _suitable_families(search.model, connection)
-            return [
-                PatternMatch(pattern=pattern_of(row), similarity=max(-1.0, min(1.0, similarity)))
-                for *row, similarity in await self._nearest(search, families, connection)
-            ]
+            rows = await self._nearest(search, families, connection)
+            found = [_match(*row) for row in rows]
+            if search.cause:  # the statement sees the word anywhere in their fields
+                found = [match for match in found if search.cause in causes(match.pattern)]
+            return found
 
         async with self._engine.searching:
             return await self._engine.read(work)
@@ -420,15 +423,21 @@ class PatternStore:
         forms = self._engine.forms
         bound = db.row_of(search, ("vector", "limit"))
         bound |= {"space": self._space, "tenant": search.scope, "tier": search.tier.value}
-        bound["most"] = 1 - search.floor
         one_of = forms.among("p.model_family", "families", "text")
         wanted = {
             "failure_type": ("p.failure_type IN ('', :failure_type)", search.failure_type or None),
             "families": (one_of, families),
         }
+        near = "TRUE"
+        if search.cause:
+            word = orjson.dumps(search.cause).decode()
+            wanted["word"] = (f"{forms.position('p.fields', 'word')} > 0", word)
+        else:
+            near = "v.distance <= :most"
+            bound["most"] = 1 - search.floor
         suitable = db.conditions(wanted, bound)
         narrowed = "" if suitable == "TRUE" else _SUITABLE.format(conditions=suitable)
-        statement = _NEAREST.format(distance=forms.distance, narrowed=narrowed)
+        statement = _NEAREST.format(distance=forms.distance, narrowed=narrowed, near=near)
         return await connection.fetch(statement, **bound)
 
 
@@ -454,16 +463,29 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
         raise StoreCorrupt(f"the pattern {found['pattern_id']!r} is damaged ({error})") from error
 
 
+def _match(*row: Any) -> PatternMatch:
+    """From _NEAREST. Its similarity is 0 if one of the two vectors has no direction."""
+    *known, cosine = row
+    similarity = 0.0
+    if abs(cosine) < _NO_COSINE:
+        similarity = max(-1.0, min(1.0, cosine))
+    return PatternMatch(pattern=pattern_of(known), similarity=similarity)
+
+
 def _copied(row: Sequence[Any]) -> values.CopiedPattern:
     """From _COPIED."""
     *known, floats = row
     found = by_name(_READ, known)
+    named: tuple[str, ...] = ()
+    if '"causes"' in found["fields"]:
+        named = causes(pattern_of(known))
     return values.CopiedPattern(
         number=found["pk"],
         tenant=found["tenant"],
         tier=found["tier"],
         failure_type=found["failure_type"],
         model_family=found["model_family"],
+        causes=named,
         vector=array("f", floats).tobytes(),
         row=orjson.dumps(known),
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from msgspec.structs import replace
+
 from gateway.backends import Stores
-from gateway.core.pattern import Tier
+from gateway.core.pattern import Pattern, Tier
 from gateway.library.memory import PatternMemory
 from gateway.stores.patterns import Event, PatternFilter, Search, SpaceMismatch
 from steering_gateway_testing.store_conformance.check import Check, raises
@@ -48,6 +50,39 @@ async def a_vector_of_zeros_finds_nothing(stores: Stores) -> None:
     await add(store, pattern("mute"), vector(0))
     assert await found(store, vector=vector(0), floor=0.1) == []
     assert await found(store, floor=0.1) == ["a"]
+
+
+async def a_pattern_for_the_cause_needs_no_similarity(stores: Stores) -> None:
+    """It is found behind any number of nearer ones, by a text of unknown words, too; not if it
+    only mentions the word, or is for another failure."""
+    store = await opened(stores)
+    await store.add([(pattern(f"near {n}"), vector(1, n / 999)) for n in range(100)])
+    about = {"causes": ["path_missing", "port_taken"]}
+    fields = {"trigger_state": about, "unlock": "look"}
+    await add(store, Pattern(tier=Tier.E2, fields=fields), vector(-1))
+    mute = {"trigger_state": about, "unlock": "mute"}
+    await add(store, Pattern(tier=Tier.E2, fields=mute), vector(0))
+    mentions = {"trigger_state": "path_missing", "causes": ["path_missing"], "unlock": "mentions"}
+    await add(store, Pattern(tier=Tier.E2, fields=mentions), vector(1))
+    loop = {"trigger_state": about, "unlock": "loop"}
+    await add(store, Pattern(tier=Tier.E2, fields=loop, failure_type="loop"), vector(-1, 1))
+    memory = PatternMemory(store)
+    await memory.refresh()
+    assert memory.searched is not None
+    for at in (vector(1), vector(0)):
+        wanted = Search(
+            tier=Tier.E2,
+            vector=at,
+            limit=9,
+            floor=0.9,
+            failure_type="hedge",
+            cause="path_missing",
+        )
+        for search in (store.search, memory.searched.search):
+            similar = {m.pattern.fields["unlock"]: m.similarity for m in await search(wanted)}
+            assert abs(similar.pop("look") + at[0]) < 1e-5
+            assert similar == {"mute": 0.0}
+            assert await search(replace(wanted, cause="disk_full")) == []
 
 
 async def the_search_agrees_with_comparing_everything(stores: Stores) -> None:
@@ -211,6 +246,7 @@ SEARCH_CHECKS: tuple[Check, ...] = (
     one_bad_vector_refuses_all,
     nearest_come_first_and_the_floor_holds,
     a_vector_of_zeros_finds_nothing,
+    a_pattern_for_the_cause_needs_no_similarity,
     the_search_agrees_with_comparing_everything,
     tenants_never_see_each_others_instances,
     failure_types_and_families_narrow_a_search,
