@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
-from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
+from gateway.observability.metrics import Metrics, SharedMetrics, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Learning, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
@@ -58,7 +58,6 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         self.own_key = ""  # of `gateway wrap`, whose agent may be able to read the config
         self.metrics = Metrics()
-        self.tagged = TaggedCalls(self.metrics.registry, settings.observability)
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False
@@ -172,10 +171,6 @@ class Runtime:
     def follow(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         """Run a loop in the background until the gateway stops."""
         self._background_tasks.append(spawn(loop, name=name))
-
-    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Await `close` when the gateway stops."""
-        self._closing.push_async_callback(close)
 
     def _listen(self, opened: Opened) -> None:
         """Read again what another gateway on the store says it has changed."""

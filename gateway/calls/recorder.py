@@ -287,8 +287,6 @@ class Recorder:
         record = await self._save(call, result, recorded, hashes, used)
         self._note_workload(call, result)
         self._runtime.note_recorded(record)
-        if pending_id is None:
-            self._runtime.tagged.count(call.control.tags, used, cost)
         self._count(record, call, result, outcomes)
         self._runtime.replicas.publish(record)
 

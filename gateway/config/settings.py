@@ -15,7 +15,7 @@ from gateway.config.models import (
     EmbeddingSettings,
     ScorerSettings,
 )
-from gateway.config.observability import ObservabilitySettings, OtelSettings
+from gateway.config.observability import OtelSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.values import (
     Secret,
@@ -338,8 +338,6 @@ class Settings(_Sections):
     budgets: tuple[BudgetSettings, ...] = ()  # limits on what runs may use (docs/budgets.md)
     # stopping and pausing runs, and how budgets are kept
     control: ControlSettings = field(default_factory=ControlSettings)
-    # tags of runs as labels of metrics
-    observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
     otel: OtelSettings = field(default_factory=OtelSettings)  # texts in OpenTelemetry's spans
 
     def __post_init__(self) -> None:

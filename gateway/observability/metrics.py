@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.config.observability import ObservabilitySettings
 from gateway.data_files import read_text
 from gateway.hooks import given
 from gateway.values import Texts
@@ -231,46 +230,6 @@ def _labelled(series: str, worker: int) -> str:
         name, _, rest = series.partition("{")
         return f'{name}{{worker="{worker}",{rest}'
     return f'{name}{{worker="{worker}"}} {value}'
-
-
-_OTHER = "other"
-
-
-class TaggedCalls:
-    """Counters whose labels are tags of runs; with none of them nothing is counted. A client
-    chooses the values, so that their number is limited."""
-
-    def __init__(self, registry: CollectorRegistry, settings: ObservabilitySettings) -> None:
-        self._tags = tags = settings.metric_tags
-        self._most = settings.metric_tag_values
-        self._known: dict[str, set[str]] = {tag: set() for tag in tags}
-        labels = [tag.replace("-", "_") for tag in tags]
-
-        def counter(name: str, text: str) -> Counter:
-            named = f"gateway_tagged_{name}"
-            return Counter(named, f"{text}, by tags of the run.", labels, registry=registry)
-
-        if tags:
-            self._calls = counter("calls_total", "Recorded calls")
-            self._tokens = counter("tokens_total", "Input and output tokens")
-            self._cost = counter("cost_dollars_total", "Cost of calls with a known price")
-
-    def count(self, tags: Texts, tokens: int, cost: float | None) -> None:
-        """Count one call."""
-        if not self._tags:
-            return
-        values = []
-        for tag in self._tags:
-            value = tags.get(tag, "")
-            known = self._known[tag]
-            if value in known or len(known) < self._most:
-                known.add(value)
-                values.append(value)
-            else:
-                values.append(_OTHER)
-        self._calls.labels(*values).inc()
-        self._tokens.labels(*values).inc(tokens)
-        self._cost.labels(*values).inc(cost or 0.0)
 
 
 UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]

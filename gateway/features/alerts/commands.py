@@ -11,7 +11,7 @@ from gateway.commands.store import add_common, add_verb, answer, kept, say
 from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.features.alerts.records import AlertRecord, DeliveryState
-from gateway.features.alerts.sender import AlertSender
+from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.store import AlertStore
 from gateway.text import formatting
@@ -47,16 +47,12 @@ async def _test_alerts(args: argparse.Namespace) -> int:
     alert = AlertRecord(
         id=own_id, key="test", rule="test", severity="warn", title=title, raised_at=now
     )
-    sender = AlertSender()
     failed = 0
-    try:
-        for sink in sinks:
-            error = await sender.send(sink, [alert], settings.of(AlertSettings))
-            failed += bool(error)
-            result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
-            answer(args, result, f"{sink.name}: {error or 'sent'}")
-    finally:
-        await sender.aclose()
+    for sink in sinks:
+        error = await send_alerts(sink, [alert], settings.of(AlertSettings))
+        failed += bool(error)
+        result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
+        answer(args, result, f"{sink.name}: {error or 'sent'}")
     return 1 if failed else 0
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING
 
 import orjson
 
@@ -20,9 +19,6 @@ from gateway.tasks import loading
 from gateway.text.formatting import counted, iso
 from gateway.text.sanitize import one_line
 from gateway.values import FieldDict, Texts
-
-if TYPE_CHECKING:
-    import aiohttp
 
 SIGNATURE_HEADER = "x-gateway-signature"
 _DISCORD_CHARS = 2000  # Source: Discord's limit of a message's content
@@ -105,9 +101,6 @@ KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], FieldDict
 }
 
 
-_READ_BYTES = 2048
-
-
 async def _by_apprise(url: str, message: Texts, timeout_s: float) -> str:
     """Send by the package Apprise, which is loaded only for that; the error, or an empty text."""
     try:
@@ -125,47 +118,33 @@ async def _by_apprise(url: str, message: Texts, timeout_s: float) -> str:
     return "" if sent else "not taken by the receiver"
 
 
-class AlertSender:
-    """Sends messages over a separate connection pool. Made on the event loop that uses it."""
+async def send_alerts(
+    sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings
+) -> str:
+    """Send `alerts` to `sink`; the error, or an empty text. Takes `timeout_s` at most."""
+    message = KINDS[sink.kind](alerts, settings.base_url)
+    if sink.kind == "apprise":
+        return await _by_apprise(str(sink.url), message, settings.timeout_s)
+    body = orjson.dumps(message)
+    headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
+    if sink.secret is not None:
+        headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))
+    # Only alerts need it, and its client reads the system's certificates.
+    await loading(importlib.import_module, "httpx")
+    import httpx
 
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-        self._is_closed = False
-
-    async def send(
-        self, sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings
-    ) -> str:
-        """Send `alerts` to `sink`; the error, or an empty text. Takes `timeout_s` at most."""
-        message = KINDS[sink.kind](alerts, settings.base_url)
-        if sink.kind == "apprise":
-            return await _by_apprise(str(sink.url), message, settings.timeout_s)
-        body = orjson.dumps(message)
-        headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
-        if sink.secret is not None:
-            headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))
-        # Only alerts need it, and it takes a fifth of a second and 10 MB.
-        await loading(importlib.import_module, "aiohttp")
-        import aiohttp
-
-        if self._is_closed:  # meanwhile: a session that is made now would never be closed
-            return "the gateway has stopped"
-        timeout = aiohttp.ClientTimeout(total=settings.timeout_s)
-        # The environment's proxy counts, as for providers.
-        self._session = self._session or aiohttp.ClientSession(trust_env=True)
-        try:
-            async with self._session.post(
-                str(sink.url), data=body, headers=headers, timeout=timeout, allow_redirects=False
-            ) as answer:
-                await answer.content.read(_READ_BYTES)
-                return "" if 200 <= answer.status < 300 else f"status {answer.status}"
-        except TimeoutError:
-            return f"no answer within {settings.timeout_s:g} s"
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Not its text: it may quote the address, which may hold a secret.
-            return f"not reached ({type(error).__name__})"
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        self._is_closed = True
-        if self._session is not None:
-            await self._session.close()
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # its messages quote the address
+    # The environment's proxy counts, as for providers.
+    client = await loading(partial(httpx.AsyncClient, timeout=None))
+    try:
+        async with (
+            asyncio.timeout(settings.timeout_s),
+            client,
+            client.stream("POST", str(sink.url), content=body, headers=headers) as answer,
+        ):
+            return "" if answer.is_success else f"status {answer.status_code}"
+    except TimeoutError:
+        return f"no answer within {settings.timeout_s:g} s"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        # Not its text: it may quote the address, which may hold a secret.
+        return f"not reached ({type(error).__name__})"

@@ -25,7 +25,7 @@ from gateway.features.alerts.rules import (
     UsedAccount,
     findings,
 )
-from gateway.features.alerts.sender import AlertSender
+from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings, AlertSink
 from gateway.features.alerts.store import AlertStore
 from gateway.hooks import features
@@ -237,7 +237,6 @@ async def start(runtime: Runtime) -> None:
         RestCounter(runtime.metrics),
         runtime.degraded,
     )
-    runtime.at_end(outbox.aclose)
     runtime.follow(watch.follow_rules(), "rules of alerts")
     runtime.follow(watch.follow_queue(), "queue of alerts")
 
@@ -261,8 +260,6 @@ class AlertOutbox:
     usable: Callable[[], bool]  # False: alerts are kept in memory, not in the store
     publish: Callable[[AlertRecord], None]  # gets each new alert, for live pages
     controls: ControlStore | None = field(default=None, init=False)  # of the questions asked
-    # connections to the receivers
-    _sender: AlertSender = field(default_factory=AlertSender, init=False)
     # random name under which this process claims deliveries
     _owner: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
     # By key: last seen, last stored.
@@ -382,7 +379,7 @@ class AlertOutbox:
             return [_settled(delivery, "there is no such sink any more") for delivery in batch]
         fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
         alerts = [await self._with_links(d.alert, settings.base_url) for d in fresh]
-        error = await self._sender.send(sink, alerts, settings) if fresh else ""
+        error = await send_alerts(sink, alerts, settings) if fresh else ""
         if error:
             self.metrics.sent.labels(sink.name, "failed").inc(len(fresh))
             self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(fresh))
@@ -432,10 +429,6 @@ class AlertOutbox:
         """Remove alerts that are older than `alerts.keep_days`."""
         if self.usable():
             await self.store.prune_alerts(now - self.settings().keep_days * 86_400)
-
-    async def aclose(self) -> None:
-        """Close the connections to the receivers."""
-        await self._sender.aclose()
 
 
 def due_at(rule: str, now: float, settings: AlertSettings) -> float:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from itertools import pairwise
 from typing import Any
@@ -23,7 +24,7 @@ from gateway.errors import ConfigError
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.records import AlertRecord
 from gateway.features.alerts.rules import Finding
-from gateway.features.alerts.sender import AlertSender
+from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.watch import AlertOutbox
 from gateway.observability.logging import configure_logging
@@ -78,16 +79,8 @@ class Queue:
 
 
 @pytest.fixture
-async def queue(stores: Stores) -> AsyncIterator[Callable[[AlertSettings], Queue]]:
-    made: list[Queue] = []
-
-    def make(settings: AlertSettings) -> Queue:
-        made.append(Queue(stores, settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        await one.outbox.aclose()
+def queue(stores: Stores) -> Callable[[AlertSettings], Queue]:
+    return partial(Queue, stores)
 
 
 Make = Callable[[AlertSettings], Queue]
@@ -304,7 +297,7 @@ async def test_an_alert_by_mail() -> None:
     """Apprise sends it to a real server; an address that it does not know, and a server that is not
     there, are errors without the address."""
     pytest.importorskip("apprise")
-    mails, sender = MailServer(), AlertSender()
+    mails = MailServer()
     server = await asyncio.start_server(mails.answer, LOOPBACK, 0)
     port = server.sockets[0].getsockname()[1]
     query = "from=gateway@example.org&to=ann@example.org&format=text"
@@ -312,7 +305,7 @@ async def test_an_alert_by_mail() -> None:
     async def send(url: str) -> str:
         settings = alert_settings({"name": "m", "kind": "apprise", "url": url})
         found = replace(settings, base_url="http://gateway.test")
-        return await sender.send(found.sinks[0], [AN_ALERT], found)
+        return await send_alerts(found.sinks[0], [AN_ALERT], found)
 
     assert await send(f"mailto://{LOOPBACK}:{port}?{query}") == ""
     assert "RCPT TO:<ann@example.org>".lower() in "\n".join(mails.lines).lower()
@@ -325,7 +318,6 @@ async def test_an_alert_by_mail() -> None:
     server.close()
     assert "T0PSECRET" not in await send(f"mailto://me:T0PSECRET@{LOOPBACK}:1?{query}")
     assert await send("nowhere://T0PSECRET") == "Apprise knows no such address: see alerts.sinks"
-    await sender.aclose()
 
 
 async def test_without_apprise_the_error_says_what_to_install(
@@ -334,7 +326,7 @@ async def test_without_apprise_the_error_says_what_to_install(
     """Nothing imports it before it is used; an address without a scheme is refused."""
     monkeypatch.setitem(sys.modules, "apprise", None)
     found = alert_settings({"name": "m", "kind": "apprise", "url": "mailto://x"})
-    error = await AlertSender().send(found.sinks[0], [AN_ALERT], found)
+    error = await send_alerts(found.sinks[0], [AN_ALERT], found)
     assert error == "Apprise is not installed: pip install '.[apprise]' in a clone of the gateway"
     with pytest.raises(ConfigError, match="must be an address of Apprise"):
         alert_settings({"name": "m", "kind": "apprise", "url": "ann"})
