@@ -15,16 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.core.pattern import Status
 from gateway.core.step import Step
 from gateway.features.learning.life_cycle import (
-    FIRST_LOOK,
-    LOOK_EVERY,
-    MOST_SHARE,
+    HARM_FROM,
+    TRIAL_SHARE,
     Observation,
-    judged,
+    harm_of,
     posterior,
-    proof_bar,
 )
 from gateway.features.learning.reading import read_run
 from gateway.features.learning.verdicts import implicit
@@ -166,92 +163,57 @@ MOST_DECISIONS = 180
 DRIFTS_EVERY = 120
 
 
-def occasions(
-    draw: random.Random, lesson: Planted, shares: Sequence[float]
-) -> Iterator[Observation]:
-    """The decisions about a lesson without end, each with what comes of it; the newest of the
-    `shares` holds."""
+def occasions(draw: random.Random, lesson: Planted) -> Iterator[Observation]:
+    """The decisions about a lesson without end, each with what comes of it."""
+    share = TRIAL_SHARE
     number = 0
     while True:
         fate = draw.random(), draw.random()
         for _ in range(lesson.runs):
             again, solved = fate if draw.random() < 0.8 else (draw.random(), draw.random())
-            other = lesson.beside if draw.random() < MOST_SHARE else 0.0
+            other = lesson.beside if draw.random() < share else 0.0
             for position in range(lesson.cluster):
-                now = shares[-1]
-                gives = draw.random() < now
+                gives = draw.random() < share
                 moved = other + lesson.drift * math.sin(2 * math.pi * number / DRIFTS_EVERY)
                 recurred = again < lesson.recurs[gives] - moved
                 won = solved < lesson.succeeds[gives] + moved
                 known = draw.random() < (lesson.solved_known if won else lesson.failed_known)[gives]
                 success = won if known and not position else None
-                yield Observation(gives, now, recurred, success, first=not position)
+                yield Observation(gives, share, recurred, success, first=not position)
                 number += 1
 
 
 def looks(seed: int, lesson: Planted) -> Iterator[Posterior]:
-    """The results of a trial at each look."""
-    draw, found = random.Random(seed), Posterior()  # noqa: S311 - no secret
-    seen, due, shares = list[Observation](), list[int](), [found.share]
-    for each in occasions(draw, lesson, shares):
+    """What a trial says each time that results come."""
+    draw = random.Random(seed)  # noqa: S311 - no secret
+    seen, due = list[Observation](), list[int]()
+    for each in occasions(draw, lesson):
         seen.append(each)
         due.append(len(seen) + (draw.randrange(lesson.late) if lesson.late else 0))
-        if len(seen) % lesson.batch:
+        if len(seen) % max(lesson.batch, 5):
             continue
         come = [o for o, at in zip(seen, due, strict=True) if at <= len(seen)]
-        if len(come) >= FIRST_LOOK and len(come) // LOOK_EVERY > found.decisions // LOOK_EVERY:
-            found = posterior(come)
-            shares.append(found.share)
-            yield found
+        yield posterior(come)
         if len(come) >= MOST_DECISIONS:
             return
-
-
-def trial(seed: int, lesson: Planted) -> tuple[str, int]:
-    """The status at the end of a trial, and after how many decisions."""
-    found = Posterior()
-    for found in looks(seed, lesson):
-        move = judged(found, active=False)
-        if move is not None:
-            return move.status.value, found.decisions
-    return "trial", found.decisions
 
 
 def trials(
     seeds: Sequence[int], planted: Mapping[str, Planted] = PLANTED
 ) -> Iterator[dict[str, Any]]:
-    """For each planted lesson: shares that became active and were retired, the share retired within
-    60 decisions, and the median of the decisions until active, None if fewer than half were."""
+    """For each planted lesson: the share whose trial ended for harm, the share for which it did
+    within 60 decisions, and the share for which help was shown as surely at any time."""
     for name, lesson in planted.items():
-        ends = [trial(seed, lesson) for seed in seeds]
-        active = sorted(number for status, number in ends if status == "active")
-        retired = [number for status, number in ends if status == "retired"]
-        # A look at 60 is taken when the batch with the sixtieth result has come.
-        soon = sum(number < 60 + lesson.batch for number in retired)
-        middle = len(seeds) // 2
-        yield {
-            "lesson": name,
-            "active": len(active) / len(seeds),
-            "retired": len(retired) / len(seeds),
-            "retired_within_60": soon / len(seeds),
-            "median_until_active": active[middle] if len(active) > middle else None,
-        }
-
-
-def tenant(seed: int, nulls: int = 36, helpful: int = 4) -> tuple[int, int]:
-    """The lessons without an effect and those that help by 30 points which become active in one
-    tenant that tries them side by side."""
-    kinds = [PLANTED["no effect"]] * nulls + [PLANTED["+30 points"]] * helpful
-    trying = {n: looks(seed * len(kinds) + n, kind) for n, kind in enumerate(kinds)}
-    newest, active = dict[int, Posterior](), set[int]()
-    while trying:
-        newest |= {n: found for n, each in trying.items() if (found := next(each, None))}
-        bar, ended = proof_bar([*newest.values()]), set[int]()
-        for n in trying:
-            move = judged(newest[n], active=False, bar=bar)
-            if move is not None or newest[n].decisions >= MOST_DECISIONS:
-                ended.add(n)
-            active |= {n} if move is not None and move.status is Status.ACTIVE else set()
-        trying = {n: each for n, each in trying.items() if n not in ended}
-    false = sum(n < nulls for n in active)
-    return false, len(active) - false
+        ended, soon, helped = 0, 0, 0
+        for seed in seeds:
+            helps = False
+            for found in looks(seed, lesson):
+                helps = helps or (found.helps or 0.0) >= HARM_FROM
+                if harm_of(found):
+                    ended += 1
+                    # Those at 60 are seen when the batch with the sixtieth result has come.
+                    soon += found.decisions < 60 + lesson.batch
+                    break
+            helped += helps
+        counts = {"retired": ended, "retired_within_60": soon, "helps": helped}
+        yield {"lesson": name, **{key: number / len(seeds) for key, number in counts.items()}}

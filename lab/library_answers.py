@@ -33,7 +33,7 @@ STARTER = "starter"  # names the library that ships, in place of a file
 @contextmanager
 def library_look_ups(patterns: str, policy: ReplayPolicy) -> Iterator[LookUps]:
     """A pattern library in memory; `patterns`: STARTER, or a file of `patterns export`, which may
-    have the lines of `learn export`. Raises ConfigError: it cannot be read, or a line is no
+    have the lines of `patterns export`. Raises ConfigError: it cannot be read, or a line is no
     pattern."""
     embedding, etraces = (policy.models or Settings()).embedding, policy.rules.etraces
     starter = patterns == STARTER

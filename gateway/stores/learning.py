@@ -124,16 +124,13 @@ class Posterior:
     rate_given: float | None = None
     rate_held: float | None = None  # the same where it was held back
     effect: float | None = None  # `rate_held` minus `rate_given`; above 0 the lesson helps
-    low: float | None = None  # lower end of the effect's 95 % interval
-    high: float | None = None  # upper end of it
-    helps: float | None = None  # probability that the effect is at least what counts
-    harms: float | None = None  # probability that the effect is below 0
+    # evidence that the failure comes again less often where it is given, in [0, 1): 1 - 1 / e-value
+    helps: float | None = None
+    harms: float | None = None  # the same, that it comes again more often
     # share of successful runs where it was given; None = unknown
     success_given: float | None = None
     success_held: float | None = None  # the same where it was held back
-    harms_success: float | None = None  # probability that success is rarer where it is given
-    proof: float = 1.0  # e-value of help; large = proven
-    safe: float = 1.0  # e-value of no less success; large = proven
+    harms_success: float | None = None  # the same, that success is rarer where it is given
     share: float = 0.5  # probability with which the lesson is given next
 
 

@@ -47,7 +47,6 @@ class Posterior(BaseModel):
     """Result of the decisions about a lesson; null where there are none yet."""
 
     effect: float | None = described("Held minus given, as probabilities.")
-    helps: float | None = described("Probability that the effect matters.")
     share: float = described("Of the occasions on which it is given next.")
 
 

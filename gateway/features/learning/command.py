@@ -1,7 +1,6 @@
 """`gateway learn`: lessons and rules, in a terminal, also while a gateway is running."""
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +9,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from gateway.api.views import picked
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, kept, permit, say
 from gateway.config import Settings
@@ -20,9 +18,8 @@ from gateway.features.learning import views
 from gateway.features.learning.context import project_of
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
-from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner, Report
-from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter
@@ -41,41 +38,23 @@ def add_parser(commands: Any) -> None:
     verbs = learn.add_subparsers(required=True, metavar="VERB")
     run = add_verb(verbs, "run", "read the stored runs", _run, whole=True)
     run.add_argument("--tenant", help="only runs of this tenant")
-    status = add_verb(verbs, "status", "lessons by status, and trials", _status)
-    _add_filters(status)
-    status.add_argument("--limit", type=int, default=50, help="most lessons (default: 50)")
-    show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show)
     approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", _approve)
     approve.add_argument("--active", action="store_true", help="without a trial")
     retire = add_verb(verbs, "retire", "stop giving a lesson", _retire)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
     edit = add_verb(verbs, "edit", "give a lesson another text: a new version, in trial", _edit)
-    for parser in (show, approve, retire, edit):
-        parser.add_argument("pattern_id", help="the id that `gateway learn status` shows")
+    for parser in (approve, retire, edit):
+        parser.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
     edit.add_argument("advice", help="what it says from now on, at most 600 characters")
     forget = add_verb(verbs, "forget", "remove the lessons that only this run supports", _forget)
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
-    jobs = add_verb(verbs, "jobs", "what the reader was asked, and what it used", _jobs)
-    jobs.add_argument("--tenant", help="only jobs of this tenant")
     rules = add_verb(verbs, "rules", "the rules of projects, with who said them", _rules)
     rules.add_argument("--tenant", help="only rules of this tenant")
     rules.add_argument("--project", help="only rules of this project, as they are listed")
     what = "print a diff that adds the rules to this file, and give them no more"
     rules.add_argument("--export", choices=("CLAUDE.md", "AGENTS.md"), help=what)
-    export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export)
-    _add_filters(export)
-
-
-def _add_filters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
-    states = [each.value for each in Status]
-    parser.add_argument("--status", choices=states, help="only lessons in it")
-
-
-def _chosen(args: argparse.Namespace) -> LessonFilter:
-    return LessonFilter(tenant=args.tenant, statuses=(Status(args.status),) if args.status else ())
 
 
 async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -100,50 +79,6 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
 def open_learner(stores: Stores, settings: Settings) -> Learner:
     """The learner from the runs of these stores."""
     return Learner(stores.learning, stores.runs, lambda: settings.of(LearningSettings))
-
-
-async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    found = await stores.learning.lessons(_chosen(args), limit=args.limit)
-    for stored in found:
-        view = views.lesson_view(stored)
-        effect = view["posterior"]["effect"]
-        trial = f"{view['posterior']['decisions']} decisions"
-        if effect is not None:
-            trial += f", {100 * effect:+.0f} points"
-        line = f"{view['status']:<12} {view['tier']}  {view['pattern_id']}  "
-        line += f"{view['conversations']} conversations  {trial}  {one_line(view['advice'], 90)}"
-        answer(args, view, line)
-    if not found and not args.json:
-        say("nothing learned yet")
-
-
-async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    stored = await _stored(stores, args)
-    pattern = stored.pattern
-    view = views.lesson_view(stored)
-    evidence = await stores.learning.evidence(pattern.tenant, pattern.pattern_id)
-    marks = pattern.lesson.applies_when if pattern.lesson else {}
-    version = view["version"]
-    decisions = await stores.learning.decisions(pattern.tenant, pattern.pattern_id, version)
-    if args.json:
-        rows = [{"step": e.step_index, **picked(e, "run_id", "kind", "at")} for e in evidence]
-        say(json.dumps(view | {"evidence": rows, "decisions": views.decision_views(decisions)}))
-        return
-    say(f"{view['pattern_id']}  {view['tier']}  {view['status']}  tenant {view['tenant'] or 'all'}")
-    say(one_line(view["advice"], 600))
-    if "said" in marks:
-        say(f'a person said: "{one_line(marks["said"], 300)}"')
-    if "scope" in marks and pattern.tenant:
-        say(f"in the project {one_line(marks.get('project') or 'without a name', 60)}")
-    for arm in view["arms"]:
-        rate = "-" if arm["rate"] is None else f"{100 * arm['rate']:.0f} %"
-        low = 100 * arm["low"]
-        high = 100 * arm["high"]
-        say(f"{arm['name']:<6} came again {rate} [{low:.0f}, {high:.0f}] in {arm['decisions']}")
-    if view["why_not_active"]:
-        say(f"{'note' if view['status'] == 'active' else 'not active'}: {view['why_not_active']}")
-    for row in evidence:
-        say(f"{row.kind:<12} run {row.run_id} step {row.step_index}  {ago(row.at)}")
 
 
 async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -177,23 +112,6 @@ async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) 
     removed = await open_learner(stores, settings).forget(args.tenant, args.run_id)
     removed = kept(removed, f"there is no run {args.run_id!r}")
     answer(args, {"run_id": args.run_id, "removed": removed}, f"{len(removed)} lessons removed")
-
-
-async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    reader = settings.of(ReaderSettings)
-    view = await views.reader_view(stores.learning, reader, args.tenant, time.time())
-    counts = ", ".join(f"{number} {state}" for state, number in view["counts"].items())
-    line = (
-        f"{view['model'] or 'reader.model is not set, nothing is read'}: {counts}; today "
-        f"{view['tokens']} of {view['tokens_per_day']} tokens, "
-        f"${view['cost_usd']:.4f} of ${view['usd_per_day']:.2f} per tenant"
-    )
-    answer(args, view, line)
-
-
-async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    for stored in await stores.learning.lessons(_chosen(args), limit=_MOST):
-        say(to_line(stored.pattern))
 
 
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

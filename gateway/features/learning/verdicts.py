@@ -3,12 +3,9 @@ tests, or from its end.
 
 The best of the derived ones becomes its outcome, unless one was reported."""
 
-import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from types import MappingProxyType
 from typing import Literal
 
@@ -39,7 +36,6 @@ RANKS = (
 
 _REPORTED = RANKS[:3]
 USED_FROM = 0.7  # confidence below which a verdict is not used
-LEAST_REPORTS = 20  # reported outcomes of a workload from which its base rate is known
 
 PRECISION: Mapping[str, float] = MappingProxyType({"result": 0.83, "abandoned": 0.93})
 """Share of right verdicts by source. Source: `gateway learn measure` on the development runs, 58
@@ -115,42 +111,12 @@ def _by_person(said: str, acts: Collection[str], before: str) -> Iterator[Derive
         yield "moved_on", "success", place, round(goes_on, 2)
 
 
-def unproven(checked: Sequence[tuple[str, str, str, int]]) -> set[tuple[str, str]]:
-    """Sources with their verdicts that say no more, with 95 %, than the base rate of the workload;
-    none before LEAST_REPORTS. `checked`: see `LearningStore.checked`."""
-    base = Counter[str]()
-    counts = Counter[tuple[str, str, bool]]()
-    for source, verdict, outcome, runs in checked:
-        counts[source, verdict, verdict == outcome] += runs
-        base[outcome] += 0 if source else runs
-    if base.total() < LEAST_REPORTS:
-        return set()
-
-    def lift(source: str, verdict: str) -> float:
-        """The lower end of the 95 % interval; each rate has one run of either outcome more."""
-        right, wrong = (counts[source, verdict, agrees] + 1 for agrees in (True, False))
-        said = right + wrong
-        of = base[verdict] + 1
-        runs = base.total() + 2
-        error = right * wrong / said**3 + of * (runs - of) / runs**3
-        return right / said - of / runs - 1.96 * math.sqrt(error)
-
-    pairs = product(RANKS[len(_REPORTED) :], ("success", "failure"))
-    return {pair for pair in pairs if lift(*pair) <= 0}
-
-
-def best(
-    outcomes: Sequence[OutcomeRow], unused: Collection[tuple[str, str]] = ()
-) -> OutcomeRow | None:
+def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
     """The run's outcome: the best source that is used, its newest verdict on the task."""
     usable = [
         (0 if row.source in _REPORTED else RANKS.index(row.source), -position, row)
         for position, row in enumerate(outcomes)
-        if row.metric == "task"
-        and row.verdict
-        and row.source in RANKS
-        and row.weight >= USED_FROM
-        and (row.source, row.verdict) not in unused
+        if row.metric == "task" and row.verdict and row.source in RANKS and row.weight >= USED_FROM
     ]
     return min(usable)[2] if usable else None
 
@@ -210,8 +176,7 @@ class Verdicts:
         """Make the best derived verdict the run's outcome, unless one was reported."""
         if run.outcome is not None and run.outcome_source != DERIVED:
             return
-        unused = unproven(await self.store.checked(run.tenant, run.id))
-        chosen = best(await self.store.outcomes(run.tenant, run.id), unused)
+        chosen = best(await self.store.outcomes(run.tenant, run.id))
         if chosen and chosen.source not in _REPORTED and chosen.verdict != run.outcome:
             await self.runs.set_outcome(run.id, chosen.verdict, source=DERIVED, tenant=run.tenant)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +23,7 @@ from gateway.features.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.steering.guidance.lessons import SAID
-from gateway.stores.learning import LessonFilter, NearOutcome, Posterior, StoredLesson
+from gateway.stores.learning import LessonFilter, NearOutcome, StoredLesson
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import CallRecord
@@ -241,20 +240,9 @@ class Learner:
                     pattern = stored.pattern
                     version = stored.pattern.lesson.version
                     await self.recompute(pattern.tenant, pattern.pattern_id, version)
-        every = await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED, Status.RETIRED))
-        tried = defaultdict[str, list[Posterior]](list)
-        for stored in every:
-            tried[stored.pattern.tenant].append(stored.posterior)
-        bars = {owner: life_cycle.proof_bar(found) for owner, found in tried.items()}
-        for stored in every:
-            pattern = stored.pattern
-            bar = bars[stored.pattern.tenant]
-            move = life_cycle.next_move(stored, now, bar=bar)
-            if move is None or not await self._move(pattern, move.status, move.reason, now):
-                continue
-            moved += 1
-            if move.status in RETRIEVED and pattern.lesson is not None:
-                await self.recompute(pattern.tenant, pattern.pattern_id, pattern.lesson.version)
+        for stored in await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED)):
+            if move := life_cycle.next_move(stored, now):
+                moved += await self._move(stored.pattern, move.status, move.reason, now)
         if moved:
             self.changed()
         return moved

@@ -26,7 +26,6 @@ from gateway.stores.learning import (
 from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import engine as db
 from gateway.stores.sql.patterns import SELECT_LESSONS, stored_lesson, write_patterns
-from gateway.stores.totals import DERIVED
 from gateway.values import FieldDict, by_name
 
 FORGOTTEN = "[forgotten]"  # in place of texts that only a forgotten run taught
@@ -102,20 +101,6 @@ WHERE run_id = :run_id AND source = :source AND metric = :metric ORDER BY pk DES
 """
 _ADD_OUTCOME = db.insert("outcomes", _OUTCOME)
 _OUTCOMES = f"SELECT {db.columns(_OUTCOME)} FROM outcomes WHERE {_OF_RUN} ORDER BY pk"
-_CHECKED = f"""
-WITH reported AS (
-    SELECT r.id, r.outcome FROM workload_runs AS w
-    JOIN runs AS r ON r.id = w.run_id AND r.tenant = w.tenant
-    WHERE w.tenant = :tenant AND r.outcome IN ('success', 'failure')
-        AND r.outcome_source <> '{DERIVED}'
-        AND w.workload = (SELECT workload FROM workload_runs WHERE run_id = :run_id)
-    ORDER BY w.at DESC LIMIT 1000
-)
-SELECT '', '', outcome, count(*) FROM reported GROUP BY outcome UNION ALL
-SELECT o.source, o.verdict, reported.outcome, count(DISTINCT reported.id) FROM reported
-JOIN outcomes AS o ON o.run_id = reported.id AND o.tenant = :tenant AND o.metric = 'task'
-GROUP BY o.source, o.verdict, reported.outcome
-"""
 _DECISIONS = f"""
 SELECT {db.columns(_DECISION)}, tenant, at, {db.columns(_NEAR)} FROM pattern_decisions
 WHERE owner = :owner AND pattern_id = :pattern_id
@@ -350,12 +335,6 @@ class LearningStore:
         """The verdicts on a run, oldest first."""
         rows = await self._engine.fetch(_OUTCOMES, run_id=run_id, tenant=tenant)
         return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
-
-    async def checked(self, tenant: str, run_id: str) -> list[tuple[str, str, str, int]]:
-        """The newest runs of a run's workload that have an outcome which was not derived: source
-        and verdict of what was read off them ("" for all runs), the outcome, and their number."""
-        rows = await self._engine.fetch(_CHECKED, tenant=tenant, run_id=run_id)
-        return [(source, verdict, outcome, runs) for source, verdict, outcome, runs in rows]
 
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,7 @@ def command(log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def lessons(command: Run, *words: str) -> list[dict[str, Any]]:
     """The lessons that are listed."""
-    return [json.loads(line) for line in command("status", "--json", *words).splitlines()]
+    return [json.loads(line) for line in command("rules", "--json", *words).splitlines()]
 
 
 def test_runs_are_read_once(command: Run) -> None:
@@ -62,8 +63,8 @@ def test_runs_are_read_once(command: Run) -> None:
     assert "4 runs" in command("run")
     (found,) = lessons(command)
     assert (found["status"], found["conversations"]) == ("candidate", 3)
-    assert command("status").count(RULE) == 1
-    assert "nothing learned yet" in command("status", "--tenant", "other")
+    assert command("rules").count(RULE) == 1
+    assert "nobody has stated a rule yet" in command("rules", "--tenant", "other")
 
 
 def test_a_lesson_is_moved_and_edited(command: Run) -> None:
@@ -80,24 +81,32 @@ def test_a_lesson_is_moved_and_edited(command: Run) -> None:
         assert [each["status"] for each in lessons(command)] == [status]
     assert command("retire", one) == "nothing changed\n"
     edited = command("edit", one, "Use yarn.").strip()
-    shown = json.loads(command("show", edited, "--json"))
+    shown = {each["pattern_id"]: each for each in lessons(command)}[edited]
     assert (shown["advice"], shown["version"], shown["status"]) == ("Use yarn.", 2, "active")
-    assert {(row["run_id"], row["kind"]) for row in shown["evidence"]} == {
-        (f"r{number:04}", "said") for number in range(3)
-    }
+    assert shown["conversations"] == 3
     for text in (" ", "x" * 601, "Use password=hunter2hunter2x for it."):
         assert "advice: " in command("edit", edited, text, status=2)
-    assert "Use yarn." in command("show", edited)
-    assert "there is no lesson 'x'" in command("show", "x", status=2)
-    exported = [json.loads(line) for line in command("export").splitlines()]
-    assert {each["pattern_id"] for each in exported} == {one, edited}
+    assert "Use yarn." in command("rules")
+    assert "there is no lesson 'x'" in command("retire", "x", status=2)
 
 
-def test_a_run_is_forgotten_with_what_only_it_supports(command: Run) -> None:
+def waiting(log: str) -> int:
+    """Jobs of the reader that wait."""
+
+    async def counted() -> int:
+        stores = await open_stores(StorageSettings(path=log))
+        counts = await stores.learning.count_jobs(JOBS)
+        await stores.close()
+        return counts.get("waiting", 0)
+
+    return asyncio.run(counted())
+
+
+def test_a_run_is_forgotten_with_what_only_it_supports(command: Run, log: str) -> None:
     """A lesson goes with the last run that supports it, a job with its run."""
-    assert "reader.model is not set, nothing is read: 1 waiting" in command("jobs")
+    assert waiting(log) == 1
     assert command("forget", "r0003") == "0 lessons removed\n"
-    assert json.loads(command("jobs", "--json"))["counts"]["waiting"] == 0
+    assert waiting(log) == 0
     for run in ("r0000", "r0001"):
         assert command("forget", run) == "0 lessons removed\n"
     removed = json.loads(command("forget", "r0002", "--json"))["removed"]

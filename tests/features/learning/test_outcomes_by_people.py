@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,13 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.core.step import Action
 from gateway.features.learning.settings import LearningSettings
-from gateway.features.learning.verdicts import USED_FROM, Verdicts, implicit
+from gateway.features.learning.verdicts import USED_FROM, implicit
 from gateway.features.learning.worker import Learner
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.store_conformance import records
-from steering_gateway_testing.store_conformance.workloads import a_workload_run
 from tests.api.conftest import client_of
 from tests.features.learning.runs import read_again
 
@@ -136,39 +133,3 @@ def test_runs_get_their_outcomes(
         (None, ""),
     ]
     assert found[0].totals.human == {}
-
-
-@pytest.mark.parametrize("agreeing", [20, 11])
-async def test_a_verdict_that_says_no_more_than_the_base_rate_is_not_used(
-    agreeing: int, tmp_path: Path
-) -> None:
-    """Twenty reported runs, half of them solved; tests agree with all reports, or with chance."""
-    stores = await open_stores(StorageSettings(path=str(tmp_path / "runs.db")))
-    assert stores.workloads is not None
-    for number in range(22):
-        name, outcome = f"c{number}.0", ("success", "failure")[number % 2]
-        said = outcome if number < agreeing or number >= 20 else "success"
-        call = records.a_call(
-            conversation=records.a_conversation(f"c{number}"),
-            heads=(),
-            runs=(records.a_run(name),),
-            steps=(),
-            injections=(),
-        )
-        await stores.states.commit(call)
-        await stores.workloads.note([a_workload_run(name, "m")])
-        if number < 20:
-            await stores.runs.set_outcome(name, outcome, source="api", tenant=None)
-        row = OutcomeRow(
-            run_id=name, tenant=records.TENANT, source="result", verdict=said, weight=0.83, at=1.0
-        )
-        await stores.learning.add_outcome(row)
-    counts = await stores.learning.checked(records.TENANT, "c20.0")
-    assert sum(runs for source, *_, runs in counts if not source) == 20
-    trace = await stores.runs.get_run("c20.0", tenant=None)
-    assert trace is not None
-    await Verdicts(stores.learning, stores.runs).keep(trace, ())
-    after = await stores.runs.get_run("c20.0", tenant=None)
-    assert after is not None
-    assert after.run.outcome == ("success" if agreeing == 20 else None)
-    await stores.close()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.features.learning.life_cycle import near_outcome
-from gateway.features.learning.verdicts import best, implicit, unproven
+from gateway.features.learning.verdicts import best, implicit
 from gateway.stores.learning import DecisionRow, OutcomeRow
 from lab.learning import measure
 from tests.features.learning.runs import read, shell
@@ -69,35 +68,6 @@ def test_the_best_outcome_is_the_runs() -> None:
     assert best([*rows, result]) == result
     told = [row("told_header", "failure"), row("told_api", "success")]
     assert best([*rows, result, *told]) == told[1]
-
-
-@pytest.mark.parametrize(
-    ("solved", "failed", "right", "wrong", "used"),
-    [
-        (17, 2, 15, 0, True),  # too few reports to say anything
-        (87, 13, 46, 4, False),  # .92 right, where always saying so is right in .87
-        (50, 50, 46, 4, True),
-        (50, 50, 3, 0, False),
-        (500, 500, 130, 100, False),
-        (500, 500, 230, 100, True),
-    ],
-)
-def test_a_verdict_needs_a_lift_over_the_base_rate(
-    solved: int, failed: int, right: int, wrong: int, used: bool
-) -> None:
-    """Each source and verdict by its own counts; reports are used in any case."""
-    checked = [
-        ("", "", "success", solved),
-        ("", "", "failure", failed),
-        ("result", "success", "success", right),
-        ("result", "success", "failure", wrong),
-    ]
-    unused = unproven(checked)
-    assert (("result", "success") not in unused) is used
-    row = OutcomeRow(run_id="r", tenant="t", source="result", verdict="success", weight=0.8, at=0.0)
-    told = replace(row, source="told_api", weight=1.0)
-    assert (best([row], unused) == row) is used
-    assert best([row, told], unused) == told
 
 
 @pytest.mark.nightly

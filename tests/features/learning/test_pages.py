@@ -52,8 +52,6 @@ async def fill(path: str) -> None:
         rate_given=0.1,
         rate_held=0.5,
         effect=0.4,
-        low=0.1,
-        high=0.6,
         helps=0.97,
         harms=0.01,
         share=0.8,

@@ -352,7 +352,7 @@ async def test_an_approved_rule_stays_although_it_harms() -> None:
     (rule,) = await rules(stores)
     assert next_move(rule, 4.0) is None
     reason = why_not_active(rule)
-    assert reason == "an operator approved it, but harms with probability 0.99"
+    assert reason.startswith("an operator approved it, but the failure comes again more often")
     assert rule.pattern.lesson is not None
     unapproved = replace(rule, reason="helps")
     assert next_move(unapproved, 4.0) is not None

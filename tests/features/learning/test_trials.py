@@ -1,10 +1,9 @@
-"""Trials of lessons: strong ones pass, harmful ones go, chance does not promote."""
+"""Trials of lessons: harmful ones go, chance ends none, an operator decides the rest."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -13,14 +12,12 @@ from hypothesis import strategies as st
 
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.features.learning.life_cycle import (
-    LEAST_SHARE,
-    MOST_SHARE,
+    ACTIVE_SHARE,
     Observation,
-    judged,
+    harm_of,
     next_move,
     observations,
     posterior,
-    proof_bar,
     why_not_active,
 )
 from gateway.reporting.evidence import e_values
@@ -32,7 +29,7 @@ from gateway.stores.learning import (
     StoredLesson,
     Support,
 )
-from lab.learning import tenant, trials
+from lab.learning import trials
 
 
 @pytest.mark.parametrize(
@@ -41,36 +38,19 @@ from lab.learning import tenant, trials
     ids=["few", "many"],
 )
 def test_planted_lessons(seeds: int) -> None:
-    """Lessons without an effect are hardly ever promoted, whatever results depend on; strong ones
-    are active within 90 decisions in the median, harmful ones retired within 60, and so is one
-    whose failure never comes again while no run succeeds. Less success is seen also where the
-    outcomes of one arm are reported less often."""
+    """A trial of a lesson that does no harm hardly ever ends, whatever results depend on; that of a
+    harmful one does, and so does one whose failure never comes again while no run succeeds."""
     found = {each["lesson"]: each for each in trials(range(seeds))}
     slack = 0.0 if seeds > 100 else 0.1
     for name, each in found.items():
-        if name.startswith("no effect"):
-            assert each["active"] <= max(0.02, 1 / seeds), name
-            assert each["retired"] >= 0.7 - slack, name
+        if name.startswith(("no effect", "+30")):
+            assert each["retired"] <= 0.14 + slack, name
         if name.startswith("no failure, no success"):
-            assert each["retired_within_60"] >= 0.95 - slack, name
-        if name.startswith(("-20", "-30")):
-            assert each["active"] <= 0.03 + slack, name
-    assert found["+30 points"]["median_until_active"] <= 90
-    assert found["-30 points"]["retired_within_60"] >= 0.95 - slack
-    assert found["no failure, success as before"]["active"] <= 0.2 + slack
-
-
-@pytest.mark.parametrize(
-    "tenants",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(25, marks=pytest.mark.nightly)],
-    ids=["few", "many"],
-)
-def test_many_lessons_of_one_tenant(tenants: int) -> None:
-    """Of the lessons that become active at most one in twenty has no effect."""
-    ends = [tenant(seed) for seed in range(tenants)]
-    shares = [false / max(false + right, 1) for false, right in ends]
-    assert sum(shares) / tenants <= 0.05
-    assert sum(right for _, right in ends) >= 0.5 * 4 * tenants
+            assert each["retired"] >= 0.95 - slack, name
+    assert found["-30 points"]["retired"] >= 0.9 - slack
+    assert found["+30 points"]["helps"] >= 0.9 - slack
+    assert found["no failure, no success, of .5"]["retired_within_60"] >= 0.95 - slack
+    assert found["no effect"]["helps"] <= 0.07 + slack
 
 
 RATES = st.floats(0.05, 0.95)
@@ -102,49 +82,27 @@ def test_bets_cannot_be_won_by_chance(
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=70))
 def test_what_a_posterior_says(results: list[tuple[bool, bool, bool]]) -> None:
-    """An effect that matters is not more probable than any, and results after the last look change
-    nothing but the numbers."""
-    seen = [Observation(gives, 0.2, again, won) for gives, again, won in results]
-    found = posterior(seen)
-    helps, harms = found.helps or 0.0, found.harms or 0.0
-    assert 0.0 <= helps <= 1.0 - harms + 1e-9
-    assert LEAST_SHARE <= found.share <= MOST_SHARE
-    last = len(seen) - len(seen) % 15
-    if last >= 30:
-        judged_then = posterior(seen[:last])
-        assert replace(judged_then, decisions=len(seen), given=found.given) == found
-    else:
-        assert found.share == MOST_SHARE
+    """Each evidence is in [0, 1), grows with no result taken back, and says nothing at first; the
+    share is that of the status."""
+    seen = [Observation(gives, 0.5, again, won) for gives, again, won in results]
+    for end in (0, len(seen) // 2, len(seen)):
+        found = posterior(seen[:end])
+        later = posterior(seen)
+        for name in ("helps", "harms", "harms_success"):
+            assert 0.0 <= getattr(found, name) <= getattr(later, name) < 1.0
+    assert posterior([]).harms == 0.0
+    assert (found.share, posterior(seen, active=True).share) == (0.5, ACTIVE_SHARE)
 
 
 def test_less_success_is_seen_whatever_recurs() -> None:
     """A lesson after which the failure never comes again, and every run fails, is retired for its
-    success; nothing becomes active without runs whose success is known."""
-    seen = [Observation(n % 2 == 0, 0.5, n % 2 == 1, n % 2 == 1) for n in range(30)]
-    move = judged(posterior(seen), active=False)
-    assert move is not None
-    assert (move.status, "fail more often" in move.reason) == (Status.RETIRED, True)
+    success; without runs whose success is known it is not."""
+    seen = [Observation(n % 2 == 0, 0.5, n % 2 == 1, n % 2 == 1) for n in range(40)]
+    assert "fail more often" in harm_of(posterior(seen))
     unknown = posterior([Observation(n % 2 == 0, 0.5, n % 2 == 1) for n in range(60)])
-    assert unknown.proof > 1000
-    assert unknown.safe == pytest.approx(1.0)
-    assert judged(unknown, active=False) is None
-
-
-def test_a_look_that_was_passed_is_taken() -> None:
-    """With eight results at a time the look at 45 decisions is that of 45, seen at 48."""
-    seen = [Observation(n % 2 == 0, 0.5, n % 3 == 1, n % 2 == 0) for n in range(48)]
-    late, exact = posterior(seen), posterior(seen[:45])
-    assert (late.helps, late.proof) == (exact.helps, exact.proof)
-    assert (late.decisions, exact.decisions) == (48, 45)
-
-
-def test_more_trials_need_more_proof() -> None:
-    """Of many lessons that were tried one has to be better proved; several proved ones help."""
-    tried = [Posterior(decisions=60, proof=proof) for proof in (30.0, *[1.0] * 9)]
-    assert proof_bar(tried) == pytest.approx(200)
-    assert proof_bar(tried[:1]) == pytest.approx(20)
-    assert proof_bar([Posterior(decisions=60, proof=50.0)] * 5) == pytest.approx(20)
-    assert proof_bar([]) == pytest.approx(20)
+    assert (unknown.helps or 0.0) > 0.99
+    assert unknown.harms_success == 0.0
+    assert harm_of(unknown) == ""
 
 
 def a_decision(run_id: str, step: int, **after: object) -> SettledDecision:
@@ -198,7 +156,7 @@ def test_the_estimate_is_right_while_the_share_moves() -> None:
         draw, seen, runs = random.Random(seed), list[Observation](), list[tuple[bool, bool]]()
         share = 0.5
         for _ in range(150):
-            share = min(max(share + draw.uniform(-0.1, 0.1), LEAST_SHARE), MOST_SHARE)
+            share = min(max(share + draw.uniform(-0.1, 0.1), 0.2), 0.5)
             gives = draw.random() < share
             again = draw.random() < (0.3 if gives else 0.5)
             seen.append(Observation(gives, share, again))
@@ -239,7 +197,7 @@ def stored(status: Status, **changes: object) -> StoredLesson:
 
 
 def test_when_a_lesson_moves() -> None:
-    """A candidate waits for an operator, however many runs support it; time retires."""
+    """A candidate waits for an operator, however many runs support it; time and harm retire."""
     candidate = stored(Status.CANDIDATE, conversations=9, tasks=9, keys=9)
     assert next_move(candidate, 0.0) is None
     assert why_not_active(candidate) == "an operator has to approve it"
@@ -247,9 +205,13 @@ def test_when_a_lesson_moves() -> None:
     assert gone is not None
     assert gone.status is Status.RETIRED
     assert next_move(stored(Status.QUARANTINED), 2000.0) is None
-    helps = Posterior(decisions=60, given=30, helps=0.99, harms=0.0, proof=30.0, safe=11.0)
-    judged_now = next_move(stored(Status.TRIAL, posterior=helps), 0.0)
-    assert judged_now is not None
-    assert judged_now.status is Status.ACTIVE
-    assert next_move(stored(Status.TRIAL, posterior=helps), 0.0, bar=40.0) is None
+    helps = Posterior(decisions=60, given=30, helps=0.99)
+    assert next_move(stored(Status.TRIAL, posterior=helps), 0.0) is None  # an operator decides
+    assert "60 decisions" in why_not_active(stored(Status.TRIAL, posterior=helps))
+    for harm in ({"harms": 0.95}, {"harms_success": 0.95}):
+        for status in (Status.TRIAL, Status.ACTIVE):
+            harmful = Posterior(decisions=60, given=30, **harm)
+            ended = next_move(stored(status, posterior=harmful), 0.0)
+            assert ended is not None
+            assert ended.status is Status.RETIRED
     assert why_not_active(stored(Status.ACTIVE)) == ""

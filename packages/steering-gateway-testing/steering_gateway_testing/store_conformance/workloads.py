@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.stores.learning import OutcomeRow, WorkloadRate, WorkloadRun
+from gateway.stores.learning import WorkloadRate, WorkloadRun
 from gateway.stores.sql.workloads import WorkloadStore
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.check import Check
@@ -97,33 +97,6 @@ async def fades_what_routing_reads(stores: Stores) -> None:
     assert changed["big"].recent_solved == faded, "a correction is no new run"
 
 
-async def checks_verdicts_by_reports(stores: Stores) -> None:
-    """By source, verdict and outcome, over the reported runs of one workload."""
-    names = ("r1", "r2", "r3", "r4")
-    await _runs(stores, *names)
-    await _workloads(stores).note([a_workload_run(name) for name in names[:3]])
-    await _workloads(stores).note([a_workload_run("r4", workload="w2")])
-    for name in names:
-        row = OutcomeRow(
-            run_id=name,
-            tenant=records.TENANT,
-            source="result",
-            verdict="success",
-            weight=0.8,
-            at=records.START,
-        )
-        await stores.learning.add_outcome(row)
-    await _end(stores, "r1", "success")
-    await _end(stores, "r2", "failure")
-    await _end(stores, "r4", "success")
-    await stores.runs.set_outcome("r3", "success", source="derived", tenant=None)
-    said = [("", ""), ("result", "success")]
-    expected = {(*pair, outcome, 1) for pair in said for outcome in ("success", "failure")}
-    assert set(await stores.learning.checked(records.TENANT, "r3")) == expected
-    assert await stores.learning.checked(records.TENANT, "none") == []
-    assert await stores.learning.checked("other", "r3") == []
-
-
 async def takes_back_an_outcome_that_changes(stores: Stores) -> None:
     """The latest outcome of a run counts, in place of the one before."""
     await _runs(stores, "r1")
@@ -193,7 +166,6 @@ async def keeps_the_counts_of_removed_runs(stores: Stores) -> None:
 WORKLOAD_CHECKS: tuple[Check, ...] = (
     counts_the_outcome_of_each_run_once,
     fades_what_routing_reads,
-    checks_verdicts_by_reports,
     takes_back_an_outcome_that_changes,
     settles_some_runs_at_a_time,
     keeps_tenants_of_workloads_apart,
