@@ -105,8 +105,8 @@ def test_without_the_key_no_command_changes_anything(
     assert refused >= {
         *("budgets raise", "budgets lift", "budgets reset", "runs stop", "runs resume"),
         *("runs approve", "runs deny", "keys create", "keys set", "keys rotate", "keys revoke"),
-        *("keys reset", "pilot start", "pilot stop", "pilot apply", "policy publish"),
-        *("policy rollback", "learn approve", "learn retire", "learn edit", "learn forget"),
+        *("keys reset", "pilot start", "pilot stop", "pilot apply"),
+        *("learn approve", "learn retire", "learn edit", "learn forget"),
         *("patterns add", "patterns import", "patterns delete", "steering off", "steering on"),
     }
     assert not refused & {"pilot", "steering", "budgets list", "keys list", "runs held"}
