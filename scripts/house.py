@@ -38,6 +38,7 @@ import house_source as source
 
 PACKAGE = "gateway"
 CORE = "gateway.core"
+FEATURES = "gateway.features"
 MANY_FIELDS = 8
 LONG_FUNCTION = 50
 LONG_MODULE, VERY_LONG_MODULE = 250, 500
@@ -92,7 +93,10 @@ def imports(root: Path, modules: Mapping[str, source.Module]) -> Measured:
     rooms = source.rooms_graph({n: t for n, t in graph.items() if n != PACKAGE})
     rooms = {room: targets - {PACKAGE} for room, targets in rooms.items()}
     contracts = source.layer_contracts(root)
+    not_offered, not_taken = source.between(modules, FEATURES)
     lists = {
+        "imports between features that the other does not offer": not_offered,
+        "offers that no other feature takes": not_taken,
         "upward imports": [" -> ".join(arrow) for arrow in source.upward(graph, contracts)],
         "module circles": [" <-> ".join(circle) for circle in source.circles(graph)],
         "room circles": [" <-> ".join(circle) for circle in source.circles(rooms)],

@@ -133,6 +133,41 @@ def named_modules(folder: Path, modules: Collection[str]) -> set[str]:
     return named & {*modules}
 
 
+def between(modules: Mapping[str, Module], folder: str) -> tuple[list[str], list[str]]:
+    """Imports between the packages of a folder that the other one does not offer, and offers that
+    no other one takes. A package offers `module:name` in the tuple `OFFERS` of its `__init__.py`.
+    """
+    offered: set[str] = set()
+    taken: dict[str, str] = {}
+    for module in modules.values():
+        if not module.name.startswith(f"{folder}."):
+            continue
+        package, _, own = module.name.removeprefix(f"{folder}.").partition(".")
+        if not own:
+            offered |= {f"{package}.{offer}" for offer in _offers(module)}
+        found = {name for node in ast.walk(module.tree) for name in _names(node, module)}
+        others = [name.removeprefix(f"{folder}.") for name in found if name.startswith(folder)]
+        own_names = (f"{package}.", f"{package}:")
+        taken |= {name: module.name for name in others if not name.startswith(own_names)}
+    missing = [f"{by} takes {name}" for name, by in taken.items() if name not in offered]
+    return sorted(missing), sorted(offered - taken.keys())
+
+
+def _names(node: ast.AST, module: Module) -> Iterator[str]:
+    """What an import names, as `module:name`; without a name where it is a whole module."""
+    if isinstance(node, ast.Import):
+        yield from (f"{each.name}:" for each in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{_base(node, module)}:{each.name}" for each in node.names)
+
+
+def _offers(module: Module) -> list[str]:
+    for node in module.tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OFFERS":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
 def _targets(node: ast.AST, module: Module, known: Collection[str]) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in known)

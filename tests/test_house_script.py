@@ -70,6 +70,8 @@ COUNTED = {
     "arrows between modules": 5,
     "arrows between rooms": 3,
     "modules up to 40 lines": 2,
+    "imports between features that the other does not offer": 0,
+    "offers that no other feature takes": 0,
     "upward imports": 1,
     "module circles": 1,
     "room circles": 1,
@@ -150,6 +152,28 @@ def test_the_core_is_counted_with_all_that_it_reaches(tmp_path: Path) -> None:
     figures = found["figures"]
     every = figures["closure of the core, nodes"] + 2  # the two nodes of `above`
     assert (every, 0 < figures["core, nodes"] < every) == (figures["AST nodes"], True)
+
+
+def test_imports_between_features_that_are_not_offered_are_named(tmp_path: Path) -> None:
+    """Of another feature, wherever in a module and in either form of the statement."""
+    files = {
+        "a/__init__.py": 'OFFERS = ("x:one", "x:two")',
+        "a/x.py": "from gateway.features.a import y",
+        "a/y.py": "from gateway import core",
+        "b.py": "from gateway.features.a.x import one, three\n"
+        "def f():\n    import gateway.features.a.y",
+    }
+    for name, text in files.items():
+        path = tmp_path / "gateway/features" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "pyproject.toml").write_text("")
+    lists = measured("--no-trace", "--root", tmp_path)["lists"]
+    assert lists["imports between features that the other does not offer"] == [
+        "gateway.features.b takes a.x:three",
+        "gateway.features.b takes a.y:",
+    ]
+    assert lists["offers that no other feature takes"] == ["a.x:two"]
 
 
 def test_a_figure_over_its_limit_is_named(checkout: Path) -> None:
