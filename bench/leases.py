@@ -17,7 +17,7 @@ from typing import Any
 from gateway.backends import open_stores
 from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Secret
-from gateway.config.budgets import ControlSettings
+from gateway.config.control import ControlSettings
 from gateway.config.storage import StorageSettings
 from gateway.stores.budgets import AccountKey, Amounts, Claim, Settlement, Wanted
 from gateway.stores.sql.budgets import SQLBudgetStore

@@ -16,8 +16,9 @@ from gateway.hooks import given
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.exchanges import AnswerStore, RawStore
 from gateway.stores.protocols import RunStore, Signals, StateStore, StoreUnavailable
-from gateway.stores.sql.budgets import ControlStore, SQLBudgetStore
+from gateway.stores.sql.budgets import SQLBudgetStore
 from gateway.stores.sql.changes import ChangeStore
+from gateway.stores.sql.controls import ControlStore
 from gateway.stores.sql.engine import Engine
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.patterns import PatternStore

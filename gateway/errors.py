@@ -227,6 +227,8 @@ class RunStopped(RunRefused):
 
 CAN_RAISE = " The person who runs the gateway can raise the limit."
 CAN_GO_ON = " The person who runs the gateway can let it go on."
+# What the clients of OpenAI and Anthropic take for: do not send this again.
+NO_RETRY: Headers = (("x-should-retry", "false"),)
 STOPPED = "Stopped: "  # how the message of a stop begins
 ON_TROUBLE = "control.on_trouble: "  # how the reason of a stop begins that this setting has ordered
 UNANSWERED = "control.ask_wait_s: "  # the same of a question that nobody answered in time

@@ -40,7 +40,7 @@ from gateway.observability.otel import caller, evaluations
 from gateway.runtime import Runtime
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.steering.identity import identify
-from gateway.stores.budgets import STEERING
+from gateway.stores.controls import STEERING
 from gateway.stores.protocols import StoreError
 from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse

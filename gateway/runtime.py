@@ -13,7 +13,6 @@ from gateway import __version__
 from gateway.auth.keys import Keys
 from gateway.backends import Stores, keep_damaged, open_stores
 from gateway.budgets.accounting import Accounting
-from gateway.budgets.holds import Holds
 from gateway.config import Settings
 from gateway.config.load import as_started, changes_at_restart, differences, removals
 from gateway.conversations.index import ConversationIndex, StoredAnswers
@@ -21,6 +20,7 @@ from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
+from gateway.holds import Holds
 from gateway.hooks import given
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up

@@ -1,21 +1,18 @@
-"""`/api/budgets`: budgets, their use and limits; `/api/held`: runs that are stopped or paused."""
+"""`/api/budgets`: budgets, their use and limits."""
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
-from gateway.api.params import DIGITS, Parameters, PathText, TenantParameter, Text, described
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.params import DIGITS, Parameters, TenantParameter, Text, described
 from gateway.api.views import picked
-from gateway.budgets.holds import answer_question, known_subject
 from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
-from gateway.stores.budgets import STEERING, Account, AccountKey, Action, Amounts, Control
-from gateway.stores.sql.changes import persons_name
-from gateway.text.sanitize import one_line
+from gateway.stores.budgets import Account, AccountKey, Amounts
 from gateway.values import FieldDict
 
 if TYPE_CHECKING:
@@ -149,136 +146,3 @@ async def find_account(runtime: "Runtime", budget: str, subject: str) -> Account
 
 def _view(runtime: "Runtime", account: Account) -> FieldDict:
     return account_view(account, runtime.accounting.budgets(), time.time())
-
-
-MAX_REASON = 300
-
-
-class SubjectParameters(Parameters):
-    """Id of a run or conversation."""
-
-    subject: PathText = described("The id of a run or of a conversation.")
-
-
-class ControlBody(BaseModel):
-    """The reason, and who has ordered it; both are shown to the client and on the run's page."""
-
-    model_config = ConfigDict(extra="forbid")
-    # shown to the client and on the run's page
-    reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
-    # name that is shown; nothing proves it
-    author: Annotated[str, Field(max_length=80), AfterValidator(persons_name)] = ""
-
-
-class HeldView(BaseModel):
-    """A hold, or the end of one."""
-
-    subject: str  # id of a run or conversation, or what else is held
-    action: str | None = described(
-        "stop, pause, ask (it waits for an answer), off (steering), mute (a kind of alarm in a "
-        "project), or null: it may go on."
-    )
-    reason: str  # as it was given; empty without one
-    author: str = described("A person's name, where known.")
-    at: float | None  # epoch seconds of the order; null when it is unknown
-    stored: bool = described("False: on this gateway only, until the store works again.")
-
-
-HeldPage = shape("HeldPage", "All holds.", held=list[HeldView])
-
-
-@OPERATIONS.add("GET /api/held", HeldPage, "The holds, oldest first.")
-async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """Runs and conversations that are stopped or paused."""
-    tenant = request.tenant
-    listed = [
-        {**picked(control, "subject", "action", "reason", "author", "at"), "stored": True}
-        for control in request.runtime.holds.listed()
-        if tenant in (None, control.tenant)
-    ]
-    return ApiResponse({"held": listed})
-
-
-async def hold(
-    runtime: "Runtime", given: str, action: Action | None, said: ControlBody, tenant: str | None
-) -> FieldDict:
-    """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
-    StoreError."""
-    said = said if action else ControlBody()
-    about: FieldDict = {"reason": said.reason, "author": one_line(said.author, 80)}
-    found = await known_subject(runtime.runs, given, tenant)
-    if found is None:
-        raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
-    subject, owner = found
-    at = None if action is None else time.time()
-    if action is None or at is None:
-        stored = await runtime.holds.release(subject) is not False
-    else:
-        control = Control(subject=subject, tenant=owner, action=action, at=at, **about)
-        stored = await runtime.holds.hold(control)
-    runtime.log.warning("run held" if action else "run resumed", subject=subject)
-    event = {"type": "control", "tenant": owner, "subject": subject, "action": action or "resume"}
-    runtime.events.publish(event)
-    return {"subject": subject, "action": action, **about, "at": at, "stored": stored}
-
-
-async def answer(
-    runtime: "Runtime", subject: str, yes: bool, said: ControlBody, tenant: str | None
-) -> FieldDict:
-    """Answer the question about a run of the tenant. Raises: NotFound: none is open; StoreError."""
-    about = {"reason": said.reason, "author": one_line(said.author, 80)}
-    await runtime.holds.refresh()  # a question is shown while it is being stored
-    if not await answer_question(runtime.opened.stores, subject, about, yes=yes, tenant=tenant):
-        raise NotFound(f"no question about {subject[:80]!r} is open", param="subject")
-    await runtime.holds.refresh()
-    runtime.log.warning("question answered", subject=subject, yes=yes)
-    action = None if yes else "stop"
-    event = {"type": "control", "tenant": tenant, "subject": subject, "action": action or "resume"}
-    runtime.events.publish(event)
-    at = None if yes else time.time()
-    return {"subject": subject, "action": action, **about, "at": at, "stored": True}
-
-
-def _said(request: ApiRequest[Any]) -> ControlBody:
-    said = request.read(ControlBody) if request.body else ControlBody()
-    said.author = said.author or request.access.author
-    return said
-
-
-@OPERATIONS.add("POST /api/steering/off", HeldView, "What holds now.", body=ControlBody)
-async def steering_off(request: ApiRequest[Parameters]) -> ApiResponse:
-    """Give no guidance and route no call, at every gateway on the store; limits and stops hold."""
-    return ApiResponse(await hold(request.runtime, STEERING, "off", _said(request), None))
-
-
-@OPERATIONS.add("POST /api/steering/on", HeldView, "What holds now.", body=ControlBody)
-async def steering_on(request: ApiRequest[Parameters]) -> ApiResponse:
-    """Steer again."""
-    return ApiResponse(await hold(request.runtime, STEERING, None, _said(request), None))
-
-
-def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | None = None) -> None:
-    async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
-        said = _said(request)
-        subject = request.params.subject
-        tenant = request.tenant
-        if yes is not None:
-            return ApiResponse(await answer(request.runtime, subject, yes, said, tenant))
-        return ApiResponse(await hold(request.runtime, subject, action, said, tenant))
-
-    handler.__name__ = f"{verb}_{kind}"
-    handler.__doc__ = f"{verb.capitalize()} {what}"
-    route = f"POST /api/{kind}s/{{subject}}/{verb}"
-    body = ControlBody if action or yes else None
-    OPERATIONS.add(route, HeldView, "What holds now.", body=body, errors=(413,))(handler)
-
-
-for _kind, _what in (
-    ("conversation", "a conversation and its sub-agents; a run's id names that run."),
-    ("run", "a run; a conversation's id names it and its sub-agents."),
-):
-    _add(_kind, "stop", "stop", _what)
-    _add(_kind, "pause", "pause", _what)
-    _add(_kind, "resume", None, _what)
-_add("run", "approve", None, "a run that waits for an answer: it goes on.", yes=True)
-_add("run", "deny", "stop", "a run that waits for an answer: it is stopped.", yes=False)

@@ -9,17 +9,17 @@ from msgspec import Struct
 
 from gateway.budgets.estimate import Cost, Estimator
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
-from gateway.budgets.holds import Holds
 from gateway.budgets.ledger import BudgetLedger
 from gateway.budgets.rules import BudgetStatus, CallSubject
 from gateway.config import Settings
 from gateway.config.budgets import BudgetSettings
+from gateway.holds import Holds
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.stores.budgets import NOTHING, Amounts, BudgetStore
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.budgets import ControlStore
+from gateway.stores.sql.controls import ControlStore
 from gateway.tasks import spawn
 from gateway.values import Fields
 

@@ -19,7 +19,8 @@ from gateway.budgets.texts import (
     unpriced_error,
     used_up,
 )
-from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
+from gateway.config.budgets import BudgetSettings
+from gateway.config.control import ControlSettings, Ending
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.errors import BudgetExceeded, UpstreamFailure
 from gateway.exchange import Exchange

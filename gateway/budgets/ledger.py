@@ -13,7 +13,7 @@ from dataclasses import replace
 from cachetools import FIFOCache
 from msgspec import structs
 
-from gateway.config.budgets import ControlSettings
+from gateway.config.control import ControlSettings
 from gateway.observability.logging import get_logger
 from gateway.stores.budgets import (
     NOTHING,

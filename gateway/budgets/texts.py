@@ -1,21 +1,17 @@
-"""Texts about budgets and holds for clients, agents and operators. Pure."""
+"""Texts about budgets for clients, agents and operators. Pure."""
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from gateway import errors
 from gateway.budgets.rules import BudgetStatus, figure, window
 from gateway.config.budgets import BudgetSettings
-from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
+from gateway.stores.budgets import STORE_AWAY, Account
+from gateway.stores.controls import Question
 from gateway.stores.totals import RAISE_IT, as_command
 from gateway.values import FieldDict
-from gateway.wire.echo import OWN_ANSWER
-from gateway.wire.headers import RawHeaders
-
-# What the clients of OpenAI and Anthropic take for: do not send this again.
-NO_RETRY: errors.Headers = (("x-should-retry", "false"),)
 
 
 def amount(metric: str, value: float) -> str:
@@ -82,13 +78,13 @@ def unpriced_error(model: str, budget: str) -> errors.BudgetExceeded:
         "dollars. The person who runs the gateway can set input_cost_per_token and "
         "output_cost_per_token in the model_info of its entry in model_list, or control.unpriced."
     )
-    return errors.BudgetExceeded(errors.STOPPED + text, headers=NO_RETRY)
+    return errors.BudgetExceeded(errors.STOPPED + text, headers=errors.NO_RETRY)
 
 
 def uncounted_error(route: str, budget: str) -> errors.BudgetExceeded:
     """The refusal of a call whose use a hard budget cannot count."""
     text = f"what a call of {route[:100]} uses cannot be counted, and the budget {budget} is hard"
-    return errors.BudgetExceeded(errors.STOPPED + text, headers=NO_RETRY)
+    return errors.BudgetExceeded(errors.STOPPED + text, headers=errors.NO_RETRY)
 
 
 def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
@@ -96,7 +92,7 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
     only reserved may become free."""
     budget = found.applied.budget
     account = found.account
-    headers = NO_RETRY
+    headers = errors.NO_RETRY
     if metric == STORE_AWAY:
         text = f"the budget {budget.name} is hard and its store is away: no call can be counted"
         error = errors.BudgetExceeded(errors.STOPPED + text, headers=(("retry-after", "5"),))
@@ -111,7 +107,7 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
             return errors.RateLimited(
                 f"Rate limit: {used_up(found, metric, now)}", headers=(again,)
             )
-        headers = (again, *NO_RETRY)
+        headers = (again, *errors.NO_RETRY)
     elif (
         metric != "minutes"
         and (account.reserved + account.leased).calls
@@ -122,39 +118,6 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
     error = errors.BudgetExceeded(text, headers=headers)
     error.go_on = raise_it(found, metric)
     return error
-
-
-def stop_error(control: Control) -> errors.RunStopped:
-    """The refusal of a call of a stopped run."""
-    return errors.RunStopped(errors.STOPPED + _held(control), headers=NO_RETRY)
-
-
-def _held(control: Control) -> str:
-    """`ordered by the operator (ann): it loops`, and that a person can end it."""
-    said = control.reason
-    if not said.startswith((errors.ON_TROUBLE, errors.UNANSWERED)):
-        author = f" ({control.author})" if control.author else ""
-        said = f"the operator{author}{f': {said}' if said else ''}"
-    return f"ordered by {said.rstrip('.')}.{errors.CAN_GO_ON}"
-
-
-def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:
-    """The refusal of a call of a run that stayed paused while the call waited."""
-    retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
-    return errors.RunPaused(f"Paused: {_held(control)}", headers=retry)
-
-
-def with_status(error: errors.RunRefused, status: int) -> errors.RunRefused:
-    """The error with the configured status, if no later attempt changes it."""
-    if set(NO_RETRY) <= set(error.headers):
-        error.status = status
-    return error
-
-
-def answer_text(message: str) -> str:
-    """A refusal as the final answer of a run."""
-    why = message.removeprefix(errors.STOPPED)
-    return f"{OWN_ANSWER}{why}\n\nNo model was asked. Until then every call gets this answer."
 
 
 def budget_header(
@@ -197,24 +160,3 @@ def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float
         "metric": metric,
         "step": reached[-1] if reached else None,
     }
-
-
-class OwnResponse:
-    """`LaneResponse` over bytes that are there already; `code`: why no model was asked."""
-
-    status = 200
-    usage: FieldDict | None = None  # always None: nothing was used
-
-    def __init__(self, content: bytes, *, stream: bytes, code: str) -> None:
-        """`stream`: the content type of a stream; empty for a body."""
-        self._content = content
-        self.headers: RawHeaders = [(b"content-type", stream or b"application/json")]
-        if not stream:
-            self.headers.append((b"content-length", str(len(content)).encode()))
-        self.headers.append((b"x-gateway-stopped", code.encode()))
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._content
-
-    async def aclose(self) -> None:
-        """See LaneResponse."""

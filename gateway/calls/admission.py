@@ -18,10 +18,10 @@ from msgspec import json, structs
 
 from gateway.budgets import texts
 from gateway.budgets.guard import BudgetGuard, CallBody, Refused, Spending
-from gateway.budgets.holds import end_question
 from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject
 from gateway.calls.call import Call
-from gateway.config.budgets import Ending
+from gateway.calls.refusals import OwnResponse, answer_text, with_status
+from gateway.config.control import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
@@ -29,10 +29,12 @@ from gateway.core.steer import NO_ADVICE, Advice
 from gateway.core.trouble import Act
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import CAN_RAISE, ON_TROUBLE, STOPPED, UNANSWERED, RunRefused
+from gateway.holds import end_question, pause_error, stop_error
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.stores.budgets import NOTHING, Control, Question
+from gateway.stores.budgets import NOTHING
+from gateway.stores.controls import Control, Question
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY
 from gateway.tasks import spawn
@@ -62,7 +64,7 @@ class Admissions:
             return NO_ADVICE
         return await guard.advise(_subject(call), _body(call))
 
-    async def admit(self, call: Call) -> texts.OwnResponse | None:
+    async def admit(self, call: Call) -> OwnResponse | None:
         """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
         RunRefused: it may not be sent, and is answered with an error."""
         error: RunRefused
@@ -91,7 +93,7 @@ class Admissions:
         if result is not None:
             call.forget_guidance()
             services.steerer.not_sent(result)
-        return _answer(call, texts.with_status(error, control.stop_status), ending)
+        return _answer(call, with_status(error, control.stop_status), ending)
 
     async def extend(self, call: Call, model: str) -> bool:
         """Whether another model may be asked for the call instead."""
@@ -133,14 +135,14 @@ class Admissions:
             finally:
                 exchange.timing.waited_s += time.perf_counter() - began
             if not released:
-                raise texts.pause_error(found, control.pause_retry_s)
+                raise pause_error(found, control.pause_retry_s)
             found = holds.find(subjects())
         if found is not None:
             self._runtime.metrics.held_calls.labels(found.action).inc()
             raise (
-                texts.stop_error(found)
+                stop_error(found)
                 if found.action == "stop"
-                else texts.pause_error(found, control.pause_retry_s)
+                else pause_error(found, control.pause_retry_s)
             )
 
     async def _wait_for_answer(self, call: Call, subjects: Callable[[], Sequence[str]]) -> None:
@@ -232,7 +234,7 @@ class Admissions:
             spawn(changes.note("run", "stop", run, {"reason": why}, author=GATEWAY))
         self._publish(control, control.action)
         self._runtime.metrics.held_calls.labels("on_trouble").inc()
-        raise texts.stop_error(control)
+        raise stop_error(control)
 
     async def _reserve(self, guard: BudgetGuard, call: Call) -> None:
         services = call.services
@@ -277,7 +279,7 @@ def _asking(standings: Sequence[BudgetStatus], asked: set[str]) -> BudgetStatus 
     return next((each for each in found if each.step("ask") is not None), None)
 
 
-def _answer(call: Call, error: RunRefused, ending: Ending) -> texts.OwnResponse | None:
+def _answer(call: Call, error: RunRefused, ending: Ending) -> OwnResponse | None:
     request = call.request
     said = error.message.removeprefix(STOPPED).removesuffix(CAN_RAISE)
     call.note_reason(f"{error.label}: {said}{error.go_on}")
@@ -292,12 +294,12 @@ def _answer(call: Call, error: RunRefused, ending: Ending) -> texts.OwnResponse 
         raise error
     exchange.response.error = error.label
     number = exchange.request.id.removeprefix("req-")
-    text = texts.answer_text(error.message)
+    text = answer_text(error.message)
     content = request.dialect.own_answer(request, text, number, int(time.time()))
     stream = request.dialect.stream_type if request.stream else b""
     if content.startswith(b"["):  # Gemini's arrays are JSON
         stream = b""
-    return texts.OwnResponse(content, stream=stream, code=error.code or "")
+    return OwnResponse(content, stream=stream, code=error.code or "")
 
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:

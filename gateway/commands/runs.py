@@ -15,15 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.budgets.holds import answer_question, known_subject
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
+from gateway.holds import answer_question, known_subject
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.reporting.wrong_alarms import find_alarms
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
-from gateway.stores.budgets import STEERING, Action, Control
+from gateway.stores.controls import STEERING, Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord, Stop

@@ -10,7 +10,8 @@ from dataclasses import field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from gateway.config.auth import AuthSettings
-from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
+from gateway.config.budgets import BudgetSettings, check_budgets, token_budget
+from gateway.config.control import ControlSettings
 from gateway.config.models import (
     EmbeddingSettings,
     ScorerSettings,

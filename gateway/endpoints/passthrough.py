@@ -15,8 +15,8 @@ from gateway.auth.keys import Principal
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
 from gateway.budgets.routes import counted_how, form_model
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
-from gateway.budgets.texts import with_status
 from gateway.calls.recorder import Recorder
+from gateway.calls.refusals import with_status
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
     DisconnectWatch,

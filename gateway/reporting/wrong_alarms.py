@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.core.monitors import ALARMING, MONITORS
-from gateway.stores.budgets import Control, alarm_subject
+from gateway.stores.controls import Control, alarm_subject
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql.changes import Change

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given
 
 from gateway.budgets.ledger import BudgetLedger, Held, MemoryBudgets
-from gateway.config.budgets import ControlSettings
+from gateway.config.control import ControlSettings
 from gateway.stores.budgets import (
     STORE_AWAY,
     AccountKey,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.budgets.ledger import BudgetLedger, MemoryBudgets
-from gateway.config.budgets import ControlSettings
+from gateway.config.control import ControlSettings
 from gateway.stores.budgets import AccountKey, Amounts, Change, Claim, Renewal, Settlement, Wanted
 from gateway.stores.protocols import StoreBusy
 from tests.patience import ANSWER_S, DEADLINE_MS

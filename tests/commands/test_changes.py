@@ -15,7 +15,8 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import build_parser, main, tree
 from gateway.config.storage import StorageSettings
-from gateway.stores.budgets import AccountKey, Control
+from gateway.stores.budgets import AccountKey
+from gateway.stores.controls import Control
 
 KEY = "k" * 40
 _OTHERS = {"serve", "dashboard", "wrap", "bench", "demo", "completion"}

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.budgets.accounting import Accounting
-from gateway.budgets.holds import answer_path
 from gateway.config import Settings
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.records import AlertRecord, Delivery, Settled
@@ -28,13 +27,14 @@ from gateway.features.alerts.rules import (
 from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings, AlertSink
 from gateway.features.alerts.store import AlertStore
+from gateway.holds import answer_path
 from gateway.hooks import features
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.stores import queries
-from gateway.stores.budgets import Control
+from gateway.stores.controls import Control
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.budgets import ControlStore
+from gateway.stores.sql.controls import ControlStore
 from gateway.stores.totals import RunRecord
 from gateway.stores.watched import StoreHealth
 

@@ -19,7 +19,7 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.hooks import given, paths
 from gateway.steering.transcript.interventions import KIND_LABELS
-from gateway.stores.budgets import STEERING
+from gateway.stores.controls import STEERING
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import persons_name
 from gateway.stores.totals import SEVERITY_WORDS

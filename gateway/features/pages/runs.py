@@ -15,11 +15,11 @@ from pydantic import Field
 
 from gateway.api import params
 from gateway.api.audit import CommentBody, act_view
-from gateway.api.budgets import MAX_REASON, AccountBody, ControlBody, allow, answer, hold
+from gateway.api.budgets import AccountBody, allow
+from gateway.api.control import MAX_REASON, ControlBody, answer, hold
 from gateway.api.operations import note
 from gateway.api.runs import OutcomeBody, WrongAlarmBody, keep_outcome, keep_wrong_alarm
 from gateway.api.views import picked, step_text, thresholds
-from gateway.budgets.holds import answer_path
 from gateway.budgets.texts import account_view, amount
 from gateway.config.settings import named_models
 from gateway.core.monitors import ALARMING, MONITORS
@@ -27,9 +27,11 @@ from gateway.errors import BadRequest, NotFound
 from gateway.features.pages import charts
 from gateway.features.pages.charts import RunChart, peak, stacked
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
+from gateway.holds import answer_path
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
-from gateway.stores.budgets import AccountKey, Action, Control
+from gateway.stores.budgets import AccountKey
+from gateway.stores.controls import Action, Control
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import (

@@ -17,7 +17,8 @@ from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
 from gateway.config import OPENAI_API_BASE, Settings, load_settings
-from gateway.config.budgets import BudgetLimits, BudgetSettings, ControlSettings, LadderStep
+from gateway.config.budgets import BudgetLimits, BudgetSettings, LadderStep
+from gateway.config.control import ControlSettings
 from gateway.config.storage import StorageSettings
 from gateway.endpoints.edge import Edge
 from gateway.errors import ConfigError
@@ -25,7 +26,8 @@ from gateway.observability.logging import configure_logging
 from gateway.process.running import state_database, state_folder
 from gateway.process.start_checks import check
 from gateway.server import GatewayServer, in_thread, uvicorn_config
-from gateway.stores.budgets import NOTHING, Account, Control
+from gateway.stores.budgets import NOTHING, Account
+from gateway.stores.controls import Control
 from gateway.tasks import spawn
 from gateway.text import formatting
 from gateway.values import Texts

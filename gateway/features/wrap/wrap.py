@@ -36,7 +36,8 @@ from gateway.features.wrap.own_gateway import (
 from gateway.hooks import features
 from gateway.process.running import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
-from gateway.stores.budgets import AccountKey, Control
+from gateway.stores.budgets import AccountKey
+from gateway.stores.controls import Control
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
 from gateway.stores.sql.changes import GATEWAY

@@ -1,10 +1,8 @@
-"""Accounts of budgets, each in one row that names its leases, and holds on runs.
+"""Accounts of budgets, each in one row that names its leases.
 
 A change of accounts is one statement: a row is written only if it has the version that was read."""
 
-import hashlib
 import hmac
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -14,9 +12,8 @@ from cachetools import FIFOCache
 from msgspec import json, structs
 
 from gateway.stores import budgets as values
-from gateway.stores.protocols import CONTROLS, StoreBusy
+from gateway.stores.protocols import StoreBusy
 from gateway.stores.sql import engine as db
-from gateway.tasks import off_loop
 from gateway.values import FieldDict, by_name
 
 # Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
@@ -41,30 +38,6 @@ _PRUNE = """
 DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND leased_until < :older_than
 RETURNING TRUE
 """
-_CONTROL = ("subject", "tenant", "action", "reason", "at", "author", "about")
-_HOLD = f"""
-{db.insert("run_controls", _CONTROL)}
-ON CONFLICT (subject) DO UPDATE SET {db.excluded(_CONTROL[1:])}
-"""
-_ASK = f"{db.insert('run_controls', _CONTROL)} ON CONFLICT (subject) DO NOTHING"
-_ASKED = "WHERE subject = :subject AND action = 'ask' AND at = :asked_at RETURNING TRUE"
-_YES = f"DELETE FROM run_controls {_ASKED}"
-_NO = f"""
-UPDATE run_controls SET action = :action, reason = :reason, at = :at, author = :author {_ASKED}
-"""
-_LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
-_CONTROLS = f"SELECT {db.columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
-
-_SALT = "SELECT proof FROM admin_keys WHERE pid = -1"
-_MAKE_SALT = """
-INSERT INTO admin_keys (pid, proof) VALUES (-1, :salt)
-ON CONFLICT (pid) DO UPDATE SET proof = admin_keys.proof RETURNING proof
-"""
-_SHOW_KEY = """
-INSERT INTO admin_keys (pid, proof) VALUES (:pid, :proof)
-ON CONFLICT (pid) DO UPDATE SET proof = excluded.proof
-"""
-_SHOWN_KEYS = "SELECT pid, proof FROM admin_keys WHERE pid >= 0"
 
 
 class SQLBudgetStore(values.BudgetStore):
@@ -112,61 +85,6 @@ class SQLBudgetStore(values.BudgetStore):
 
     async def prune(self, older_than: float) -> int:
         return len(await self._engine.write(_PRUNE, older_than=older_than))
-
-
-class ControlStore:
-    """The holds in force, and proofs of admin keys. Every method may raise StoreError.
-
-    No key is stored. A value derived from the key signs what operators set, and a digest of that
-    value is stored. A key may be short, and who can read the database can try keys: hence scrypt
-    (RFC 7914), 16 MB and about 50 ms a try."""
-
-    def __init__(self, engine: db.Engine) -> None:
-        self.engine = engine
-
-    async def hold(self, control: values.Control) -> None:
-        """Stop or pause in place of an earlier hold on the subject, or ask where there is none."""
-        wanted = _ASK if control.action == "ask" else _HOLD
-        await self.engine.write(wanted, **db.row_of(control, _CONTROL))
-        await self.engine.changed(CONTROLS)
-
-    async def release(self, subject: str) -> bool:
-        """End a hold; False when there is none."""
-        released = bool(await self.engine.write(_LET_GO, subject=subject))
-        await self.engine.changed(CONTROLS)
-        return released
-
-    async def answer(self, asked: values.Control, after: values.Control | None) -> bool:
-        """Replace an open question by a stop, or end it; False when it is open no more."""
-        which: FieldDict = {"subject": asked.subject, "asked_at": asked.at}
-        if after is not None:
-            which |= db.row_of(after, ("action", "reason", "at", "author"))
-        done = bool(await self.engine.write(_NO if after else _YES, **which))
-        await self.engine.changed(CONTROLS)
-        return done
-
-    async def list_controls(self) -> Sequence[values.Control]:
-        """All holds in force, oldest first."""
-        rows = await self.engine.fetch(_CONTROLS)
-        return [db.made(values.Control, _CONTROL, row) for row in rows]
-
-    async def use_key(self, key: str) -> str:
-        """Sign with an admin key from now on, and refuse what is signed otherwise; its proof."""
-        rows = await self.engine.fetch(_SALT)
-        rows = rows or await self.engine.write(_MAKE_SALT, salt=secrets.token_hex(16))
-        salt = rows[0][0].encode()
-        secret = await off_loop(hashlib.scrypt, key.encode(), salt=salt, n=2**14, r=8, p=1)
-        self.engine.secret = secret
-        return hashlib.sha256(secret).hexdigest()
-
-    async def show_key(self, key: str, pid: int) -> None:
-        """Use a key, and let commands ask for it in place of an earlier one of the process; 0 for
-        the key of the config."""
-        await self.engine.write(_SHOW_KEY, pid=pid, proof=await self.use_key(key))
-
-    async def shown_keys(self) -> Sequence[db.Row]:
-        """The process and the proof of each key."""
-        return await self.engine.fetch(_SHOWN_KEYS)
 
 
 @lru_cache(maxsize=_AT_ONCE)

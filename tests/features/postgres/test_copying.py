@@ -13,7 +13,8 @@ from gateway.backends import Stores, copy_to_server, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.budgets import AccountKey, Control
+from gateway.stores.budgets import AccountKey
+from gateway.stores.controls import Control
 from gateway.stores.patterns import PatternFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord

@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.core.pattern import Status
 from gateway.features.postgres import database as signals
-from gateway.stores.budgets import Control
+from gateway.stores.controls import Control
 from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RESYNC, StoreUnavailable
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys

@@ -12,13 +12,13 @@ from gateway.stores.budgets import (
     AccountKey,
     Amounts,
     BudgetStore,
-    Control,
     Lease,
     Renewal,
     Report,
     Wanted,
     Wish,
 )
+from gateway.stores.controls import Control
 from gateway.stores.queries import ANY, STOPPED_BY, PageRequest, RunFilter
 from gateway.stores.totals import Stop
 from steering_gateway_testing.store_conformance.check import Check

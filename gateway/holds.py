@@ -12,14 +12,16 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from gateway import errors
 from gateway.backends import Stores
-from gateway.config.budgets import ControlSettings
+from gateway.config.control import ControlSettings
 from gateway.core.monitors import MONITORS
 from gateway.observability.logging import get_logger
-from gateway.stores.budgets import STEERING, AccountKey, BudgetStore, Control, alarm_subject
+from gateway.stores.budgets import AccountKey, BudgetStore
+from gateway.stores.controls import STEERING, Control, alarm_subject
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter
-from gateway.stores.sql.budgets import ControlStore
+from gateway.stores.sql.controls import ControlStore
 from gateway.values import Texts
 
 _log = get_logger("gateway.control")
@@ -157,6 +159,26 @@ class Holds:
         """Let all who wait look again."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def stop_error(control: Control) -> errors.RunStopped:
+    """The refusal of a call of a stopped run."""
+    return errors.RunStopped(errors.STOPPED + _held(control), headers=errors.NO_RETRY)
+
+
+def _held(control: Control) -> str:
+    """`ordered by the operator (ann): it loops`, and that a person can end it."""
+    said = control.reason
+    if not said.startswith((errors.ON_TROUBLE, errors.UNANSWERED)):
+        author = f" ({control.author})" if control.author else ""
+        said = f"the operator{author}{f': {said}' if said else ''}"
+    return f"ordered by {said.rstrip('.')}.{errors.CAN_GO_ON}"
+
+
+def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:
+    """The refusal of a call of a run that stayed paused while the call waited."""
+    retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
+    return errors.RunPaused(f"Paused: {_held(control)}", headers=retry)
 
 
 async def end_question(
