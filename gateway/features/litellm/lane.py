@@ -132,12 +132,11 @@ class LiteLLMLane(TranslatingLane):
         call.to.withheld = keys_of_others(provider, target.params, os.environ)
         translated = dialect.litellm if call.translated else None
         openai = loaded.speaks_openai(provider)
-        legacy = translated is None and not openai and request.is_legacy(body)
         if translated is not None:
             kwargs, dropped = request.translated_arguments(target, body, translated, provider, name)
         else:
             kwargs, dropped = request.prepare(
-                request.modernised(body) if legacy else body,
+                body,
                 target.params,
                 provider=provider,
                 supported=loaded.supported(provider, name),
@@ -164,7 +163,7 @@ class LiteLLMLane(TranslatingLane):
         }
         ask = loaded.in_dialect[dialect.name]
         result = await (loaded.streamed.get(dialect.name, ask) if streaming else ask)(**kwargs)
-        return await _answered(result, call, body, dropped, dialect, model=name, legacy=legacy)
+        return await _answered(result, call, body, dropped, dialect, model=name)
 
 
 def _limit_s(params: Fields, *, streaming: bool) -> float | None:
@@ -182,7 +181,6 @@ async def _answered(
     dialect: Dialect,
     *,
     model: str,
-    legacy: bool,
 ) -> LaneResponse:
     """LiteLLM's result as the answer to a request; a stream with its first event."""
     streaming = bool(body.get("stream"))
@@ -201,7 +199,6 @@ async def _answered(
             chunks.ChunkStream(id=id, created=now, model=model),
             headers=headers,
             include_usage=bool(mapping_at(body, "stream_options").get("include_usage")),
-            legacy=legacy,
         ).primed()
     if call.translated:
         whole = plain(result)
@@ -209,7 +206,6 @@ async def _answered(
             raise ValueError("an answer without content")
     else:
         whole = chunks.completion(result.model_dump(), model=model)
-        whole = request.as_legacy(whole) if legacy else whole
     return CompleteAnswer(whole, headers)
 
 
@@ -294,13 +290,11 @@ class StreamedAnswer(PrimedStream):
         *,
         headers: RawHeaders,
         include_usage: bool,
-        legacy: bool = False,
     ) -> None:
         super().__init__(call, headers)
         self._source = source
         self._out = out
         self._include_usage = include_usage
-        self._legacy = legacy
         self._received = _received(source)
         self._ended = False
 
@@ -338,8 +332,6 @@ class StreamedAnswer(PrimedStream):
         return self._encoded(last) + b"data: [DONE]\n\n"
 
     def _encoded(self, chunks: list[FieldDict]) -> bytes:
-        if self._legacy:
-            chunks = [request.as_legacy(chunk) for chunk in chunks]
         return b"".join(b"data: %b\n\n" % encode(chunk) for chunk in chunks)
 
     def _as_mapping(self, chunk: Any) -> Fields:

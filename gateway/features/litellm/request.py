@@ -127,7 +127,10 @@ def prepare(
     """Arguments for `acompletion` from the client's JSON and the deployment's `litellm_params`. The
     client's parameters win over those of the deployment. `supported`: the parameters that can be
     translated for the model; None counts all as such. The body is not changed: messages are copied,
-    because translation edits them in place and a retry needs them again."""
+    because translation edits them in place and a retry needs them again. Raises: UpstreamFailure:
+    the request offers `functions` to a provider that knows only tools."""
+    if body.get("functions") and not (speaks_openai or body.get("tools")):
+        raise _unsupported("functions", "only an upstream of OpenAI's form knows them; send tools")
     sent = {key: value for key, value in body.items() if value is not None and key not in _ENVELOPE}
     known = {key: value for key, value in sent.items() if key in OPENAI_PARAMS}
     unknown = {key: value for key, value in sent.items() if key not in OPENAI_PARAMS}
@@ -149,6 +152,16 @@ def prepare(
         dropped += [key for key in unknown if key not in native]
     reported = [key for key in dict.fromkeys(dropped) if sent.get(key) != _HARMLESS.get(key, ...)]
     return LiteLLMRequest(kwargs, tuple(reported))
+
+
+def _unsupported(name: str, reason: str) -> UpstreamFailure:
+    return UpstreamFailure(
+        f"{name}: {reason}",
+        status=400,
+        type="invalid_request_error",
+        code="unsupported_parameter",
+        param=name,
+    )
 
 
 def of_deployment(params: Fields) -> FieldDict:
@@ -179,55 +192,6 @@ def end_marks(
     return ()
 
 
-def is_legacy(body: Fields) -> bool:
-    """Whether the client speaks the old form and wants its answer in it."""
-    return bool(body.get("functions")) and not body.get("tools")
-
-
-def modernised(body: Fields) -> FieldDict:
-    """The body with tools instead of functions, also in its history."""
-    out: FieldDict = {k: v for k, v in body.items() if k not in ("functions", "function_call")}
-    out["tools"] = [{"type": "function", "function": f} for f in body["functions"]]
-    choice = body.get("function_call")
-    if isinstance(choice, Mapping):
-        out["tool_choice"] = {"type": "function", "function": dict(choice)}
-    elif choice:
-        out["tool_choice"] = choice
-    out["messages"] = []
-    count = 0
-    for message in body.get("messages") or ():
-        if isinstance(message, Mapping):
-            call = message.get("function_call")
-            message = {key: value for key, value in message.items() if key != "function_call"}
-            count += bool(call)
-            id = f"call_function_{count}"
-            if call:
-                message["tool_calls"] = [{"id": id, "type": "function", "function": call}]
-            if message.get("role") == "function":
-                content = message.get("content")
-                message = {"role": "tool", "tool_call_id": id, "content": content}
-        out["messages"].append(message)
-    return out
-
-
-def as_legacy(answer: Fields) -> FieldDict:
-    """A completion or a chunk with its first tool call as `function_call`."""
-    choices = []
-    for choice in answer["choices"]:
-        out = dict(choice)
-        if out.get("finish_reason") == "tool_calls":
-            out["finish_reason"] = "function_call"
-        for part in ("message", "delta"):
-            if calls := out.get(part, {}).get("tool_calls"):
-                out[part] = {key: value for key, value in out[part].items() if key != "tool_calls"}
-                # The old form has one call a turn; in a stream its deltas have the index 0.
-                first = next((call for call in calls if call.get("index", 0) == 0), None)
-                if first is not None:
-                    out[part]["function_call"] = first["function"]
-        choices.append(out)
-    return {**answer, "choices": choices}
-
-
 _TRANSLATED_ENVELOPE = frozenset({"model", "stream", "stream_options"})
 ENDS = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
 # LiteLLM ends its stream at the finish reason, before it reads `[DONE]`.
@@ -248,13 +212,7 @@ def translated_arguments(
     request refers to a history that LiteLLM does not store."""
     for name in call.stored_history:
         if body.get(name):
-            raise UpstreamFailure(
-                f"{name} needs an upstream that keeps responses; send the items again",
-                status=400,
-                type="invalid_request_error",
-                code="unsupported_parameter",
-                param=name,
-            )
+            raise _unsupported(name, "needs an upstream that keeps responses; send the items again")
     sent = {k: v for k, v in body.items() if v is not None and k not in _TRANSLATED_ENVELOPE}
     kwargs = of_deployment(target.params) | copied({k: sent[k] for k in sent if k in call.fields})
     if isinstance(blocks := kwargs.get("system"), list):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.config import TimeoutSettings
+from gateway.errors import UpstreamFailure
 from gateway.features.litellm.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
@@ -172,37 +173,14 @@ async def test_the_official_client_can_join_every_stream(
     assert whole.usage is not None
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-async def test_the_old_form_of_tools_is_spoken_both_ways(
-    lane: LiteLLMLane, upstream: ScriptedUpstream, streaming: bool
+async def test_the_form_before_tools_is_refused(
+    lane: LiteLLMLane, upstream: ScriptedUpstream
 ) -> None:
-    """`functions` reach the provider as tools, the call comes back as `function_call`."""
-    upstream.script(Reply(tool_calls=(ToolCall("read", {"path": "x"}),)))
-    body = a_body(functions=[READ["function"]], function_call={"name": "read"}, stream=streaming)
-    called = {"name": "read", "arguments": "{}"}
-    body["messages"] += [
-        {"role": "assistant", "content": None, "function_call": called},
-        {"role": "function", "name": "read", "content": "text"},
-    ]
-    answer = await lane.send(a_target(upstream), body, [])
-    if streaming:
-        chunks = await read_events(answer)
-        parts = [c["choices"][0]["delta"].get("function_call", {}) for c in chunks[:-1]]
-        function = {
-            key: "".join(part.get(key, "") for part in parts) for key in ("name", "arguments")
-        }
-        reasons = finish_reasons(chunks)
-    else:
-        choice = (await read_json(answer))["choices"][0]
-        function, reasons = choice["message"]["function_call"], [choice["finish_reason"]]
-    assert (function["name"], json.loads(function["arguments"])) == ("read", {"path": "x"})
-    assert reasons == ["function_call"]
-    sent = upstream.last.json
-    assert sent["tools"][0]["name"] == "read"
-    assert sent["tool_choice"] == {"type": "tool", "name": "read"}
-    _, asked, result = sent["messages"]
-    assert asked["content"][0]["id"] == result["content"][0]["tool_use_id"]
-    assert b"x-gateway-dropped-params" not in dict(answer.headers)
+    """A provider that knows only tools is not asked without the functions of the client."""
+    with pytest.raises(UpstreamFailure, match="send tools") as refused:
+        await lane.send(a_target(upstream), a_body(functions=[READ["function"]]), [])
+    assert (refused.value.status, refused.value.param) == (400, "functions")
+    assert not upstream.requests
 
 
 async def test_arguments_sent_with_the_start_of_a_call_are_not_lost(

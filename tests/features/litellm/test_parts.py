@@ -95,25 +95,6 @@ def test_thinking_is_missed_only_in_the_turn_that_goes_on() -> None:
     assert not request.lacks_thinking([])
 
 
-def test_old_and_new_form_name_the_same_calls() -> None:
-    """Each function result gets the id of the call before it."""
-    called = {"name": "f", "arguments": "{}"}
-    history: list[dict[str, Any]] = [
-        {"role": "assistant", "content": None, "function_call": called},
-        {"role": "function", "name": "f", "content": "1"},
-        {"role": "assistant", "content": None, "function_call": called},
-        {"role": "function", "name": "f", "content": "2"},
-    ]
-    body = {"functions": [{"name": "f"}], "messages": history}
-    assert request.is_legacy(body)
-    new = request.modernised(body)
-    ids = [message["tool_calls"][0]["id"] for message in new["messages"][::2]]
-    assert [message["tool_call_id"] for message in new["messages"][1::2]] == ids
-    assert len(set(ids)) == 2
-    assert "functions" not in new
-    assert history[0]["function_call"] == called
-
-
 def a_stream() -> ChunkStream:
     return ChunkStream(id="chatcmpl-x", created=7, model="fallback")
 

@@ -63,7 +63,6 @@ _BUILT_IN = (
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
         tested="1.0.24 to 2.1.332",
     ),
-    LogFormat(name="opentelemetry", tested="OTLP in JSON, semantic conventions 1.37 and 1.38"),
     LogFormat(
         name="opencode",
         homes=(".local/share/opencode/opencode*.db",),

@@ -1,24 +1,19 @@
-"""Trajectories of the SWE-agent programs: mini-swe-agent's `*.traj.json` and SWE-agent's `*.traj`.
+"""Trajectories of mini-swe-agent: `*.traj.json`.
 
-mini-swe-agent writes its messages with an `extra` of its own, where each answer has the response of
-the provider; answers of the Responses API are not read. SWE-agent writes its steps in a
-`trajectory`, and only the sum of the tokens."""
+It writes its messages with an `extra` of its own, where each answer has the response of the
+provider; answers of the Responses API are not read."""
 
 import re
 from collections.abc import Iterable
-from itertools import takewhile
 from typing import Any
 
-from msgspec.structs import replace
-
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, chat_usage, tool_call
+from gateway.features.history.session import Session
 from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
     as_bool,
-    as_list,
     as_mapping,
     as_number,
     list_at,
@@ -28,16 +23,14 @@ from gateway.wire.coerce import (
 
 _NEW_TASK = "The user added a new task: "
 _NO_COMMENT = "Temporary interruption caught."
-_MODEL = re.compile(r'"model": ?\{"name": ?"([^"]+)"')
 _TASK = re.compile(r"\{\{\s*\w+\s*\}\}")
 
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
     mini = (b'"info"' in head and b'"model_stats"' in head) or b'"mini-swe-agent' in head
-    swe = b'"trajectory"' in head and b'"observation"' in head
-    named = name.endswith((".traj", ".traj.json")) or (mini and name.endswith(".json"))
-    return head.lstrip().startswith((b"{", b"[")) and (named or swe)
+    named = name.endswith(".traj.json") or (mini and name.endswith(".json"))
+    return head.lstrip().startswith((b"{", b"[")) and named
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -46,15 +39,10 @@ def read(log: LogFile) -> Iterable[Session]:
     document = {"messages": found} if isinstance(found, list) else as_mapping(found)
     name = text_at(document, "instance_id") or log.name.removesuffix(".json")
     info = mapping_at(document, "info")
-    mini = isinstance(document.get("messages"), list)
-    agent = "mini-swe-agent" if mini else "swe-agent"
-    session = Session(id=name.removesuffix(".traj"), agent=agent)
+    session = Session(id=name.removesuffix(".traj"), agent="mini-swe-agent")
     # A submission says nothing of success; only a grader that wrote its verdict here does.
     session.outcome = as_bool(info.get("resolved"), None)
-    if mini:
-        _Mini(session, info, log).read(as_list(document["messages"]))
-    elif document:
-        _swe_agent(session, document, info, log)
+    _Mini(session, info, log).read(list_at(document, "messages"))
     if session.messages:
         yield session
 
@@ -130,29 +118,3 @@ class _Mini:
         first_line = after[0].strip().partition("\n")[0]
         task = text.removeprefix(before)
         return task.partition(first_line)[0] if first_line else task
-
-
-def _swe_agent(session: Session, document: Fields, info: Fields, log: LogFile) -> None:
-    """Read the messages before the first answer, and the steps. A call is written into the text;
-    the program has taken it out already."""
-    session.version = text_at(info, "swe_agent_version")
-    session.project = text_at(document, "environment")
-    model = _MODEL.search(text_at(document, "replay_config"))
-    history = [as_mapping(entry) for entry in list_at(document, "history")]
-    own = [entry for entry in history if entry.get("is_demo") is not True]
-    for entry in takewhile(lambda each: each.get("role") in ("system", "user"), own):
-        session.messages.append({"role": entry["role"], "content": entry.get("content")})
-        if entry["role"] == "user" and not session.human:
-            session.did("message", read_content(entry.get("content")).text, back=1)
-    for log.seen, step in enumerate(map(as_mapping, list_at(document, "trajectory")), 1):
-        thought, text = (text_at(step, name) for name in ("thought", "response"))
-        reply = session.reply(thought or text, model=model[1] if model else "")
-        if action := text_at(step, "action").strip():
-            reply["tool_calls"] = [tool_call(f"action_{log.seen}", "bash", action)]
-            session.result(f"action_{log.seen}", step.get("observation"), rejected=False)
-    stats = mapping_at(info, "model_stats")
-    if session.calls:
-        # Only the sums are known; they are given once, with the last answer.
-        usage = chat_usage(stats.get("tokens_sent"), stats.get("tokens_received"))
-        cost = as_number(stats.get("instance_cost"), None) or None
-        session.calls[-1] = replace(session.calls[-1], usage=usage, cost_usd=cost)
