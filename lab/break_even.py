@@ -11,7 +11,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gateway.text.svg import element
 from lab.loop import LIMIT, Trip
 
 RESAMPLES = 2000
@@ -247,3 +246,12 @@ def _panel(place: int, title: str, found: Findings, what: str, scale: float) -> 
         for q in found.qs
     ]
     return Markup("").join([element("text", title, x=left, y=20), *lines, *marks, *ticks])
+
+
+def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
+    """One element; underscores in the names of its attributes are hyphens."""
+    written = Markup("").join(
+        Markup(' {}="{}"').format(name.replace("_", "-"), value)
+        for name, value in attributes.items()
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(tag, written, Markup("").join(children))

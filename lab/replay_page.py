@@ -14,13 +14,10 @@ from gateway.offline.playback import ALARM, Replayed
 from gateway.offline.replay import Work, replay_files
 from gateway.offline.replay_summary import Run, by_model
 from gateway.text.page import page_templates, style_sheet
-from gateway.text.svg import drawing, joined, slot_curve, state_bands, step_dots, threshold_lines
 from lab.comparison import Compared
 from lab.evaluation import write_output
 
 CURVE_POINTS = 20  # of a mean curve: one for each 5 % of a run
-MEAN_PX = 120
-RUN_PX = 64
 _OUTCOMES: Mapping[bool | None, tuple[str, str]] = {
     False: ("failed", "failure"),
     True: ("successful", "success"),
@@ -53,8 +50,8 @@ def page(kept: Sequence[Replayed], fsm: FSMSettings) -> str:
             {"source": source, "model": model, **_group_row(members)}
             for (source, model), members in by_model(runs)
         ],
-        "means": _mean_charts(runs, thresholds),
-        "runs": [_run_row(run, replayed, thresholds) for run, replayed in shown],
+        "means": _mean_charts(runs),
+        "runs": [_run_row(run, replayed) for run, replayed in shown],
     }
     return page_templates(Path(__file__).parent).get_template("replay.html").render(values)
 
@@ -75,7 +72,7 @@ def _alarms(runs: Sequence[Run]) -> str:
     return f"{sum(ALARM in run['first'] for run in runs)}/{len(runs)}" if runs else "-"
 
 
-def _mean_charts(runs: Sequence[Run], thresholds: Mapping[str, float]) -> list[dict[str, Any]]:
+def _mean_charts(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Per source: a curve of the mean difficulty for each outcome, and how many runs each has."""
     charts = []
     for source in sorted({run["source"] for run in runs}):
@@ -84,17 +81,8 @@ def _mean_charts(runs: Sequence[Run], thresholds: Mapping[str, float]) -> list[d
         for success, (name, style) in _OUTCOMES.items():
             if own := [run["steps"] for run in members if run["success"] is success]:
                 parts.append((name, style, len(own)))
-                class_ = f"curve-mean-outcome outcome-{style}"
-                curves.append(slot_curve(_mean_difficulty(own), MEAN_PX, class_=class_))
-        chart = drawing(
-            MEAN_PX,
-            *threshold_lines(thresholds, MEAN_PX),
-            *curves,
-            class_="plot",
-            role="img",
-            aria_label=f"Mean difficulty of {source or 'all runs'} by outcome",
-        )
-        charts.append({"source": source or "-", "counts": parts, "drawing": chart})
+                curves.append((_mean_difficulty(own), style))
+        charts.append({"source": source or "-", "counts": parts, "curves": curves})
     return charts
 
 
@@ -107,28 +95,14 @@ def _mean_difficulty(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]
     return means
 
 
-def _run_row(run: Run, replayed: Replayed, thresholds: Mapping[str, float]) -> dict[str, Any]:
+def _run_row(run: Run, replayed: Replayed) -> dict[str, Any]:
     steps = run["steps"]
     outcome, style = _OUTCOMES[run["success"]]
-    difficulties = [step["difficulty"] for step in steps]
-    hits = [step["difficulty"] if step["fired"] else None for step in steps]
-    second = Markup("")
     changes: Sequence[Mapping[str, Any]] = ()
+    compared: list[float] = []
     if isinstance(replayed, Compared) and replayed.other is not None:
         changes = replayed.changes
         compared = [step["difficulty"] for step in replayed.other["steps"]]
-        second = slot_curve(compared, RUN_PX, class_="curve-other")
-    chart = drawing(
-        RUN_PX,
-        joined(state_bands([step["state"] for step in steps], RUN_PX)),
-        joined(threshold_lines(thresholds, RUN_PX)),
-        slot_curve(difficulties, RUN_PX, class_="curve"),
-        second,
-        joined(step_dots(hits, [True] * len(hits), RUN_PX)),
-        class_="plot difficulty",
-        role="img",
-        aria_label=f"Difficulty by step of {run['id']}, on bands of its states",
-    )
     return {
         "id": run["id"],
         "outcome": outcome,
@@ -136,5 +110,8 @@ def _run_row(run: Run, replayed: Replayed, thresholds: Mapping[str, float]) -> d
         "steps": len(steps),
         "fired": sorted({name for step in steps for name in step["fired"]}),
         "changes": changes,
-        "drawing": chart,
+        "compared": compared,
+        "states": [step["state"] for step in steps],
+        "difficulties": [step["difficulty"] for step in steps],
+        "hits": [(step["difficulty"] if step["fired"] else None, True) for step in steps],
     }

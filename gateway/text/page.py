@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from gateway.text import formatting
+from gateway.text import formatting, svg
 from gateway.text.sanitize import one_line, visible
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def page_templates(*folders: Path) -> "Environment":
         lstrip_blocks=True,
         finalize=_sanitized,
     )
+    drawing = (svg.share, svg.level_y, svg.slot_path, svg.fraction, svg.stretches)
+    made.globals |= {function.__name__: function for function in drawing}
     made.filters |= {function.__name__: function for function in _FILTERS}
     return made
 

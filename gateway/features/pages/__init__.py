@@ -1,4 +1,4 @@
-"""The dashboard: server-rendered pages over the stores; one module per page, `charts` for drawings.
+"""The dashboard: server-rendered pages over the stores; a module per page, `charts` what is drawn.
 
 What they change and show, they ask of the control plane (`gateway/api`)."""
 

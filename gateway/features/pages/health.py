@@ -2,17 +2,15 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from gateway.api.audit import acts_of, audit_log
 from gateway.core.monitors import MONITORS
-from gateway.features.pages.charts import level, peak, sparkline, stacked
 from gateway.features.pages.pages import Page, Visit
 from gateway.features.pages.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.queries import STATES, HealthSummary
-from gateway.stores.totals import RULES, SEVERITIES, severity_of
+from gateway.stores.totals import DANGER_COMPOSITE, RULES, SEVERITIES, WARN_COMPOSITE, severity_of
 from gateway.text.formatting import counted, percent
 from gateway.values import FieldDict
 
@@ -52,8 +50,8 @@ async def show_health(visit: Visit) -> Page:
 
 
 def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
-    """The values of the page: the summary, and its charts. `unrecorded`: unsteered calls since the
-    start of the process that no run has."""
+    """The values of the page: the summary, and what is drawn. `unrecorded`: unsteered calls
+    since the start of the process that no run has."""
     calls = summary.calls
     judged = summary.success_runs + summary.failure_runs
     fine = summary.severity_runs.get("low", 0)
@@ -69,12 +67,11 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
         "judged": judged,
         "overhead_ms": summary.overhead_ms / calls if calls else None,
         "latency_s": summary.latency_s / calls if calls else None,
-        "spark": sparkline(summary.recent),
-        "severity_bar": stacked(summary.severity_runs, SEVERITIES, "severity", 14),
+        "lines": {"warn": WARN_COMPOSITE, "danger": DANGER_COMPOSITE},
+        "severity_order": SEVERITIES,
         "severities": parts_of(summary.severity_runs, SEVERITIES),
         "fine_share": fine / summary.total_runs if summary.total_runs else None,
         "advice": sum(n for source, n in summary.guidance.items() if source != RULES),
-        "state_bar": stacked(summary.states, STATES, "state", 14),
         "states": parts_of(summary.states, STATES),
         "fires": ranked(fires),
         "failure_types": ranked(summary.failure_types),
@@ -83,10 +80,7 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
             {UNSTEERED_WORDS.get(r, r): calls for r, calls in summary.unsteered.items()}
         ),
         "unsteered_note": note,
-        "agents": [
-            (agent, peak(agent.peak_composite, severity_of(agent.peak_composite)))
-            for agent in summary.by_agent
-        ],
+        "agents": [(agent, severity_of(agent.peak_composite)) for agent in summary.by_agent],
     }
 
 
@@ -96,8 +90,8 @@ def parts_of(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[st
     return [(name, counts[name], counts[name] / total) for name in order if counts.get(name)]
 
 
-def ranked(counts: Mapping[str, int]) -> list[tuple[str, int, Any]]:
-    """(name, count, bar against the most frequent), most frequent first."""
+def ranked(counts: Mapping[str, int]) -> list[tuple[str, int, float]]:
+    """(name, count, share of the most frequent), most frequent first."""
     most = max(counts.values(), default=0) or 1
     listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_LISTED]
-    return [(name, count, level(count, whole=most)) for name, count in listed]
+    return [(name, count, count / most) for name, count in listed]

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
 from gateway.budgets.texts import account_view, amount
-from gateway.features.pages.charts import TimeSeries, bars, line
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.features.pages.runs import RunsParameters, row_of, tree_of
 from gateway.hooks import given
@@ -192,12 +191,13 @@ async def show_time(visit: Visit) -> Page:
         points = await store.usage(query)
     names = most_used(points)
     label = label_of(bucket)
-    series = TimeSeries(starts=starts, by_name=grouped(points, names))
+    by_name = grouped(points, names)
+    rows = [[each.get(start) for start in starts] for each in by_name.values()]
     total = reduce(usage.UsagePoint.plus, points, usage.UsagePoint(start=0))
-    filled = [point for points_of in series.by_name.values() for point in points_of.values()]
+    filled = [point for points_of in by_name.values() for point in points_of.values()]
     shown: FieldDict = {
         "title": "Over time",
-        "panels": panels(series, total),
+        "panels": panels(rows, total),
         "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
         "rows": sorted(filled, key=lambda point: (-point.start, point.name)),
         "total": total,
@@ -254,22 +254,29 @@ def grouped(
     return found
 
 
-def panels(series: TimeSeries, total: usage.UsagePoint) -> list[FieldDict]:
-    """Every chart of the page: title, drawing, highest value, and what it comes to in all."""
+Row = Sequence[usage.UsagePoint | None]  # the points of one name by bucket; None without a call
+
+
+def panels(rows: Sequence[Row], total: usage.UsagePoint) -> list[FieldDict]:
+    """Every chart of the page: title, note with what it comes to in all, shares of its highest
+    value by name, then by bucket, and that value."""
+
+    def values(value: Any) -> list[list[float | None]]:
+        return [[None if point is None else value(point) for point in row] for row in rows]
+
+    def panel(title: str, note: str, *, value: Any, show: Any, top: float = 0.0) -> FieldDict:
+        """A chart of bars that are stacked; of lines where one line has the highest value."""
+        found = values(value)
+        bars = show in (formatting.money, formatting.count)
+        columns = zip(*found, strict=True) if bars else ([each] for row in found for each in row)
+        top = top or max((sum(filter(None, each)) for each in columns), default=0.0)
+        shares = [[each and each / top for each in row] for row in found]
+        return {"title": title, "note": note, "bars": bars, "shares": shares, "top": show(top)}
+
     money = formatting.money
     count = formatting.count
     percent = formatting.percent
     seconds = formatting.seconds
-
-    def summed(title: str, value: Any, show: Any, note: str) -> FieldDict:
-        drawing, top = bars(series, value)
-        return {"title": title, "note": note, "drawing": drawing, "top": show(top)}
-
-    def share(title: str, value: Any, note: str) -> FieldDict:
-        drawing, _ = line(series, value, top=1.0)
-        return {"title": title, "note": note, "drawing": drawing, "top": "100%"}
-
-    latency, slowest = line(series, lambda point: point.mean_latency_s)
     cost = money(total.cost_usd)
     tokens = count(total.tokens)
     if total.unpriced_calls:
@@ -279,19 +286,21 @@ def panels(series: TimeSeries, total: usage.UsagePoint) -> list[FieldDict]:
     if total.estimated_tokens:
         tokens += f", {count(total.estimated_tokens)} estimated"
     judged = formatting.counted(total.successes + total.failures, "run")
+    success = f"{percent(total.success_rate)} of {judged}"
     alarms = percent(total.alarms / total.steps if total.steps else None)
     alarms = f"{total.alarms:,}, {alarms} of the steps"
+    cached = percent(total.cached_share)
     mean = seconds(total.mean_latency_s)
     return [
-        summed("Cost", lambda point: point.cost_usd or 0.0, money, cost),
-        summed("Tokens", lambda point: point.tokens, count, tokens),
-        summed("Calls", lambda point: point.calls, count, f"{total.calls:,}"),
-        share("Success", lambda p: p.success_rate, f"{percent(total.success_rate)} of {judged}"),
-        summed("Alarms", lambda point: point.alarms, count, alarms),
-        share("Input from cache", lambda point: point.cached_share, percent(total.cached_share)),
-        {"title": "Mean latency", "note": mean, "drawing": latency, "top": seconds(slowest)},
-        summed("Failed calls", lambda point: point.errors, count, f"{total.errors:,}"),
-        summed("Unsteered calls", lambda point: point.unsteered, count, f"{total.unsteered:,}"),
+        panel("Cost", cost, value=lambda point: point.cost_usd or 0.0, show=money),
+        panel("Tokens", tokens, value=lambda point: point.tokens, show=count),
+        panel("Calls", f"{total.calls:,}", value=lambda point: point.calls, show=count),
+        panel("Success", success, value=lambda point: point.success_rate, show=percent, top=1.0),
+        panel("Alarms", alarms, value=lambda point: point.alarms, show=count),
+        panel("Input from cache", cached, value=lambda p: p.cached_share, show=percent, top=1.0),
+        panel("Mean latency", mean, value=lambda point: point.mean_latency_s, show=seconds),
+        panel("Failed calls", f"{total.errors:,}", value=lambda point: point.errors, show=count),
+        panel("Unsteered calls", f"{total.unsteered:,}", value=lambda p: p.unsteered, show=count),
     ]
 
 

@@ -21,6 +21,7 @@ from gateway.hooks import given, paths
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.controls import STEERING
 from gateway.stores.protocols import StoreError
+from gateway.stores.queries import STATES
 from gateway.stores.sql.changes import persons_name
 from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop
@@ -48,6 +49,7 @@ def _environment() -> "Environment":
     linked = [page for page in chain.from_iterable(given("pages")) if page.tab]
     made.globals["tabs"] = sorted(linked, key=lambda page: page.control)
     made.globals["assets"] = assets_version()
+    made.globals["run_states"] = STATES
     made.globals["severity_words"] = SEVERITY_WORDS
     made.globals["intervention_labels"] = KIND_LABELS
     return made

@@ -24,8 +24,7 @@ from gateway.budgets.texts import account_view, amount
 from gateway.config.settings import named_models
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.errors import BadRequest, NotFound
-from gateway.features.pages import charts
-from gateway.features.pages.charts import RunChart, peak, stacked
+from gateway.features.pages.charts import RunChart
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.holds import answer_path
 from gateway.observability.metrics import UNSTEERED_WORDS
@@ -39,7 +38,6 @@ from gateway.stores.queries import (
     HEALTH_RUNS,
     LIVE_S,
     OUTCOMES,
-    STATES,
     RunFilter,
     RunTrace,
     run_filter,
@@ -159,15 +157,12 @@ async def filter_values(visit: Visit) -> FieldDict:
 
 
 def row_of(run: RunRecord, now: float) -> FieldDict:
-    """The row of a run, with its drawings, the monitors that fired, and the other models asked."""
+    """The row of a run, with the monitors that fired, and the other models asked."""
     totals = run.totals
-    severity = run_severity(run.totals)
     return {
         "run": run,
         "live": not (run.ended_at or run.outcome or run.stopped) and now - run.updated_at < LIVE_S,
-        "states": stacked(totals.states, STATES, "state"),
-        "peak": peak(totals.composite_peak, severity),
-        "severity": severity,
+        "severity": run_severity(totals),
         "fired": sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
         "models": [name for name in totals.models if name != run.model_requested],
     }
@@ -315,7 +310,6 @@ async def show(visit: Visit) -> Page:
         "run": run,
         "row": row_of(run, time.time()),
         "chart": chart,
-        "draw": charts,
         "monitors": MONITORS,
         "data": step_data(chart),
         "budget": settings.steering.token_budget,

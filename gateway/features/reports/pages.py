@@ -5,8 +5,6 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from markupsafe import Markup
-
 from gateway.api.params import TenantParameter, Text, naming
 from gateway.backends import Stores
 from gateway.features.pages.pages import Page, PageRoute, Visit
@@ -18,16 +16,15 @@ from gateway.features.reports.api import (
     shares_of,
 )
 from gateway.features.reports.experiment import STRATA
-from gateway.features.reports.results import Effect, ExperimentReport, effects_of
+from gateway.features.reports.results import ExperimentReport, effects_of
 from gateway.features.reports.savings import Saving, read_savings
 from gateway.features.reports.week import monday_of, read_week
 from gateway.steering.experiments import ARMS
-from gateway.text import formatting, svg
+from gateway.text import formatting
 
 _DAY_S = 86_400.0
 _OLD_S = 30.0  # most that the ledger may be behind
 _LEDGER: dict[tuple[Stores, str | None, float], list[Saving]] = {}  # the one last read
-_INTERVAL_PX = 26
 
 
 async def show_list(visit: Visit) -> Page:
@@ -67,7 +64,6 @@ def _results(report: ExperimentReport, **more: Any) -> Page:
             {
                 "effect": effect,
                 "show": formatting.points if effect.kind == "points" else formatting.change,
-                "drawing": interval(effect),
             }
             for effect in effects_of(comparison)
         ]
@@ -116,27 +112,6 @@ async def now_part(visit: Visit, _shown: Set[str]) -> SavingsPart:
         _LEDGER.clear()
         _LEDGER[key] = found
     return SavingsPart(_LEDGER[key])
-
-
-def interval(effect: Effect) -> Markup:
-    """An estimate with its interval on its scale, and a line where there is no effect."""
-
-    def x(value: float) -> str:
-        return svg.share(svg.fraction(value, *effect.bounds), 1.0)
-
-    middle = _INTERVAL_PX / 2
-    none = x(effect.none)
-    low = x(effect.low)
-    high = x(effect.high)
-    return svg.drawing(
-        _INTERVAL_PX,
-        svg.element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
-        svg.element("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"),
-        svg.element("line", x1=low, x2=low, y1=middle - 4, y2=middle + 4, class_="whisker"),
-        svg.element("line", x1=high, x2=high, y1=middle - 4, y2=middle + 4, class_="whisker"),
-        svg.element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
-        class_="interval sure" if effect.sure else "interval unsure",
-    )
 
 
 PAGES = (
