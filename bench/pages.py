@@ -32,7 +32,9 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.postgres.schema import DAY_BITS, PARTITIONED
-from gateway.stores.queries import LiveQuery, PageRequest, RunFilter
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
+from gateway.stores.under_way import LiveQuery
 from gateway.stores.usage import UsageQuery
 
 STEPS = 33

@@ -19,8 +19,9 @@ from gateway.core.monitors import MONITORS
 from gateway.observability.logging import get_logger
 from gateway.stores.budgets import AccountKey, BudgetStore
 from gateway.stores.controls import STEERING, Control, alarm_subject
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.sql.controls import ControlStore
 from gateway.values import Texts
 

@@ -16,6 +16,8 @@ from gateway.core.step import Action, Step
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.steering.conversation_fold import ConversationFold
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import (
     RESYNC,
     STEP,
@@ -25,7 +27,6 @@ from gateway.stores.protocols import (
     StoreError,
     StoreUnreachable,
 )
-from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets

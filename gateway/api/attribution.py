@@ -30,8 +30,9 @@ from gateway.api.views import picked
 from gateway.errors import NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
-from gateway.stores.queries import RunTrace, run_filter
+from gateway.stores.filters import run_filter
 from gateway.stores.sql.usage import AttributionStore
+from gateway.stores.traces import RunTrace
 from gateway.stores.usage import GROUPS, Sums, Tree, TreeNode
 from gateway.values import FieldDict
 

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from gateway.core.pattern import MAX_ID_CHARS
 from gateway.errors import BadRequest
-from gateway.stores import queries
+from gateway.stores import filters, lists
 from gateway.values import FieldDict, Fields
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -74,10 +74,10 @@ DIGITS = BeforeValidator(_whole_number)  # put behind `Field(ge=..., le=...)` of
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 _TIMES = [
-    {"type": "number", "minimum": 0, "maximum": queries.LAST_TIME},
+    {"type": "number", "minimum": 0, "maximum": filters.LAST_TIME},
     {"type": "string", "format": "date-time"},
 ]
-Time = Annotated[float, BeforeValidator(queries.read_time), WithJsonSchema({"anyOf": _TIMES})]
+Time = Annotated[float, BeforeValidator(filters.read_time), WithJsonSchema({"anyOf": _TIMES})]
 """Seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone."""
 
 
@@ -143,12 +143,12 @@ class TenantParameter(Parameters):
 
 
 def _filter(name: str, text: str, choices: Sequence[str]) -> Any:
-    plain: Any = Time if name in queries.TIMES else Text
+    plain: Any = Time if name in filters.TIMES else Text
     kind = Annotated[str, OneOf(choices)] if choices else plain
     return (kind | None, described(text, None))
 
 
-_FILTERS: FieldDict = {n: _filter(n, *of) for n, of in queries.FILTERS.items()}
+_FILTERS: FieldDict = {n: _filter(n, *of) for n, of in filters.FILTERS.items()}
 
 
 class RunFilters(create_model("_", __base__=TenantParameter, **_FILTERS)):  # type: ignore[misc]
@@ -161,23 +161,21 @@ Cursor = Annotated[str | None, Field(description="Null on the last page.")]
 class PageParameters(Parameters):
     """One page of a list."""
 
-    limit: Annotated[
-        int, Field(ge=1, le=queries.MAX_PAGE, description="Rows per page."), DIGITS
-    ] = 50
+    limit: Annotated[int, Field(ge=1, le=lists.MAX_PAGE, description="Rows per page."), DIGITS] = 50
     cursor: Text | None = described("`next_cursor` of the previous page.", None)
 
 
 class SortParameters(PageParameters):
     """One page of a list that can be sorted."""
 
-    sort: Annotated[str, OneOf(tuple(queries.SORT_KEYS))] = described(
+    sort: Annotated[str, OneOf(tuple(lists.SORT_KEYS))] = described(
         "The key to sort by.", "started_at"
     )
     order: Annotated[str, OneOf(("desc", "asc"))] = described("The direction.", "desc")
 
 
-def page_request(values: Fields) -> queries.PageRequest:
+def page_request(values: Fields) -> lists.PageRequest:
     """The page that the values of SortParameters describe."""
     descending = values["order"] == "desc"
     keys = ("limit", "sort", "cursor")
-    return queries.PageRequest(descending=descending, **{key: values[key] for key in keys})
+    return lists.PageRequest(descending=descending, **{key: values[key] for key in keys})

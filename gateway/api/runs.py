@@ -35,7 +35,7 @@ from gateway.core.fsm import FSM_THRESHOLDS
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
 from gateway.reporting import trace_state, wrong_alarms
-from gateway.stores import queries
+from gateway.stores import filters, health, lists
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.records import InjectionRow, StepRow
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 OPERATIONS = Operations()
 T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
-Outcome = Annotated[str, OneOf(queries.OUTCOMES)]
+Outcome = Annotated[str, OneOf(filters.OUTCOMES)]
 
 
 class Described:
@@ -97,7 +97,7 @@ class Run(Described, RunRecord):
     budget_used: Annotated[float | None, Field(ge=0, le=1)]  # share of the budget that is used
 
 
-class Health(Described, queries.HealthSummary):
+class Health(Described, health.HealthSummary):
     """The health of the selected runs, and what no run has."""
 
     unrecorded_calls: Annotated[
@@ -109,7 +109,7 @@ class Health(Described, queries.HealthSummary):
     ]
 
 
-class Spread(Described, queries.Spread):
+class Spread(Described, health.Spread):
     """The duration in seconds, the cost and the calls of the newest runs that match."""
 
 
@@ -214,7 +214,7 @@ class TraceParameters(RunParameters):
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     """Runs, newest first or in another order, by any of the filters."""
     params = request.params
-    runs = queries.run_filter(dict(request.params), request.tenant)
+    runs = filters.run_filter(dict(request.params), request.tenant)
     with naming("cursor"):
         found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
     views = [run_view(run, request.runtime.settings) for run in found.runs]
@@ -268,8 +268,8 @@ async def run_named(runs: RunStore, given: str, tenant: str | None) -> RunRecord
         return trace.run
     known = await runs.list_conversations(tenant=tenant, external_key=given, limit=1)
     for conversation_id in (given, *[each.id for each in known.conversations]):
-        wanted = queries.RunFilter(tenant=tenant, conversation_id=conversation_id)
-        if found := (await runs.list_runs(wanted, queries.PageRequest(limit=1))).runs:
+        wanted = filters.RunFilter(tenant=tenant, conversation_id=conversation_id)
+        if found := (await runs.list_runs(wanted, lists.PageRequest(limit=1))).runs:
             return found[0]
     return None
 
@@ -372,7 +372,7 @@ async def keep_wrong_alarm(
     return found
 
 
-@OPERATIONS.add("GET /api/facets", queries.Facets, "The values.")
+@OPERATIONS.add("GET /api/facets", filters.Facets, "The values.")
 async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """The agents, models, failure types, experiments and arms that occur."""
     return ApiResponse(await request.runtime.runs.facets(tenant=request.tenant))
@@ -389,7 +389,7 @@ class ConversationParameters(PageParameters, TenantParameter):
     external_key: Text | None = described("With this id given by the client.", None)
 
 
-class Conversations(Described, queries.ConversationPage):
+class Conversations(Described, lists.ConversationPage):
     """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
 
@@ -408,8 +408,8 @@ async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     """Clean-run rate, fires, severity, time in state, tokens, cost, unsteered calls."""
     tenant = request.tenant
     summary = await request.runtime.runs.health_summary(
-        queries.run_filter(dict(request.params), tenant)
+        filters.run_filter(dict(request.params), tenant)
     )
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
-    values = picked(summary, *queries.HealthSummary.__struct_fields__)
+    values = picked(summary, *health.HealthSummary.__struct_fields__)
     return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

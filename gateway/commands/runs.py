@@ -22,11 +22,12 @@ from gateway.holds import answer_question, known_subject
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.reporting.wrong_alarms import find_alarms
 from gateway.steering.transcript.interventions import KIND_LABELS
-from gateway.stores import queries
+from gateway.stores import filters, lists
 from gateway.stores.controls import STEERING, Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord, Stop
+from gateway.stores.traces import RunTrace
 from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
 from gateway.text.formatting import print_line
@@ -61,14 +62,14 @@ def add_parser(commands: Any) -> None:
     _add_filters(listing)
     listing.add_argument("--limit", type=int, default=20, help="most runs (default: 20)")
     sort = "what to sort by, highest first (default: started_at)"
-    listing.add_argument("--sort", choices=list(queries.SORT_KEYS), default="started_at", help=sort)
+    listing.add_argument("--sort", choices=list(lists.SORT_KEYS), default="started_at", help=sort)
     show = add_verb(verbs, "show", "one run: states, monitors, guidance", _show)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome)
     outcome.add_argument("run_id", type=_of_hook, help=f"{_RUN_ID}; or {_HOOK}")
-    outcome.add_argument("outcome", choices=queries.OUTCOMES, help="how the run has ended")
+    outcome.add_argument("outcome", choices=filters.OUTCOMES, help="how the run has ended")
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
     wrong = add_verb(verbs, "wrong", "say that an alarm was wrong: mute its kind", _wrong)
@@ -101,26 +102,26 @@ def add_parser(commands: Any) -> None:
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant", help="only runs of this tenant")
-    for name, (text, choices) in queries.FILTERS.items():
+    for name, (text, choices) in filters.FILTERS.items():
         words = f"only runs {text[0].lower()}{text[1:]}".rstrip(".").replace("`", "")
         about: FieldDict = {"help": words, "choices": choices or None}
-        if queries.ANY in choices:
-            about |= {"nargs": "?", "const": queries.ANY}
+        if filters.ANY in choices:
+            about |= {"nargs": "?", "const": filters.ANY}
         parser.add_argument(f"--{name.replace('_', '-')}", **about)
 
 
-def _chosen(args: argparse.Namespace) -> queries.RunFilter:
-    given = {name: getattr(args, name) for name in queries.FILTERS}
-    for name in queries.TIMES:
+def _chosen(args: argparse.Namespace) -> filters.RunFilter:
+    given = {name: getattr(args, name) for name in filters.FILTERS}
+    for name in filters.TIMES:
         try:
-            given[name] = given[name] and queries.read_time(given[name])
+            given[name] = given[name] and filters.read_time(given[name])
         except ValueError as error:
             raise ConfigError(f"--{name}: {error}") from None
-    return queries.run_filter(given, args.tenant)
+    return filters.run_filter(given, args.tenant)
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    page = queries.PageRequest(limit=args.limit, sort=args.sort)
+    page = lists.PageRequest(limit=args.limit, sort=args.sort)
     found = await stores.runs.list_runs(_chosen(args), page)
     if args.json:
         from gateway.api.views import run_view  # it takes longer than the rest
@@ -194,8 +195,8 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
     store = stores.runs
     seen: dict[str, int] = {}
     since = 0.0 if args.once else time.time()
-    page = queries.PageRequest(limit=_TAIL_RUNS, sort="updated_at")
-    wanted = queries.RunFilter(tenant=args.tenant, mode=queries.LIVE)
+    page = lists.PageRequest(limit=_TAIL_RUNS, sort="updated_at")
+    wanted = filters.RunFilter(tenant=args.tenant, mode=filters.LIVE)
     while True:
         found = await store.list_runs(wanted, page)
         for run in reversed([run for run in found.runs if run.updated_at >= since]):
@@ -238,7 +239,7 @@ def _without_outcome(run: RunRecord) -> str:
     return "" if run.handed_over is None else "handed over"
 
 
-def _print_run(trace: queries.RunTrace) -> None:
+def _print_run(trace: RunTrace) -> None:
     console = Console(highlight=False)
     run = trace.run
     steps = trace.steps

@@ -10,9 +10,9 @@ import orjson
 
 from gateway.core.step import Action
 from gateway.reporting.trace_state import trace_state
-from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
+from gateway.stores.traces import RunTrace
 from gateway.stores.usage import Group, Sums
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value

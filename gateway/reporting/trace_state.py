@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from msgspec.structs import asdict
 
 from gateway.core.pattern import ETrace, Tier
-from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
+from gateway.stores.traces import RunTrace
 from gateway.values import FieldDict, Value
 
 

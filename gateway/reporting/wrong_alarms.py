@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.stores.controls import Control, alarm_subject
+from gateway.stores.filters import RunFilter
 from gateway.stores.protocols import RunStore
-from gateway.stores.queries import RunFilter
 from gateway.stores.sql.changes import Change
 from gateway.values import FieldDict, Value
 

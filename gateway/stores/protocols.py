@@ -6,29 +6,29 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Protocol
 
-from gateway.stores.queries import (
-    FACET_RUNS,
-    HEALTH_RUNS,
-    ConversationPage,
-    Facets,
-    HealthSummary,
-    LiveQuery,
-    LiveRun,
-    PageRequest,
-    PruneReport,
-    RunFilter,
-    RunPage,
-    RunTrace,
-    Spread,
-)
+from gateway.stores.filters import FACET_RUNS, Facets, RunFilter
+from gateway.stores.health import HEALTH_RUNS, HealthSummary, Spread
+from gateway.stores.lists import ConversationPage, PageRequest, RunPage
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.totals import ExperimentRun, RunRecord
+from gateway.stores.traces import RunTrace
+from gateway.stores.under_way import LiveQuery, LiveRun
 from gateway.stores.usage import UsagePoint, UsageQuery
-from gateway.values import Texts
+from gateway.values import Texts, frozen
 
 # Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history.
 MAX_HEADS = 256
 MAX_BRANCHES = 64  # most conversations `branches` returns: sub-agents and forks behind one id
+
+
+@frozen
+class PruneReport:
+    """The effect of one retention pass."""
+
+    conversations: int  # number removed
+    runs: int  # number removed
+    bytes_before: int  # in use before the pass
+    bytes_after: int  # in use after it
 
 
 class StoreError(Exception):

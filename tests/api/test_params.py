@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.api.params import Parameters, RunFilters, Text, read_parameters
 from gateway.api.runs import RunListParameters, TraceParameters
 from gateway.errors import BadRequest
-from gateway.stores.queries import run_filter
+from gateway.stores.filters import run_filter
 
 
 def read(**values: str) -> dict[str, object]:

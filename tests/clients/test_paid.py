@@ -26,7 +26,8 @@ from msgspec import structs
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.features.reports.week import monday_of, read_week
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.usage import BUCKET_S, UsageQuery
 from steering_gateway_testing import ScriptedUpstream, ToolCall
 from tests.clients.billing import STEPS, TASK, BillingHost

@@ -39,7 +39,8 @@ def only_in_wrap(folders: Path) -> str:
     async def ids(path: str) -> set[str]:
         stores = await open_stores(StorageSettings(path=path), existing=True)
         try:
-            from gateway.stores.queries import PageRequest, RunFilter
+            from gateway.stores.filters import RunFilter
+            from gateway.stores.lists import PageRequest
 
             found = await stores.runs.list_runs(RunFilter(), PageRequest(limit=50))
             return {run.id for run in found.runs}

@@ -12,10 +12,10 @@ import httpx
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.queries import RunTrace
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
+from gateway.stores.traces import RunTrace
 from gateway.wire.completion import assemble
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 from tests.patience import DEADLINE_MS

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.stores.queries import RunTrace
+from gateway.stores.traces import RunTrace
 from gateway.wire.messages import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import GUIDING, PLAIN, run_log

@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.queries import PageRequest, RunFilter, RunTrace
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
+from gateway.stores.traces import RunTrace
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.control import CONTROL
 from tests.live.client import PLAIN, run_log

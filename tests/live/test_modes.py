@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from gateway.steering.experiments import MODES, ExperimentSettings, assign
-from gateway.stores.queries import RunTrace
+from gateway.stores.traces import RunTrace
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.examples import by_day
 from tests.live.client import GUIDING, TOOLS, Agent, opening, trace, worker

@@ -12,8 +12,8 @@ import pytest
 from gateway.calls.call import Call
 from gateway.calls.recorder import Recorder
 from gateway.core.step import Action
-from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
+from gateway.stores.traces import RunTrace
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, opening, run_log, trace, worker
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.stores.queries import RunFilter
+from gateway.stores.filters import RunFilter
 from gateway.tasks import DeadlinePassed, OwnTime
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, opening, run_log, trace, worker

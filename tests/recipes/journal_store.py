@@ -19,8 +19,9 @@ from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
 from gateway.features.keys.records import KeyRecord
 from gateway.features.keys.store import KeyStore
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import SORT_KEYS, PageRequest, RunPage
 from gateway.stores.protocols import RunStore, StateStore, StoreError, VersionConflict
-from gateway.stores.queries import SORT_KEYS, PageRequest, RunFilter, RunPage, RunTrace
 from gateway.stores.records import (
     CallRecord,
     ConversationRecord,
@@ -31,6 +32,7 @@ from gateway.stores.records import (
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.totals import RunRecord, RunTotals
+from gateway.stores.traces import RunTrace
 
 
 async def open_journal(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:

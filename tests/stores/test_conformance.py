@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.backends import Stores
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import VersionConflict
-from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord, StepRow
 from steering_gateway_testing import store_conformance
 from steering_gateway_testing.store_conformance import ALL_CHECKS, Check, records

@@ -14,9 +14,10 @@ import pytest
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.core.pattern import Tier
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.patterns import Search
 from gateway.stores.protocols import StoreFull
-from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import StepContent
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore

@@ -15,8 +15,8 @@ import apsw
 import pytest
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.filters import RunFilter
 from gateway.stores.protocols import SchemaMismatch, StoreError
-from gateway.stores.queries import RunFilter
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore

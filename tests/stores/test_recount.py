@@ -8,8 +8,10 @@ from collections import Counter
 import pytest
 
 from gateway.backends import Stores
-from gateway.stores.queries import HealthSummary, RunFilter, RunTrace
+from gateway.stores.filters import RunFilter
+from gateway.stores.health import HealthSummary
 from gateway.stores.totals import run_severity
+from gateway.stores.traces import RunTrace
 from tests.many_runs import one_run
 
 _RUNS = 24

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
-from gateway.stores.queries import RunFilter
+from gateway.stores.filters import RunFilter
 from gateway.stores.records import PromptMessage
 from gateway.stores.redact import encodable, omit
 from gateway.stores.sql.states import SQLStateStore

@@ -5,8 +5,8 @@ from typing import Any
 
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
-from gateway.stores.queries import LiveRun
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
+from gateway.stores.under_way import LiveRun
 from gateway.stores.watched import StoreHealth
 from gateway.text.formatting import about, counted, money, percent
 from gateway.values import FieldDict, Value, frozen

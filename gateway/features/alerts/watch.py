@@ -31,7 +31,7 @@ from gateway.holds import answer_path
 from gateway.hooks import features
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
-from gateway.stores import queries
+from gateway.stores import filters, lists, under_way
 from gateway.stores.controls import Control
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.controls import ControlStore
@@ -142,18 +142,18 @@ class AlertWatch:
 
     async def _signals(self) -> Signals:
         store = self.degraded()
-        live: tuple[queries.LiveRun, ...] = ()
+        live: tuple[under_way.LiveRun, ...] = ()
         accounts: Sequence[UsedAccount] = ()
         newest = list[RunRecord]()
         if store is None:
             try:
-                live = await self.stores.runs.live_runs(queries.LiveQuery.at(time.time()))
-                since = time.time() - queries.LIVE_S
+                live = await self.stores.runs.live_runs(under_way.LiveQuery.at(time.time()))
+                since = time.time() - under_way.LIVE_S
                 accounts = await used_accounts(self.accounting, since)
                 if self.settings().control.on_trouble == "hand_over":
                     found = await self._newest()
                     newest += [r for r in found if r.updated_at >= since and not r.stopped]
-                found = await self._newest(stopped=queries.ANY)
+                found = await self._newest(stopped=filters.ANY)
                 newest += [r for r in found if r.stopped and r.stopped.at >= since]
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
@@ -163,9 +163,9 @@ class AlertWatch:
 
     async def _newest(self, **chosen: Any) -> Sequence[RunRecord]:
         """Runs of the last week with the newest calls."""
-        begun = time.time() - queries.LONGEST_S
-        page = queries.PageRequest(sort="updated_at", limit=queries.LIVE_RUNS)
-        wanted = queries.RunFilter(mode=queries.LIVE, since=begun, **chosen)
+        begun = time.time() - under_way.LONGEST_S
+        page = lists.PageRequest(sort="updated_at", limit=under_way.LIVE_RUNS)
+        wanted = filters.RunFilter(mode=filters.LIVE, since=begun, **chosen)
         return (await self.stores.runs.list_runs(wanted, page)).runs
 
 

@@ -21,8 +21,9 @@ from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner, Report
 from gateway.steering.guidance.lessons import SAID
+from gateway.stores.filters import RunFilter
 from gateway.stores.learning import LessonFilter
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.records import PromptMessage
 from gateway.text.formatting import ago, counted
 from gateway.text.sanitize import one_line

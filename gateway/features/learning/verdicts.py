@@ -17,9 +17,9 @@ from gateway.steering.transcript.interventions import Answer, Intervention, said
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
-from gateway.stores.queries import RunTrace
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DERIVED, RunRecord
+from gateway.stores.traces import RunTrace
 from gateway.tasks import off_loop
 
 RANKS = (

@@ -23,11 +23,13 @@ from gateway.features.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.steering.guidance.lessons import SAID
+from gateway.stores.filters import LIVE, RunFilter
 from gateway.stores.learning import LessonFilter, NearOutcome, StoredLesson
+from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import CallRecord
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.traces import RunTrace
 from gateway.tasks import off_loop
 from gateway.values import frozen
 

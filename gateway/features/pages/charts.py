@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 
 from gateway.stores import totals
-from gateway.stores.queries import RunTrace
 from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.traces import RunTrace
 from gateway.text import svg
 from gateway.values import frozen
 

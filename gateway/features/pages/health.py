@@ -9,7 +9,8 @@ from gateway.features.pages.pages import Page, Visit
 from gateway.features.pages.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.wrong_alarms import alarms_by_project
-from gateway.stores.queries import STATES, HealthSummary
+from gateway.stores.filters import STATES
+from gateway.stores.health import HealthSummary
 from gateway.stores.totals import DANGER_COMPOSITE, RULES, SEVERITIES, WARN_COMPOSITE, severity_of
 from gateway.text.formatting import counted, percent
 from gateway.values import FieldDict

@@ -16,18 +16,10 @@ from gateway.features.pages.runs import RunsParameters, row_of, tree_of
 from gateway.hooks import given
 from gateway.stores import usage
 from gateway.stores.budgets import Account
-from gateway.stores.queries import (
-    ANY,
-    LIVE,
-    LIVE_RUNS,
-    LIVE_S,
-    LONGEST_S,
-    LiveQuery,
-    LiveRun,
-    PageRequest,
-    RunFilter,
-)
+from gateway.stores.filters import ANY, LIVE, RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.totals import SEVERITIES, plus
+from gateway.stores.under_way import LIVE_RUNS, LIVE_S, LONGEST_S, LiveQuery, LiveRun
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 from gateway.text import formatting
 from gateway.values import FieldDict

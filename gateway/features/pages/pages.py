@@ -20,8 +20,8 @@ from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorize
 from gateway.hooks import given, paths
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.controls import STEERING
+from gateway.stores.filters import STATES
 from gateway.stores.protocols import StoreError
-from gateway.stores.queries import STATES
 from gateway.stores.sql.changes import persons_name
 from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop

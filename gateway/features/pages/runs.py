@@ -31,17 +31,10 @@ from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.stores.budgets import AccountKey
 from gateway.stores.controls import Action, Control
+from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
+from gateway.stores.health import HEALTH_RUNS
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.protocols import StoreError
-from gateway.stores.queries import (
-    FILTERS,
-    HEALTH_RUNS,
-    LIVE_S,
-    OUTCOMES,
-    RunFilter,
-    RunTrace,
-    run_filter,
-)
 from gateway.stores.records import StepRow
 from gateway.stores.totals import (
     DERIVED,
@@ -51,6 +44,8 @@ from gateway.stores.totals import (
     step_severity,
     streaks,
 )
+from gateway.stores.traces import RunTrace
+from gateway.stores.under_way import LIVE_S
 from gateway.stores.usage import Tree
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value

@@ -15,7 +15,7 @@ from gateway.features.reports.results import ExperimentReport
 from gateway.features.reports.routing import RoutingReport, read_routing
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
-from gateway.stores.queries import RunFilter
+from gateway.stores.filters import RunFilter
 from gateway.tasks import off_loop
 from gateway.values import frozen
 

@@ -24,7 +24,8 @@ from gateway.features.reports.savings import read_savings
 from gateway.features.reports.texts import rendered
 from gateway.features.reports.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
-from gateway.stores.queries import HealthSummary, RunFilter
+from gateway.stores.filters import RunFilter
+from gateway.stores.health import HealthSummary
 from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
 from gateway.text.formatting import print_line

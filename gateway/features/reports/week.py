@@ -11,8 +11,8 @@ from gateway.core.pattern import Status
 from gateway.features.reports.savings import read_savings
 from gateway.features.reports.texts import rendered
 from gateway.steering.transcript.interventions import KIND_LABELS
+from gateway.stores.filters import RunFilter
 from gateway.stores.learning import LessonFilter
-from gateway.stores.queries import RunFilter
 from gateway.stores.totals import HAND_OVER, ExperimentRun, plus, severity_by, streaks
 from gateway.stores.usage import BUCKET_S, bucket_start
 from gateway.values import FieldDict

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from math import inf
 
-from gateway.stores import codec, queries, totals
+from gateway.stores import codec, filters, health, lists, protocols, totals, traces, under_way
 from gateway.stores.protocols import exported
 from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
@@ -31,7 +31,7 @@ _STEPS_WITHOUT_CONTENT = ", ".join(
     ["NULL" if name == "content" else name for name in codec.STEP_COLUMNS]
 )
 _WINDOW = "WHERE run_pk = :pk AND step_index > :after AND step_index <= :last ORDER BY step_index"
-_CONVERSATION = codec.names(queries.ConversationSummary, "runs")
+_CONVERSATION = codec.names(lists.ConversationSummary, "runs")
 _NEWEST_STEP = f"""
 SELECT {_STEPS_WITHOUT_CONTENT} FROM steps WHERE run_pk = :pk AND composite IS NOT NULL
 ORDER BY step_index DESC LIMIT 1
@@ -61,12 +61,12 @@ _EXPRESSIONS = {
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{
         name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
-        for name in queries.SUMMED
+        for name in health.SUMMED
         if name not in _FLOATS
     },
     **{name: f"coalesce(sum(r.{name}), 0)" for name in _FLOATS},
     # sum() of only unknown values is NULL: the cost stays unknown.
-    **{name: f"sum(r.{name})" for name in queries.COSTS},
+    **{name: f"sum(r.{name})" for name in health.COSTS},
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "CAST(coalesce(sum(r.scored_steps), 0) AS BIGINT)",
 }
@@ -80,9 +80,7 @@ class SQLRunStore:
         self._engine = engine
         self._forms = engine.forms
 
-    async def list_runs(
-        self, runs: queries.RunFilter, page: queries.PageRequest
-    ) -> queries.RunPage:
+    async def list_runs(self, runs: filters.RunFilter, page: lists.PageRequest) -> lists.RunPage:
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         key = _SORTS[page.sort]
@@ -102,27 +100,25 @@ class SQLRunStore:
         found = await self._engine.made(codec.run_of, sql, **values)
         shown = tuple(found[: page.limit])
         more = len(found) > page.limit
-        return queries.RunPage(
-            runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None
-        )
+        return lists.RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
 
-    async def count_runs(self, runs: queries.RunFilter) -> int:
+    async def count_runs(self, runs: filters.RunFilter) -> int:
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
-    async def spread_runs(self, runs: queries.RunFilter) -> queries.Spread:
+    async def spread_runs(self, runs: filters.RunFilter) -> health.Spread:
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"""
             SELECT {_DURATION}, r.cost_usd, r.calls FROM runs AS r
-            WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {queries.HEALTH_RUNS}
+            WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {health.HEALTH_RUNS}
         """
 
-        async def work(connection: Connection) -> queries.Spread:
+        async def work(connection: Connection) -> health.Spread:
             rows = await connection.fetch(sql, **values)
-            return await connection.computed(queries.spread, rows)
+            return await connection.computed(health.spread, rows)
 
         return await self._engine.read(work)
 
@@ -134,15 +130,15 @@ class SQLRunStore:
         content: bool = True,
         after_step: int = -1,
         limit: int | None = None,
-    ) -> queries.RunTrace | None:
+    ) -> traces.RunTrace | None:
         values: FieldDict = {"id": run_id}
-        condition = where(queries.RunFilter(tenant=tenant), values, self._forms)
+        condition = where(filters.RunFilter(tenant=tenant), values, self._forms)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {codec.INJECTIONS} FROM injections {_WINDOW}, ordinal"
         last = MAX_INT if limit is None else min(MAX_INT, after_step + limit)
 
-        async def work(connection: Connection) -> queries.RunTrace | None:
+        async def work(connection: Connection) -> traces.RunTrace | None:
             found = await connection.row(run, **values)
             if found is None:
                 return None
@@ -150,7 +146,7 @@ class SQLRunStore:
             part = {"pk": pk, "after": max(after_step, -1), "last": last}
             step_rows = await connection.fetch(steps, **part)
             injected = await connection.fetch(injections, **part)
-            return queries.RunTrace(
+            return traces.RunTrace(
                 run=codec.run_of(row),
                 steps=tuple(await connection.made(partial(codec.step_of, run_id), step_rows)),
                 injections=tuple([codec.injection_of(run_id, each) for each in injected]),
@@ -161,11 +157,11 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        if outcome not in queries.OUTCOMES:
-            known = ", ".join(queries.OUTCOMES)
+        if outcome not in filters.OUTCOMES:
+            known = ", ".join(filters.OUTCOMES)
             raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
         values: FieldDict = {"id": run_id, "new": outcome, "source": source}
-        condition = where(queries.RunFilter(tenant=tenant), values, self._forms)
+        condition = where(filters.RunFilter(tenant=tenant), values, self._forms)
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
             WHERE r.id = :id AND {condition} RETURNING TRUE
@@ -179,12 +175,12 @@ class SQLRunStore:
         external_key: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> queries.ConversationPage:
-        page = queries.PageRequest(limit=limit, cursor=cursor)
+    ) -> lists.ConversationPage:
+        page = lists.PageRequest(limit=limit, cursor=cursor)
         at: float | None = None
         values: FieldDict = {"after_id": None}
         if page.cursor is not None:
-            at, values["after_id"] = queries.decode_cursor(page.cursor)
+            at, values["after_id"] = lists.decode_cursor(page.cursor)
         wanted = {
             "tenant": ("tenant = :tenant", tenant),
             "external_key": ("external_key = :external_key", external_key),
@@ -198,23 +194,23 @@ class SQLRunStore:
         """
         rows = await self._engine.fetch(sql, **values)
         names = (*_CONVERSATION, "runs")
-        found = tuple([made(queries.ConversationSummary, names, row) for row in rows[: page.limit]])
+        found = tuple([made(lists.ConversationSummary, names, row) for row in rows[: page.limit]])
         more = len(rows) > page.limit
-        last = queries.encode_cursor(found[-1].created_at, found[-1].id) if more else None
-        return queries.ConversationPage(conversations=found, next_cursor=last)
+        last = lists.encode_cursor(found[-1].created_at, found[-1].id) if more else None
+        return lists.ConversationPage(conversations=found, next_cursor=last)
 
     async def facets(
-        self, *, tenant: str | None, newest: int = queries.FACET_RUNS
-    ) -> queries.Facets:
-        runs = queries.RunFilter(tenant=tenant)
+        self, *, tenant: str | None, newest: int = filters.FACET_RUNS
+    ) -> filters.Facets:
+        runs = filters.RunFilter(tenant=tenant)
         return await self._engine.read(partial(facets, runs, newest, self._forms))
 
     async def health_summary(
-        self, runs: queries.RunFilter, *, newest: int = queries.HEALTH_RUNS
-    ) -> queries.HealthSummary:
+        self, runs: filters.RunFilter, *, newest: int = health.HEALTH_RUNS
+    ) -> health.HealthSummary:
         return await self._engine.view(partial(_summarize, runs.summed, newest, self._forms))
 
-    async def live_runs(self, query: queries.LiveQuery) -> tuple[queries.LiveRun, ...]:
+    async def live_runs(self, query: under_way.LiveQuery) -> tuple[under_way.LiveRun, ...]:
         return await self._engine.view(partial(_live_runs, query, self._forms))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
@@ -224,7 +220,7 @@ class SQLRunStore:
         self, experiment: str | None, *, tenant: str | None, since: float | None = None
     ) -> list[totals.ExperimentRun]:
         values: FieldDict = {}
-        wanted = queries.RunFilter(tenant=tenant, experiment=experiment, since=since)
+        wanted = filters.RunFilter(tenant=tenant, experiment=experiment, since=since)
         condition = where(wanted.summed, values, self._forms)
         found: list[totals.ExperimentRun] = []
         after = "TRUE"
@@ -241,8 +237,8 @@ class SQLRunStore:
             values |= {"after": found[-1].started_at, "after_id": found[-1].id}
 
     def export_runs(
-        self, runs: queries.RunFilter, *, content: bool = True
-    ) -> AsyncIterator[queries.RunTrace]:
+        self, runs: filters.RunFilter, *, content: bool = True
+    ) -> AsyncIterator[traces.RunTrace]:
         return exported(self, runs, content=content)
 
     async def prune(
@@ -252,13 +248,13 @@ class SQLRunStore:
         max_bytes: int | None = None,
         active_since: float | None = None,
         keep: Sequence[str] = (),
-    ) -> queries.PruneReport:
+    ) -> protocols.PruneReport:
         # The rows to remove are selected by reads, which delay no commit; each transaction removes
         # one batch.
         engine = self._engine
         before = await _used(engine)
         if not await engine.upkeep.begin():
-            return queries.PruneReport(
+            return protocols.PruneReport(
                 conversations=0, runs=0, bytes_before=before, bytes_after=before
             )
         by_id = f"SELECT pk FROM conversations WHERE {engine.forms.among('id', 'keep', 'text')}"
@@ -270,7 +266,7 @@ class SQLRunStore:
         if limit < inf:
             await work.make_room(limit, inf if active_since is None else active_since)
         await engine.upkeep.remove_heads(work.conversations)
-        return queries.PruneReport(
+        return protocols.PruneReport(
             conversations=work.conversations,
             runs=work.runs,
             bytes_before=before,
@@ -279,8 +275,8 @@ class SQLRunStore:
 
 
 async def _summarize(
-    runs: queries.RunFilter, newest: int, forms: SqlForms, connection: Connection
-) -> queries.HealthSummary:
+    runs: filters.RunFilter, newest: int, forms: SqlForms, connection: Connection
+) -> health.HealthSummary:
     """The summary of the newest runs that match."""
     values: FieldDict = {}
     condition = where(runs, values, forms)
@@ -296,25 +292,25 @@ async def _summarize(
     """)
     recent = await fetch(f"""
         SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, r.counts
-        FROM runs AS r WHERE {condition} {newest_first} {queries.RECENT_RUNS}
+        FROM runs AS r WHERE {condition} {newest_first} {health.RECENT_RUNS}
     """)
     more = f"SELECT TRUE FROM runs AS r WHERE {condition} LIMIT 1 OFFSET {newest}"
-    return queries.summary(
+    return health.summary(
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
-        counted=await connection.computed(queries.add_up, counted),
-        by_agent=tuple([queries.agent_health(*row) for row in by_agent]),
-        recent=tuple([queries.recent_run(*row) for row in reversed(recent)]),
+        counted=await connection.computed(health.add_up, counted),
+        by_agent=tuple([health.agent_health(*row) for row in by_agent]),
+        recent=tuple([health.recent_run(*row) for row in reversed(recent)]),
         limited=sums["total_runs"] == newest and bool(await fetch(more)),
     )
 
 
 async def _live_runs(
-    query: queries.LiveQuery, forms: SqlForms, connection: Connection
-) -> tuple[queries.LiveRun, ...]:
+    query: under_way.LiveQuery, forms: SqlForms, connection: Connection
+) -> tuple[under_way.LiveRun, ...]:
     values: FieldDict = {}
-    wanted = queries.RunFilter(tenant=query.tenant, since=query.begun, mode=queries.LIVE)
+    wanted = filters.RunFilter(tenant=query.tenant, since=query.begun, mode=filters.LIVE)
     sql = f"""
         SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
         WHERE {where(wanted, values, forms)} AND r.ended_at IS NULL
@@ -336,7 +332,7 @@ async def _live_runs(
             stuck = newest.step_index - (-1 if last is None else last)
         guidance = await connection.row(_GUIDANCE, pk=pk)
         live.append(
-            queries.LiveRun(
+            under_way.LiveRun(
                 run=run,
                 newest=newest,
                 stuck_steps=stuck,

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
-from gateway.stores import queries, usage
+from gateway.stores import filters, usage
 from gateway.stores.codec import STOP_COLUMNS
-from gateway.stores.queries import ANY, LIVE, UNFINISHED, Facets, RunFilter
+from gateway.stores.filters import ANY, LIVE, UNFINISHED, Facets, RunFilter
 from gateway.stores.records import IMPORTED, RunUpdate, StepRow
 from gateway.stores.sql.engine import (
     Connection,
@@ -80,7 +80,7 @@ def where(runs: RunFilter, values: FieldDict, forms: SqlForms) -> str:
         "stopped": (f"{_stopper(forms)} = :stopped", None if any_stop else runs.stopped),
         "severity": (f"{_severity(forms)} = :severity", runs.severity),
     }
-    for number, (words, begins) in enumerate(queries.phrases(runs.search or "")):
+    for number, (words, begins) in enumerate(filters.phrases(runs.search or "")):
         name = f"words{number}"
         wanted[name] = (forms.found(name), forms.phrase(words, begins))
     for number, (tag, value) in enumerate(runs.tags):

@@ -10,7 +10,7 @@ import orjson
 from gateway.backends import open_stores
 from gateway.features.history.session import Session
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.queries import RunFilter
+from gateway.stores.filters import RunFilter
 from gateway.wire.messages import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ToolCall
 

@@ -30,9 +30,12 @@ from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.worker import Learner
 from gateway.hooks import features
 from gateway.steering.identity import conversation_id
+from gateway.stores.filters import LIVE, RunFilter
 from gateway.stores.learning import JOBS
-from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter, RunTrace
+from gateway.stores.lists import PageRequest
 from gateway.stores.records import IMPORTED
+from gateway.stores.traces import RunTrace
+from gateway.stores.under_way import LiveQuery
 from gateway.stores.usage import UsageQuery
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.store_conformance.records import one_run

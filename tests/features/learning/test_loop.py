@@ -19,7 +19,8 @@ from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Pattern, Tier
 from gateway.features.learning.context import project_of
 from gateway.steering.guidance.lessons import LEARNED
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.features.learning.runs import lessons_of, run, shell

@@ -16,7 +16,8 @@ from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.verdicts import USED_FROM, implicit
 from gateway.features.learning.worker import Learner
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.store_conformance import records

@@ -15,8 +15,9 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.budgets import AccountKey
 from gateway.stores.controls import Control
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.patterns import PatternFilter
-from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys

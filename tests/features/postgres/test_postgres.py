@@ -20,8 +20,9 @@ from gateway.config.values import Secret
 from gateway.features.postgres import connection
 from gateway.features.postgres.engine import PostgresEngine
 from gateway.features.postgres.schema import DAY_BITS
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import StoreError, VersionConflict
-from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys

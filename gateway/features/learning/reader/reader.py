@@ -31,9 +31,9 @@ from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
 from gateway.stores.budgets import Amounts
 from gateway.stores.learning import ANSWERS, JOBS, READER, Allowance, Job, OutcomeRow
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.traces import RunTrace
 from gateway.values import Texts, Value
 
 MOST_ATTEMPTS = 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.records import CallRecord
 from gateway.stores.sql.usage import AttributionStore
 from steering_gateway_testing.store_conformance import records

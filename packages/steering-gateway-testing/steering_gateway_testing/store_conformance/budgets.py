@@ -19,7 +19,8 @@ from gateway.stores.budgets import (
     Wish,
 )
 from gateway.stores.controls import Control
-from gateway.stores.queries import ANY, STOPPED_BY, PageRequest, RunFilter
+from gateway.stores.filters import ANY, STOPPED_BY, RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.totals import Stop
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT, a_call

@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.core.step import Action
-from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter
+from gateway.stores.filters import LIVE, RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.records import IMPORTED, StepContent, StepRow
 from gateway.stores.totals import run_severity
+from gateway.stores.under_way import LiveQuery
 from gateway.stores.usage import UsageQuery
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.check import Check

@@ -7,8 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import VersionConflict
-from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import StepContent
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.check import Check, raises

@@ -10,15 +10,9 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.core.step import Action
 from gateway.errors import BudgetExceeded
-from gateway.stores.queries import (
-    SORT_KEYS,
-    SPREAD,
-    AgentHealth,
-    Facets,
-    PageRequest,
-    RecentRun,
-    RunFilter,
-)
+from gateway.stores.filters import Facets, RunFilter
+from gateway.stores.health import SPREAD, AgentHealth, RecentRun
+from gateway.stores.lists import SORT_KEYS, PageRequest
 from gateway.stores.records import PromptMessage
 from gateway.stores.totals import HAND_OVER
 from steering_gateway_testing.store_conformance import records

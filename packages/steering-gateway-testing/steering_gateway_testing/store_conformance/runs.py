@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter
+from gateway.stores.filters import OUTCOMES, RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.records import RunUpdate, StepContent, StepRow
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing.store_conformance import records

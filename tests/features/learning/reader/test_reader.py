@@ -19,8 +19,9 @@ from gateway.core.step import Action
 from gateway.features.learning.reader.reader import RESERVED_INPUT, RESERVED_OUTPUT
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner
+from gateway.stores.filters import RunFilter
 from gateway.stores.learning import JOBS, READER
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.lists import PageRequest
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall

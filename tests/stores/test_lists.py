@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.backends import Stores
 from gateway.stores import codec, totals
-from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor, phrases
+from gateway.stores.filters import phrases
+from gateway.stores.lists import PageRequest, decode_cursor, encode_cursor
 from steering_gateway_testing.store_conformance.records import START, a_step, one_run
 
 

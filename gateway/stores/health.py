@@ -1,0 +1,178 @@
+"""The health of many runs: their sums, rates, spread and newest ones, made from rows of a store."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from gateway.stores.totals import CallTotals, CountedSteps, severity_by
+from gateway.values import FieldDict, Fields, Value, frozen
+
+# Most runs of one health summary: their JSON counters take time to add up, and a store gives up a
+# read that takes too long.
+HEALTH_RUNS = 20_000
+
+
+class Spread(Value):
+    """The spread of runs; a value of None where no run has one."""
+
+    runs: int  # those that were read, at most the newest HEALTH_RUNS
+    p50: Mapping[str, float | None]  # median by quantity, see SPREAD
+    p95: Mapping[str, float | None]  # 95th percentile by quantity
+
+
+SPREAD = ("duration_s", "cost_usd", "calls")
+
+
+def spread(rows: Sequence[Sequence[Any]]) -> Spread:
+    """The spread of runs, each the values of SPREAD."""
+    known = [sorted([v for v in values if v is not None]) for values in zip(*rows, strict=True)]
+    parts = {
+        part: {
+            n: v[ceil(part * len(v) / 100) - 1] for n, v in zip(SPREAD, known, strict=False) if v
+        }
+        for part in (50, 95)
+    }
+    none = dict.fromkeys(SPREAD)
+    return Spread(runs=len(rows), p50={**none, **parts[50]}, p95={**none, **parts[95]})
+
+
+@frozen
+class AgentHealth:
+    """One agent's runs."""
+
+    agent: str  # the client's program, as its user agent names it
+    runs: int  # those that the filter selects
+    mean_composite: float  # mean of the runs' means, in [0, 1]
+    peak_composite: float  # highest peak of a run, in [0, 1]
+
+
+@frozen
+class RecentRun:
+    """One run as a point of a sparkline."""
+
+    run_id: str  # for the link to its page
+    started_at: float  # epoch seconds
+    steps: int  # scored ones
+    mean_composite: float  # of its scored steps, in [0, 1]
+    peak_composite: float  # of its scored steps, in [0, 1]
+    severity: str = "low"  # the worst that it came to
+
+
+class RunCounts(CountedSteps):
+    """Numbers of runs."""
+
+    total_runs: int = 0  # those that the filter selects
+    total_steps: int = 0  # their scored steps
+    success_runs: int = 0  # with outcome success
+    failure_runs: int = 0  # with outcome failure
+    runs_with_fires: int = 0  # a monitor fired at one step or more
+    clean_runs: int = 0  # never reached a composite of 0.35
+    clean_run_rate: float = 0.0  # clean of all runs, in [0, 1]
+
+
+class HealthSummary(RunCounts):
+    """The health of the runs that a filter selects. `fires`, `severity` and `states` count
+    scored steps. Ratios and composites are in [0, 1], rounded to 4 decimals. `saved_usd`
+    covers the calls whose price is known with and without steering."""
+
+    mean_composite: float = 0.0  # over all scored steps
+    peak_composite: float = 0.0  # the highest of a step
+    cached_share: float = 0.0  # cached of all input tokens
+    fires: Mapping[str, int] = {}  # scored steps at which a monitor fired, by monitor
+    severity_runs: Mapping[str, int] = {}  # runs by the worst severity they came to
+    by_agent: tuple[AgentHealth, ...] = ()  # the agents with the most runs
+    recent: tuple[RecentRun, ...] = ()  # the last 30 runs, oldest first
+    limited: bool = False  # more runs match, and only the newest are in it
+
+
+# Source: docs/names.md, the dashboard: a sparkline of the last 30 runs, numbers to 4 decimals.
+RECENT_RUNS = 30
+_DECIMALS = 4
+
+# The fields whose unknown values are skipped in a sum; unknown when all are.
+COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
+SUMMED = tuple([name for name in CallTotals.__struct_fields__ if name not in COSTS])
+
+
+class Counted(Struct, frozen=True):
+    """The counters of runs, added up."""
+
+    counters: Mapping[str, Fields]  # by name of the counter, then by what it counts
+    severity_runs: Mapping[str, int]  # runs by the worst severity they came to
+
+
+def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
+    """The sums over runs, each as (highest composite, counters as JSON). SQL takes ten times as
+    long to group what it finds in JSON."""
+    counters: dict[str, FieldDict] = {}
+    severity_runs: dict[str, int] = {}
+    for peak, text in runs:
+        found = orjson.loads(text)
+        severity = severity_by(peak, found["fired"], found["states"])
+        severity_runs[severity] = severity_runs.get(severity, 0) + 1
+        for counter, counts in found.items():
+            sums = counters.setdefault(counter, {})
+            for name, count in (counts or {}).items():
+                sums[name] = sums.get(name, 0) + count
+    return Counted(counters, severity_runs)
+
+
+def summary(
+    *,
+    sums: Fields,
+    composite_sum: float,
+    scored_steps: int,
+    counted: Counted,
+    by_agent: tuple[AgentHealth, ...],
+    recent: tuple[RecentRun, ...],
+    limited: bool,
+) -> HealthSummary:
+    """The summary from sums over the runs: computes the ratios and rounds."""
+    counters: Fields = counted.counters
+    named = ("severity", "failure_types", "models", "unsteered", "estimated", "guidance")
+    return HealthSummary(
+        **{**sums, "peak_composite": _rounded(sums["peak_composite"])},
+        **{name: counters.get(name, {}) for name in named},
+        clean_run_rate=_ratio(sums["clean_runs"], sums["total_runs"]),
+        mean_composite=_ratio(composite_sum, scored_steps),
+        cached_share=_ratio(sums["cached_tokens"], sums["input_tokens"]),
+        fires=counters.get("fired", {}),
+        states={name: n for name, n in counters.get("states", {}).items() if n},
+        severity_runs=counted.severity_runs,
+        by_agent=by_agent,
+        recent=recent,
+        limited=limited,
+    )
+
+
+def agent_health(agent: str, runs: int, mean: float, peak: float) -> AgentHealth:
+    """One agent's row, rounded."""
+    return AgentHealth(
+        agent=agent, runs=runs, mean_composite=_rounded(mean), peak_composite=_rounded(peak)
+    )
+
+
+def recent_run(
+    run_id: str, started_at: float, steps: int, mean: float, peak: float, counts: str
+) -> RecentRun:
+    """One point of the sparkline, rounded; `counts`: the run's counters as JSON."""
+    counters = orjson.loads(counts)
+    return RecentRun(
+        run_id=run_id,
+        started_at=started_at,
+        steps=steps,
+        mean_composite=_rounded(mean),
+        peak_composite=_rounded(peak),
+        severity=severity_by(peak, counters["fired"], counters["states"]),
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return _rounded(part / whole) if whole else 0.0
+
+
+def _rounded(value: float) -> float:
+    return round(value, _DECIMALS)

@@ -1,0 +1,86 @@
+"""Pages of ordered lists: of runs, and of conversations."""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from gateway.stores.records import ConversationAbout
+from gateway.stores.totals import RunRecord
+from gateway.values import Value, frozen
+
+MAX_PAGE = 1000
+
+# The sort keys of a list of runs; an unknown cost sorts below zero.
+SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
+    "started_at": lambda run: run.started_at,
+    "updated_at": lambda run: run.updated_at,
+    "duration": lambda run: run.duration_s,
+    "steps": lambda run: run.totals.steps,
+    "tokens": lambda run: run.totals.input_tokens + run.totals.output_tokens,
+    "cost": lambda run: -1.0 if run.totals.cost_usd is None else run.totals.cost_usd,
+    "peak": lambda run: run.totals.composite_peak,
+}
+
+
+@frozen
+class PageRequest:
+    """One page of an ordered list. Raises: ValueError."""
+
+    limit: int = 50  # rows, 1 to 1000
+    sort: str = "started_at"  # column that orders the list
+    descending: bool = True  # the largest value first
+    cursor: str | None = None  # from the page before; None = the first page
+
+    def __post_init__(self) -> None:
+        if self.sort not in SORT_KEYS:
+            raise ValueError(f"sort: must be one of {', '.join(SORT_KEYS)}, not {self.sort!r}")
+        if not 1 <= self.limit <= MAX_PAGE:
+            raise ValueError(f"limit: must be from 1 to {MAX_PAGE}, not {self.limit}")
+
+    def after(self) -> tuple[float, str] | None:
+        """The (sort value, id) of the row before the page, from the cursor. Raises: ValueError for
+        an invalid cursor."""
+        return None if self.cursor is None else decode_cursor(self.cursor)
+
+    def cursor_after(self, run: RunRecord) -> str:
+        """The cursor of the page that starts after `run`."""
+        return encode_cursor(SORT_KEYS[self.sort](run), run.id)
+
+
+def encode_cursor(value: float, key: str) -> str:
+    """A position in an ordered list as opaque text."""
+    return base64.urlsafe_b64encode(json.dumps([value, key]).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> tuple[float, str]:
+    """The arguments of `encode_cursor`. Raises: ValueError for any other text."""
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
+        return msgspec.json.decode(raw, type=tuple[int | float, str])
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+        raise ValueError("cursor: not one of this server's") from error
+
+
+@frozen
+class RunPage:
+    """One page of a list of runs."""
+
+    runs: tuple[RunRecord, ...]  # in the order that was asked for
+    next_cursor: str | None  # None on the last page
+
+
+class ConversationSummary(ConversationAbout):
+    """One conversation without its state."""
+
+    version: int  # counts its commits
+    runs: int  # number of its runs that are stored
+
+
+class ConversationPage(Value):
+    """One page of a list of conversations."""
+
+    conversations: tuple[ConversationSummary, ...]  # newest first
+    next_cursor: str | None  # None on the last page
