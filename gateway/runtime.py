@@ -18,6 +18,7 @@ from gateway.config.load import as_started, changes_at_restart, differences, rem
 from gateway.conversations.index import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
+from gateway.core.trouble import Act
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.holds import Holds
@@ -71,6 +72,8 @@ class Runtime:
         self.keys: Keys = next(given("keys"), Keys)()  # gateway keys
         self.replicas = Replicas(self.events)
         self.reloaded: list[Callable[[Settings], None]] = []  # called with the new settings
+        # Called with the run, its tenant and the act on trouble that goes on in spite of advice.
+        self.acted: list[Callable[[str, str, Act], None]] = []
         self.stored_answers = StoredAnswers()
         self.unfinished = Unfinished()
         self._refusals = KnownRefusals()

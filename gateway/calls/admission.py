@@ -222,6 +222,8 @@ class Admissions:
         said = act.sentence if settings.storage.store_content else act.summary
         why = ON_TROUBLE + mask_secrets(said)[:_MOST_WORDS]
         _log.warning("trouble goes on in spite of advice", run=run, act=act.name, why=act.summary)
+        for tell in self._runtime.acted:
+            tell(run, tenant, act)
         if act.name == "ask":
             until = time.time() + settings.control.ask_wait_s
             question = Question(secret=secrets.token_hex(16), until=until)

@@ -225,6 +225,27 @@ def test_shadow_and_the_arm_of_chance_do_nothing(
     assert [answer.status_code for answer in answers] == [200] * MOST
 
 
+@pytest.mark.parametrize("act", ["tell", "route"])
+def test_a_person_is_alerted_of_trouble_once(
+    gateway_server: Start, upstream: ScriptedUpstream, receiver: Receiver, act: str
+) -> None:
+    """When the run goes on in spite of advice, with its page and no text of it."""
+    upstream.default = LOOPING
+    sinks = [{"name": "ops", "url": receiver.url, "rules": ["trouble"]}]
+    pace = {"check_interval_s": 0.1, "group_wait_s": 0, "base_url": "https://gateway.example"}
+    server = gateway_server(
+        settings(act, alerts={"sinks": sinks, **pace}, model_routing={"SLOW": "strong"})
+    )
+    loop(server)
+    run = listed(server)
+    until(receiver.titles)
+    (alert,) = [alert for message in receiver.messages for alert in message["alerts"]]
+    assert alert["link"] == f"https://gateway.example/dashboard/runs/{run['id']}"
+    assert alert["facts"] == {"run_id": run["id"], "act": act}
+    assert alert["title"].startswith("A failure goes on in spite of advice: test_repeat, ")
+    assert "pytest" not in str(receiver.messages)
+
+
 def test_a_person_is_alerted_of_a_hand_over_once(
     gateway_server: Start, upstream: ScriptedUpstream, receiver: Receiver
 ) -> None:

@@ -55,7 +55,9 @@ def gateway(start: Start, upstream: ScriptedUpstream, receiver: Receiver, **more
         budget["name"] = str(budget["name"]).rstrip("*")
     own = {"api_base": upstream.base_url, "gemini_api_base": upstream.url}
     alerts = alerting(
-        receiver, rules={"budget": [], "run_stuck": None}, base_url="http://gateway.test"
+        receiver,
+        rules={"budget": [], "run_stuck": None, "trouble": False},
+        base_url="http://gateway.test",
     )
     return start({"default_upstream": own, "alerts": alerts, "budgets": budgets, **more})
 

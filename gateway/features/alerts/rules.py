@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gateway.core.trouble import Act
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
@@ -44,6 +45,8 @@ class Signals(Value):
     """Input of the rules at one moment."""
 
     live: Sequence[LiveRun] = ()  # the runs under way
+    # acts on trouble since the last look, with the run and its tenant
+    acts: Sequence[tuple[str, str, Act]] = ()
     # runs with the newest calls, where runs are handed over, and those stopped lately
     newest: Sequence[RunRecord] = ()
     rested: Mapping[str, int] = {}  # times that each deployment began to rest since the last look
@@ -119,6 +122,20 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
                 estimated_usd=totals.estimated.get("cost_usd", 0.0),
             ),
         )
+
+
+def _trouble(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    for run, tenant, act in signals.acts if settings.trouble else ():
+        if act.name in ("tell", "advise", "route"):  # the others have alerts of their own
+            yield Finding(
+                rule="trouble",
+                subject=f"{run}:{max(alarm.newest_step for alarm in act.alarms)}",
+                severity="danger",
+                title=f"A failure goes on in spite of advice: {act.summary}",
+                tenant=tenant,
+                facts={"run_id": run, "act": act.name},
+                path=f"/dashboard/runs/{run}",
+            )
 
 
 def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
@@ -230,6 +247,7 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
 # Every rule, in the order in which findings are raised.
 RULES: tuple[Rule, ...] = (
     _stuck,
+    _trouble,
     _handed_over,
     _stopped,
     _budgets,

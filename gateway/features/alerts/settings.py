@@ -11,6 +11,7 @@ from gateway.values import frozen
 # Subjects of alerts; `gateway.features.alerts.rules.RULES` has the rule of each.
 RuleName = Literal[
     "run_stuck",
+    "trouble",
     "hand_over",
     "run_stopped",
     "approval_asked",
@@ -64,6 +65,8 @@ class AlertRuleSettings:
 
     # steps in a row, up to the newest, at which a monitor other than call_count fired; None = off
     run_stuck: int | None = 5
+    # a failure goes on in spite of advice, and nobody is asked, and no work is handed over or ended
+    trouble: bool = True
     hand_over: bool = True  # a run was asked to hand over, or goes on after it was
     run_stopped: bool = True  # a run was stopped: by a budget, an operator or control.on_trouble
     approval_asked: bool = True  # a person is asked whether a run may go on

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.budgets.accounting import Accounting
 from gateway.config import Settings
+from gateway.core.trouble import Act
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.records import AlertRecord, Delivery, Settled
 from gateway.features.alerts.rules import (
@@ -54,6 +56,10 @@ class AlertWatch:
     outbox: "AlertOutbox"  # takes what is found
     rests: RestCounter  # of the deployments of this process
     degraded: Callable[[], StoreHealth | None]  # the store's state; None while it works
+    # acts since the last look; the oldest are forgotten
+    _acts: deque[tuple[str, str, Act]] = field(
+        default_factory=lambda: deque(maxlen=_MOST_IN_MEMORY), init=False
+    )
     # epoch seconds of the Monday whose report was found last
     _reported: int = field(default=0, init=False)
     # monotonic seconds at which old alerts are removed next
@@ -88,6 +94,11 @@ class AlertWatch:
             self._failing.add(what)
         else:
             self._failing.discard(what)
+
+    def acted(self, run: str, tenant: str, act: Act) -> None:
+        """Take in an act on the trouble of a run, for the next look."""
+        if self.settings().of(AlertSettings).sinks:
+            self._acts.append((run, tenant, act))
 
     async def check(self) -> int:
         """Look once; returns how many alerts are new."""
@@ -157,8 +168,15 @@ class AlertWatch:
                 newest += [r for r in found if r.stopped and r.stopped.at >= since]
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
+        acts = list(self._acts)
+        self._acts.clear()
         return Signals(
-            live=live, newest=newest, rested=self.rests.new(), store=store, accounts=accounts
+            live=live,
+            acts=acts,
+            newest=newest,
+            rested=self.rests.new(),
+            store=store,
+            accounts=accounts,
         )
 
     async def _newest(self, **chosen: Any) -> Sequence[RunRecord]:
@@ -237,6 +255,7 @@ async def start(runtime: Runtime) -> None:
         RestCounter(runtime.metrics),
         runtime.degraded,
     )
+    runtime.acted.append(watch.acted)
     runtime.follow(watch.follow_rules(), "rules of alerts")
     runtime.follow(watch.follow_queue(), "queue of alerts")
 

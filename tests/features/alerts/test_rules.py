@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config import settings_from_dict
+from gateway.core.monitors import Alarm
+from gateway.core.trouble import Act
 from gateway.errors import ConfigError
 from gateway.features.alerts.rules import (
     ForgedAccount,
@@ -27,6 +29,17 @@ from gateway.stores.watched import Incident, StoreHealth
 from steering_gateway_testing.store_conformance.records import START, a_step
 
 RULES = AlertRuleSettings()
+ALARMS = tuple(
+    Alarm(
+        monitor="streak",
+        entry="the secret fence",
+        sentence="the secret fence failed again",
+        count=4,
+        first_step=3,
+        newest_step=newest,
+    )
+    for newest in (8, 9)
+)
 
 
 def a_live_run(stuck: int) -> LiveRun:
@@ -62,6 +75,17 @@ CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
     (Signals(), []),
     (Signals(live=(a_live_run(4),)), []),
     (Signals(live=(a_live_run(5),)), [("run_stuck:r1", "danger")]),
+    *[
+        (
+            Signals(acts=(("r1", "acme", Act(name=name, alarms=ALARMS)),)),
+            [("trouble:r1:9", "danger")],
+        )
+        for name in ("tell", "advise", "route")
+    ],
+    *[
+        (Signals(acts=(("r1", "acme", Act(name=name, alarms=ALARMS)),)), [])
+        for name in ("ask", "hand_over", "end")  # which have alerts of their own
+    ],
     (Signals(newest=(a_live_run(0).run,)), []),
     (Signals(newest=(a_handed_over_run(16),)), [("hand_over:r1", "warn")]),
     (
@@ -124,6 +148,7 @@ def test_rules_can_be_switched_off() -> None:
     """Each by null, false or an empty list."""
     off = AlertRuleSettings(
         run_stuck=None,
+        trouble=False,
         hand_over=False,
         run_stopped=False,
         budget=(),
