@@ -5,7 +5,24 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 SPREAD := -n $(JOBS) --dist worksteal
 TYPES  := $(VENV)/types.log
-PURE   := tests/wire tests/steering tests/text tests/conversations
+
+# The rooms of the tests in groups, those that take longest first. A group is a process of its own:
+# one that runs all rooms holds what each of them loads and collects, 700 MB instead of 400, and four
+# of them collect four times.
+live     := live
+relay    := relay seats
+dialects := dialects features/litellm
+control  := api budgets clients
+pure     := wire steering text conversations
+stores   := stores replicas features/postgres
+named    := $(live) $(relay) $(dialects) $(control) $(pure) $(stores)
+rooms    := $(patsubst tests/%/,%,$(wildcard tests/*/ tests/features/*/)) \
+	$(patsubst tests/%,%,$(wildcard tests/test_*.py tests/features/test_*.py))
+unnamed  := $(filter-out $(named) features %__pycache__,$(rooms))
+features := $(filter features/%,$(unnamed))
+others   := $(filter-out features/%,$(unnamed))
+GROUPS   := $(addprefix tests-of-,live relay features dialects control others pure stores)
+SUITE     = $(MAKE) --no-print-directory --keep-going --output-sync --jobs=$(JOBS) $(GROUPS)
 
 # Byte code is kept: the tests start the gateway hundreds of times, and each worker of pytest
 # would compile every test module again.
@@ -31,10 +48,14 @@ serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
 	@$(PY) -m gateway serve
 
 test: $(STAMP) ## the test suite, without the slow and nightly tests
-	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly"
+	@MOST_MB=500 $(SUITE) MARKS="not slow and not nightly"
+
+# Status 5: no test of these rooms has such a mark.
+tests-of-%: $(STAMP)
+	@$(PY) -m pytest -m "$(MARKS)" $(MORE) $(wildcard $(addprefix tests/,$($*))) || [ $$? -eq 5 ]
 
 test-fast: $(STAMP) ## the tests of the pure rooms alone: under a minute of processor time
-	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly" $(PURE)
+	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly" $(addprefix tests/,$(pure))
 
 # The types and the contracts are checked beside the tests, and heard of only when they fail.
 check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tests
@@ -43,12 +64,12 @@ check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tes
 	@$(VENV)/bin/codespell gateway packages lab tests docs README.md CHANGELOG.md
 	@$(PY) scripts/house.py --guard --no-trace
 	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
-	$(PY) -m pytest $(SPREAD) -m "not nightly"; failed=$$?; \
+	$(SUITE) MARKS="not nightly"; failed=$$?; \
 	wait $$types || { cat $(TYPES); failed=1; }; \
 	exit $$failed
 
 nightly: newest-litellm ## the longest tests, every property on more examples, the newest LiteLLM
-	@$(PY) -m pytest $(SPREAD) -m "nightly or hypothesis" --hypothesis-profile=nightly
+	@$(SUITE) MARKS="nightly or hypothesis" MORE=--hypothesis-profile=nightly
 	@$(MAKE) --no-print-directory faults
 
 faults: $(STAMP) ## plant random faults in copies, and count those that the tests notice

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -49,6 +50,16 @@ def give_back() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     _after_last = _resident()
+
+
+def grown_too_large() -> str:
+    """Says by how much this process was ever larger than MOST_MB of its environment allows, "" when
+    it never was."""
+    most = os.environ.get("MOST_MB")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    if most is None or not _STATM.exists() or peak <= int(most):
+        return ""
+    return f"the tests of this process took {peak} MB, more than the {most} MB that they may"
 
 
 def _resident() -> int:
