@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +27,29 @@ not find it.
 ANSWER_S = 120.0
 """For an answer, a log line, a page or another process: what is there after milliseconds on a quiet
 machine takes seconds on a busy one."""
+
+
+def run_to_end(
+    command: Sequence[str], env: Mapping[str, str], folder: Path, limit_s: float
+) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of a program, which ends with all that it
+    started, at the latest after `limit_s`. Raises: subprocess.TimeoutExpired."""
+    with subprocess.Popen(
+        command,
+        env=env,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as started:
+        try:
+            out, err = started.communicate(timeout=limit_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+    return started.returncode, out, err
 
 
 def runs_at(url: str, count: int = 1) -> list[dict[str, Any]]:

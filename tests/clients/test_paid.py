@@ -7,12 +7,9 @@ environments below the folder that GATEWAY_CLIENT_ENVS names. Without them: `tes
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +28,7 @@ from gateway.stores.lists import PageRequest
 from gateway.stores.usage import BUCKET_S, UsageQuery
 from steering_gateway_testing import ScriptedUpstream, ToolCall
 from tests.clients.billing import STEPS, TASK, BillingHost
-from tests.patience import DEADLINE_MS
+from tests.patience import DEADLINE_MS, run_to_end
 
 pytestmark = pytest.mark.nightly
 
@@ -202,22 +199,13 @@ def _ran(agent: Agent, upstream: ScriptedUpstream, home: Path) -> tuple[int, str
         **agent.env,
     }
     gateway = [sys.executable, "-m", "gateway", "wrap", "--json", "--mode", "on", "--"]
-    started = subprocess.Popen(
+    status, _, err = run_to_end(
         [*gateway, str(script), *agent.command[1:]],
-        env={key: value for key, value in env.items() if value},
-        cwd=home / "work",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        {key: value for key, value in env.items() if value},
+        home / "work",
+        LIMIT_S,
     )
-    try:
-        _, err = started.communicate(timeout=LIMIT_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)  # with all that it started
-    return started.returncode, err
+    return status, err
 
 
 async def _sums(told: Mapping[str, Any], database: Path) -> dict[str, dict[str, float]]:

@@ -68,21 +68,32 @@ def _empty_store() -> tuple[asyncio.Runner, StateStore]:
     return runner, stores.states
 
 
+def an_index(
+    conversations: int, transcripts: int, *, transcripts_mb: int = 1024, prefix_mb: int = 1
+) -> ConversationIndex:
+    """An empty index that keeps so many conversations and transcripts in memory."""
+    return ConversationIndex(
+        SteeringSettings(
+            max_conversations_in_memory=conversations,
+            max_transcripts_in_memory=transcripts,
+            max_transcript_memory_mb=transcripts_mb,
+            max_prefix_memory_mb=prefix_mb,
+        )
+    )
+
+
+def a_resolver(index: ConversationIndex, store: StateStore) -> ConversationResolver:
+    """A resolver with the settings that hold where nothing is configured."""
+    return ConversationResolver(index, ConversationLoader(index, store), ConversationSettings())
+
+
 class Driver:
     """A gateway's resolver and index, and the pipeline's part around them."""
 
     def __init__(self) -> None:
         self._runner, store = _empty_store()
-        self.index = ConversationIndex(
-            SteeringSettings(
-                max_conversations_in_memory=10_000,
-                max_transcripts_in_memory=10_000,
-                max_transcript_memory_mb=16384,
-                max_prefix_memory_mb=16,
-            )
-        )
-        loader = ConversationLoader(self.index, store)
-        self._resolver = ConversationResolver(self.index, loader, ConversationSettings())
+        self.index = an_index(10_000, 10_000, transcripts_mb=16384, prefix_mb=16)
+        self._resolver = a_resolver(self.index, store)
 
     @property
     def branches(self) -> dict[str, Branch]:

@@ -9,10 +9,8 @@ from typing import Any
 import orjson
 
 from gateway.backends import open_stores
-from gateway.config.settings import SteeringSettings
 from gateway.config.storage import StorageSettings
 from gateway.conversations.apply_reply import apply_reply, replies_in
-from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import ModelTraits, RequestSteerer
@@ -27,6 +25,7 @@ from gateway.dialects import CHAT, SteeredRequest
 from gateway.offline.replay import policy_from_dict
 from gateway.steering.identity import ConversationSettings
 from gateway.tasks import DeadlinePassed, OwnTime
+from tests.conversations.driver import an_index
 
 TENANT = "team"
 REQUESTED = "asked"
@@ -134,14 +133,7 @@ class Agent:
         self.messages: list[Any] = list(TASK)
         self.tools: list[Any] = [BASH]
         self.model = REQUESTED
-        self.index = ConversationIndex(
-            SteeringSettings(
-                max_conversations_in_memory=100,
-                max_transcripts_in_memory=100,
-                max_transcript_memory_mb=1024,
-                max_prefix_memory_mb=1,
-            )
-        )
+        self.index = an_index(100, 100)
         self._resolver: ConversationResolver | None = None
         self.request: SteeredRequest
 

@@ -9,19 +9,16 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.config.settings import SteeringSettings
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.conversations.index import ConversationIndex
-from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.resolve import ConversationResolver, Resolved
+from gateway.conversations.resolve import Resolved
 from gateway.dialects import CHAT
-from gateway.steering.identity import ConversationSettings
 from gateway.stores.protocols import StateStore
 from gateway.stores.records import PrefixHashRecord
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.tasks import spawn
+from tests.conversations.driver import a_resolver, an_index
 
 OPENING = [
     {"role": "system", "content": "You repair programs, with care. " * 20},
@@ -56,15 +53,8 @@ def says(role: str, text: str) -> dict[str, Any]:
 
 def resolving(store: StateStore) -> Any:
     """A function that resolves a request with these messages, over the store."""
-    index = ConversationIndex(
-        SteeringSettings(
-            max_conversations_in_memory=100,
-            max_transcripts_in_memory=100,
-            max_transcript_memory_mb=1024,
-            max_prefix_memory_mb=1,
-        )
-    )
-    resolver = ConversationResolver(index, ConversationLoader(index, store), ConversationSettings())
+    index = an_index(100, 100)
+    resolver = a_resolver(index, store)
 
     async def call(*messages: dict[str, Any]) -> Resolved:
         raw = orjson.dumps({"model": "m", "messages": [*OPENING, *messages]})
@@ -117,16 +107,8 @@ async def test_the_next_request_is_not_looked_up(database: Database) -> None:
 
 async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> None:
     """Bytes of requests are kept for the transcripts in memory only."""
-    index = ConversationIndex(
-        SteeringSettings(
-            max_conversations_in_memory=50,
-            max_transcripts_in_memory=3,
-            max_transcript_memory_mb=1024,
-            max_prefix_memory_mb=1,
-        )
-    )
-    loader = ConversationLoader(index, SQLStateStore(SQLiteEngine(database)))
-    resolver = ConversationResolver(index, loader, ConversationSettings())
+    index = an_index(50, 3)
+    resolver = a_resolver(index, SQLStateStore(SQLiteEngine(database)))
     bodies = [
         orjson.dumps({"messages": [says("user", f"Task {n}. " * 60)], "model": "m"})
         for n in range(20)
@@ -142,16 +124,8 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
 
 async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database) -> None:
     """Only idle conversations are dropped: the state of the others is not stored yet."""
-    index = ConversationIndex(
-        SteeringSettings(
-            max_conversations_in_memory=2,
-            max_transcripts_in_memory=1,
-            max_transcript_memory_mb=1024,
-            max_prefix_memory_mb=1,
-        )
-    )
-    loader = ConversationLoader(index, SQLStateStore(SQLiteEngine(database)))
-    resolver = ConversationResolver(index, loader, ConversationSettings())
+    index = an_index(2, 1)
+    resolver = a_resolver(index, SQLStateStore(SQLiteEngine(database)))
 
     async def opened(n: int) -> Resolved:
         raw = orjson.dumps({"messages": [says("user", f"Task {n}. " * 60)], "model": "m"})

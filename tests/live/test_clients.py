@@ -92,8 +92,8 @@ CLIENTS = {
     "langgraph": Client("langgraph", "langgraph_agent.py", calling),
     "openai-agents": Client("openai-agents", "openai_agents.py", calling),
     "pydantic-ai": Client("pydantic-ai", "pydantic_ai_agent.py", calling),
-    "smolagents ToolCallingAgent": Client("smolagents", "smolagents_tools.py", calling_to_the_end),
-    "smolagents CodeAgent": Client("smolagents", "smolagents_code.py", coding),
+    "smolagents ToolCallingAgent": Client("smolagents", "smolagents_agent.py", calling_to_the_end),
+    "smolagents CodeAgent": Client("smolagents", "smolagents_agent.py", coding, "code"),
     "mini-swe-agent": Client("mini-swe-agent", "mini_swe_agent.py", in_shell),
     "mini-swe-agent in text": Client("mini-swe-agent", "mini_swe_agent.py", in_shell, "text"),
 }

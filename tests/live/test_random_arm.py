@@ -19,6 +19,7 @@ from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, trace, worker
 
 Start = Callable[..., AppServer]
+Settings = dict[str, Any]
 CALLS = 16  # a streak from the fifth on: `on` would act on most of them
 SHARE = 0.3
 UNITS = ("task-1", "task-2", "task-3")
@@ -55,7 +56,7 @@ async def test_drawn_steps_alone_are_acted_on(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
-    settings: dict[str, Any],
+    settings: Settings,
     unit: str,
 ) -> None:
     """The draw decides model, texts, headers and record; the run decides steps and readings."""
@@ -91,7 +92,7 @@ async def test_a_retry_a_restart_and_another_replica_draw_the_same(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
-    settings: dict[str, Any],
+    settings: Settings,
     tmp_path: Path,
 ) -> None:
     """The provider gets the same bytes as from one gateway that served each call once."""
@@ -121,10 +122,7 @@ async def test_a_retry_a_restart_and_another_replica_draw_the_same(
 
 
 async def test_limits_apply_to_drawn_steps(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    settings: dict[str, Any],
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, settings: Settings
 ) -> None:
     """With every step drawn, cap, cooldown and allowances are those of any other arm."""
     upstream.default = worker(CALLS)

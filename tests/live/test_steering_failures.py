@@ -116,17 +116,14 @@ async def test_a_failure_before_the_call(
 
 
 async def test_an_unsteered_call_is_not_waited_for(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
     """Its reply was not seen; the client may continue with a history of another form."""
     upstream.default = worker(2)
     server = gateway_server(PLAIN)
     agent = Agent(http, server.base_url, headers={"x-session-id": "s"})
     before = (await agent.run(2))[-1]
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.core.steer.decide", broken)
         await agent.turn()
     agent.messages = opening("The second task.")

@@ -16,6 +16,7 @@ from tests.live.client import PLAIN, Agent, Answer, opening, trace, worker
 from tests.live.test_samples import varied
 
 Start = Callable[..., AppServer]
+Settings = dict[str, Any]
 
 
 @pytest.fixture
@@ -25,16 +26,13 @@ def settings(tmp_path: Path) -> dict[str, Any]:
     return {**PLAIN, "storage": storage, "experiment": {"id": "trial", "arms": arms}}
 
 
-async def unit(settings: dict[str, Any], answer: Answer) -> tuple[str | None, str | None]:
+async def unit(settings: Settings, answer: Answer) -> tuple[str | None, str | None]:
     run = (await trace(Path(settings["storage"]["path"]), answer.conversation)).run
     return run.unit, run.arm
 
 
 async def test_second_trials_keep_one_arm(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    settings: dict[str, Any],
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, settings: Settings
 ) -> None:
     """Two trials of each of eight tasks: every trial is a unit, all its calls are in one arm."""
     upstream.default = varied(3)
@@ -50,10 +48,7 @@ async def test_second_trials_keep_one_arm(
 
 
 async def test_forks_inherit_unit_and_arm(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    settings: dict[str, Any],
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, settings: Settings
 ) -> None:
     """A fork, its own fork and one after a restart are in the arm of the run they began in; so is
     a fork of a run whose unit only its first call named."""
@@ -104,7 +99,7 @@ async def test_sub_agents_inherit_unit_and_arm(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
-    settings: dict[str, Any],
+    settings: Settings,
     how: str,
 ) -> None:
     """A sub-agent whose headers name its parent is the parent's child, also after a restart."""
@@ -135,10 +130,7 @@ async def test_sub_agents_inherit_unit_and_arm(
 
 
 async def test_a_shared_cache_key_is_no_parent(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    settings: dict[str, Any],
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, settings: Settings
 ) -> None:
     """Conversations that only share a key of the provider's cache are units of their own."""
     upstream.default = varied(3)

@@ -41,11 +41,7 @@ async def counted(http: httpx.AsyncClient, server: AppServer, reason: str, known
 
 
 async def test_an_overrun_repeats_what_was_injected_and_is_recorded(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """The provider sees the prefix it has in its cache; record, API, page and metric say why."""
     path = tmp_path / "runs.db"
@@ -55,7 +51,7 @@ async def test_an_overrun_repeats_what_was_injected_and_is_recorded(
     first = await agent.turn()
     assert "e3:" in (first.gateway("guidance") or "")
     given = upstream.last.messages
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OwnTime, "check", passed)
         late = await agent.turn()
     assert upstream.last.messages[: len(given)] == given
@@ -79,18 +75,14 @@ async def test_an_overrun_repeats_what_was_injected_and_is_recorded(
 
 
 async def test_an_overrun_on_the_first_call(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """The client's own bytes go out, and the run has begun."""
     path = tmp_path / "runs.db"
     upstream.default = worker(9)
     server = gateway_server(settings(path))
     agent = Agent(http, server.base_url)
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OwnTime, "check", passed)
         late = await agent.turn()
     assert upstream.last.body == agent.sent
@@ -113,7 +105,6 @@ async def test_a_wait_without_end_holds_no_request(
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     hanging: str,
 ) -> None:
     """After `max_wait_ms` the call goes out; it is recorded, and its steps are scored for that."""
@@ -124,7 +115,7 @@ async def test_a_wait_without_end_holds_no_request(
     async def hangs(*_args: Any, **_kwargs: Any) -> None:
         await asyncio.sleep(60)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hanging, hangs)
         agent = Agent(http, server.base_url)
         late = await agent.turn()
@@ -137,11 +128,7 @@ async def test_a_wait_without_end_holds_no_request(
 
 
 async def test_a_call_whose_conversation_is_not_found(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """No run has it, so health counts it on its own, for operators only."""
     upstream.default = worker(9)
@@ -152,7 +139,7 @@ async def test_a_call_whose_conversation_is_not_found(
         raise RuntimeError("what nobody expects")
 
     history = [*opening(), {"role": "assistant", "content": "Hm."}]
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(server.app.runtime.store), "find_prefix_hashes", broken)
         late = await Agent(http, server.base_url, history).send()
     assert (late.status, late.gateway("unsteered")) == (200, "error")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres import empty_database
+from tests.postgres import PostgresServer, empty_database, new_folder, shared_server
 
 
 @pytest.fixture
@@ -14,3 +14,13 @@ def database() -> Iterator[str]:
     """The URL of an empty database."""
     with empty_database() as url:
         yield url
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A server of the test's own."""
+    shared_server()
+    server = PostgresServer(new_folder(), "-c", "listen_addresses=")
+    server.start()
+    yield server
+    server.stop()

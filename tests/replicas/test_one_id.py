@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,7 +10,7 @@ import pytest
 
 from gateway.steering.identity import conversation_id
 from steering_gateway_testing import ScriptedUpstream
-from tests.postgres import PostgresServer, new_folder, shared_server
+from tests.postgres import PostgresServer
 from tests.replicas.agents import all_ready
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
@@ -25,16 +24,6 @@ _DEGRADED = "the store is degraded: answers go on, their records wait in memory"
 _TURNS = 3
 _AGENTS = 4
 _BRANCHES = "SELECT id, coalesce(parent_id, ''), external_key FROM conversations ORDER BY id"
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    """A server of the test's own."""
-    shared_server()
-    server = PostgresServer(new_folder(), "-c", "listen_addresses=")
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

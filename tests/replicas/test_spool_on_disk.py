@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.examples import by_day
 from tests.live.client import PLAIN
 from tests.live.incidents import until
 from tests.live.test_killed import reply
-from tests.postgres import PostgresServer, new_folder, shared_server
+from tests.postgres import PostgresServer
 from tests.replicas.agents import Agent, answers, at_work, check
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
@@ -27,16 +26,6 @@ from tests.replicas.outages import start_again
 _QUICK = {"commit_limit_ms": 500, "probe_interval_s": 0.1, "spool_limit_ms": 60_000}
 _DEGRADED = "the store is degraded: answers go on, their records wait in memory"
 _LEFT = "records of a gateway that ended are stored now"
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    """A server of the test's own."""
-    shared_server()
-    server = PostgresServer(new_folder(), "-c", "listen_addresses=")
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -121,43 +121,41 @@ _GOOGLE_LOGIN = json.dumps(
         "credential_source": {"file": "{home}/subject"},
     }
 )
+_GPT = {"COPILOT_PROVIDER_API_KEY": hosts.OPENAI_KEY, "COPILOT_MODEL": "gpt-5.4"}
 _SELECTED = '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
 
+_CODEX_KEY = Seat(
+    kind="openai",
+    command=_CODEX,
+    env={**_CODEX_HOME, "CODEX_API_KEY": hosts.OPENAI_KEY},
+    alone=("-c", 'openai_base_url="{url}/v1"'),
+    upstream={"OPENAI_BASE_URL": "{url}/v1"},
+)
+_CODEX_CHATGPT = Seat(
+    kind="chatgpt",
+    command=_CODEX,
+    env={**_CODEX_HOME, "CODEX_CA_CERTIFICATE": "{home}/authority.pem"},
+    options=_CHATGPT_ACCOUNT,
+    alone=_CHATGPT_BASE,
+    upstream=_CHATGPT_AT,
+    files=_LOGIN,
+)
+
+
+def _copilot(kind: str, env: Mapping[str, str], url: str = "{url}/v1") -> Seat:
+    return Seat(
+        kind=kind,
+        command=_COPILOT,
+        env={**_COPILOT_ENV, **env},
+        direct={"COPILOT_PROVIDER_BASE_URL": url},
+    )
+
+
 SEATS = {
-    "codex api key": Seat(
-        kind="openai",
-        command=_CODEX,
-        env={**_CODEX_HOME, "CODEX_API_KEY": hosts.OPENAI_KEY},
-        alone=("-c", 'openai_base_url="{url}/v1"'),
-        upstream={"OPENAI_BASE_URL": "{url}/v1"},
-        upgrades=False,
-    ),
-    "codex api key websocket": Seat(
-        kind="openai",
-        command=_CODEX,
-        env={**_CODEX_HOME, "CODEX_API_KEY": hosts.OPENAI_KEY},
-        alone=("-c", 'openai_base_url="{url}/v1"'),
-        upstream={"OPENAI_BASE_URL": "{url}/v1"},
-    ),
-    "codex chatgpt": Seat(
-        kind="chatgpt",
-        command=_CODEX,
-        env={**_CODEX_HOME, "CODEX_CA_CERTIFICATE": "{home}/authority.pem"},
-        options=_CHATGPT_ACCOUNT,
-        alone=_CHATGPT_BASE,
-        upstream=_CHATGPT_AT,
-        files=_LOGIN,
-        upgrades=False,
-    ),
-    "codex chatgpt websocket": Seat(
-        kind="chatgpt",
-        command=_CODEX,
-        env={**_CODEX_HOME, "CODEX_CA_CERTIFICATE": "{home}/authority.pem"},
-        options=_CHATGPT_ACCOUNT,
-        alone=_CHATGPT_BASE,
-        upstream=_CHATGPT_AT,
-        files=_LOGIN,
-    ),
+    "codex api key": replace(_CODEX_KEY, upgrades=False),
+    "codex api key websocket": _CODEX_KEY,
+    "codex chatgpt": replace(_CODEX_CHATGPT, upgrades=False),
+    "codex chatgpt websocket": _CODEX_CHATGPT,
     "claude api key": Seat(
         kind="anthropic",
         command=_CLAUDE,
@@ -212,48 +210,23 @@ SEATS = {
         direct={"GOOGLE_VERTEX_BASE_URL": "{url}"},
         files={"google.json": _GOOGLE_LOGIN, "subject": "made-up"},
     ),
-    "copilot chat": Seat(
-        kind="openai",
-        command=_COPILOT,
-        env={
-            **_COPILOT_ENV,
-            "COPILOT_PROVIDER_API_KEY": hosts.OPENAI_KEY,
-            "COPILOT_MODEL": "gpt-5.4",
-        },
-        direct={"COPILOT_PROVIDER_BASE_URL": "{url}/v1"},
-    ),
-    "copilot responses": Seat(
-        kind="openai",
-        command=_COPILOT,
-        env={
-            **_COPILOT_ENV,
-            "COPILOT_PROVIDER_API_KEY": hosts.OPENAI_KEY,
-            "COPILOT_PROVIDER_WIRE_API": "responses",
-            "COPILOT_MODEL": "gpt-5.4",
-        },
-        direct={"COPILOT_PROVIDER_BASE_URL": "{url}/v1"},
-    ),
-    "copilot responses websocket": Seat(
-        kind="openai",
-        command=_COPILOT,
-        env={
-            **_COPILOT_ENV,
-            "COPILOT_PROVIDER_API_KEY": hosts.OPENAI_KEY,
+    "copilot chat": _copilot("openai", _GPT),
+    "copilot responses": _copilot("openai", {**_GPT, "COPILOT_PROVIDER_WIRE_API": "responses"}),
+    "copilot responses websocket": _copilot(
+        "openai",
+        {
+            **_GPT,
             "COPILOT_PROVIDER_WIRE_API": "responses",
             "COPILOT_PROVIDER_TRANSPORT": "websockets",
-            "COPILOT_MODEL": "gpt-5.4",
         },
-        direct={"COPILOT_PROVIDER_BASE_URL": "{url}/v1"},
     ),
-    "copilot anthropic": Seat(
-        kind="anthropic",
-        command=_COPILOT,
-        env={
-            **_COPILOT_ENV,
+    "copilot anthropic": _copilot(
+        "anthropic",
+        {
             "COPILOT_PROVIDER_TYPE": "anthropic",
             "COPILOT_PROVIDER_API_KEY": hosts.ANTHROPIC_KEY,
             "COPILOT_MODEL": "claude-sonnet-4-5",
         },
-        direct={"COPILOT_PROVIDER_BASE_URL": "{url}"},
+        url="{url}",
     ),
 }

@@ -10,8 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ import pytest
 
 from steering_gateway_testing import ReceivedRequest
 from tests.dialects.gateways import GUIDANCE
-from tests.patience import DEADLINE_MS
+from tests.patience import DEADLINE_MS, run_to_end
 from tests.relay.tls import Authority
 from tests.seats.hosts import AWS_KEY, SHELL, Host, decoded, is_probe
 from tests.seats.seats import PATH, SEATS, Seat, filled, found, narrow
@@ -154,28 +152,10 @@ class Runs:
             for task in filter(None, (seat.before, seat.command)):
                 host.restart()
                 words = [str(found(seat)), *(filled(w, host, home) for w in (*options, *task[1:]))]
-                status, out, err = _ran([*(gateway if mode else []), *words], env, home / "work")
+                status, out, err = run_to_end(
+                    [*(gateway if mode else []), *words], env, home / "work", LIMIT_S
+                )
         return Ended(status, out, err, host)
-
-
-def _ran(command: list[str], env: dict[str, str], folder: Path) -> tuple[int, str, str]:
-    """Exit status and what was printed. One that takes too long ends with all that it started."""
-    started = subprocess.Popen(
-        command,
-        env=env,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = started.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)
-        out, err = started.communicate()
-    return started.returncode, out, err
 
 
 def _cleared(home: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
@@ -23,9 +23,21 @@ class Clocks:
         self.steady_s += seconds
 
 
-def active(*ids: str) -> Callable[[float], list[str]]:
-    """Conversations that count as active, whenever asked."""
-    return lambda _seconds: list(ids)
+def _retention(
+    stores: Stores,
+    clocks: Clocks,
+    settings: StorageSettings | None = None,
+    *,
+    running: Sequence[str] = (),
+) -> Retention:
+    """Retention by these clocks; `running`: conversations that count as active, whenever asked."""
+    return Retention(
+        stores.runs,
+        lambda _seconds: list(running),
+        settings or StorageSettings(),
+        wall=lambda: clocks.wall_s,
+        steady=lambda: clocks.steady_s,
+    )
 
 
 async def _kept(stores: Stores) -> set[str]:
@@ -38,13 +50,7 @@ async def test_a_jump_of_the_clock_defers_retention(stores: Stores) -> None:
     for number in range(3):
         await stores.states.commit(one_run(number))
     clocks, settings = Clocks(), StorageSettings(retention_days=30, clock_settle_s=DAY_S)
-    retention = Retention(
-        stores.runs,
-        active("c0001"),
-        settings,
-        wall=lambda: clocks.wall_s,
-        steady=lambda: clocks.steady_s,
-    )
+    retention = _retention(stores, clocks, settings, running=("c0001",))
     assert await retention.run() == 0
     clocks.wall_s += 400 * DAY_S
     for _ in range(23):
@@ -60,13 +66,7 @@ async def test_a_jump_there_and_back_removes_nothing(stores: Stores) -> None:
     """A clock that is corrected again has cost no run."""
     await stores.states.commit(one_run(1))
     clocks = Clocks()
-    retention = Retention(
-        stores.runs,
-        active(),
-        StorageSettings(),
-        wall=lambda: clocks.wall_s,
-        steady=lambda: clocks.steady_s,
-    )
+    retention = _retention(stores, clocks)
     await retention.run()
     for jump_s in (400 * DAY_S, -400 * DAY_S):
         clocks.wall_s += jump_s
@@ -83,13 +83,7 @@ async def test_a_clock_that_is_wrong_at_the_start_removes_nothing(stores: Stores
     await stores.states.commit(one_run(1))
     clocks = Clocks()
     clocks.pass_(400 * DAY_S)
-    retention = Retention(
-        stores.runs,
-        active(),
-        StorageSettings(),
-        wall=lambda: clocks.wall_s,
-        steady=lambda: clocks.steady_s,
-    )
+    retention = _retention(stores, clocks)
     assert await retention.run() == 0
     clocks.pass_(25 * 3600)
     assert await retention.run() == 1

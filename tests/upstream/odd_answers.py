@@ -356,52 +356,47 @@ def _with_choices(choices: Any) -> Callable[[list[Json]], list[Json]]:
     return change
 
 
-def _each_choice(**fields: Any) -> Callable[[list[Json]], None]:
+def _choices_in(parts: list[Json]) -> list[Json]:
+    return [choice for part in parts for choice in part.get("choices") or ()]
+
+
+def _messages_in(parts: list[Json]) -> list[Json]:
+    return [choice.get("message") or choice["delta"] for choice in _choices_in(parts)]
+
+
+def _each(
+    found: Callable[[list[Json]], list[Json]], fields: Mapping[str, Any]
+) -> Callable[[list[Json]], None]:
+    """Each object that is found gets the fields; `...` takes one away."""
+
     def change(parts: list[Json]) -> None:
-        for part in parts:
-            for choice in part.get("choices") or ():
-                for key, value in fields.items():
-                    if value is ...:
-                        choice.pop(key, None)
-                    else:
-                        choice[key] = value
+        for holder in found(parts):
+            for key, value in fields.items():
+                if value is ...:
+                    holder.pop(key, None)
+                else:
+                    holder[key] = value
 
     return change
+
+
+def _each_choice(**fields: Any) -> Callable[[list[Json]], None]:
+    return _each(_choices_in, fields)
 
 
 def _each_part(**fields: Any) -> Callable[[list[Json]], None]:
-    def change(parts: list[Json]) -> None:
-        for part in parts:
-            for key, value in fields.items():
-                if value is ...:
-                    part.pop(key, None)
-                else:
-                    part[key] = value
-
-    return change
+    return _each(lambda parts: parts, fields)
 
 
 def _each_message(**fields: Any) -> Callable[[list[Json]], None]:
-    def change(parts: list[Json]) -> None:
-        for part in parts:
-            for choice in part.get("choices") or ():
-                for key, value in fields.items():
-                    holder = choice.get("message", choice.get("delta"))
-                    if value is ...:
-                        holder.pop(key, None)
-                    else:
-                        holder[key] = value
-
-    return change
+    return _each(_messages_in, fields)
 
 
 def _listed(parts: list[Json]) -> None:
     """Content in the form of a list."""
-    for part in parts:
-        for choice in part.get("choices") or ():
-            holder = choice.get("message", choice.get("delta"))
-            if holder.get("content"):
-                holder["content"] = [{"type": "text", "text": holder["content"]}]
+    for holder in _messages_in(parts):
+        if holder.get("content"):
+            holder["content"] = [{"type": "text", "text": holder["content"]}]
 
 
 STREAM, WHOLE = (True,), (False,)

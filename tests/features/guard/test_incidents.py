@@ -367,11 +367,7 @@ async def test_a_store_that_hangs(
 
 
 async def test_a_history_that_cannot_be_looked_up(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """Its id names its conversation all the same: it is steered, and joined with what is stored."""
     upstream.default = worker(9)
@@ -386,7 +382,7 @@ async def test_a_history_that_cannot_be_looked_up(
     async def unreadable(*_args: Any) -> Any:
         raise StoreCorrupt("the file is damaged")
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for name in ("find_prefix_hashes", "branches", "load"):
             patch.setattr(type(server.app.runtime.store._store), name, unreadable)
         apart = await agent.turn()
@@ -434,11 +430,7 @@ async def _recorded(server: AppServer, http: httpx.AsyncClient, steps: int) -> b
 
 
 async def test_a_jump_of_the_clock_costs_no_run(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """After 400 days in no time, runs are there and go on; the log says that they were spared."""
     upstream.default = worker(9)
@@ -451,7 +443,7 @@ async def test_a_jump_of_the_clock_costs_no_run(
         agent = Agent(http, server.base_url)
         live = (await agent.run(2))[-1]
         now = time.time
-        with monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time", lambda: now() + 400 * 86_400)
 
             async def noticed() -> bool:

@@ -38,6 +38,8 @@ FOLDERS = [
     *(str(each / "bin") for each in Path(os.environ.get("GATEWAY_CLIENT_ENVS", "-")).glob("*")),
 ]
 PATH = os.pathsep.join([*FOLDERS, os.environ["PATH"]])
+WAIT_S = 480
+"""Longest time that an agent may take; what each needs is far less."""
 STEPS = 4
 SHELL = 'echo "FAILED tests/test_a.py::test_x"; false'
 CODEX_SHELL = f"text((await tools.exec_command({{cmd: {json.dumps(SHELL)}}})).output);"
@@ -186,15 +188,41 @@ def test_a_real_agent_is_steered_before_a_strict_provider(
     assert len(guided) > AGENTS[name].steps
 
 
-def _check(name: str, upstream: ScriptedUpstream, tmp_path: Path, more: dict[str, str]) -> None:
+@dataclass(frozen=True)
+class Wrapped:
+    """An agent that is installed, before it is started by `gateway wrap` in a folder of its own."""
+
+    agent: Agent
+    command: list[str]
+    env: dict[str, str]
+    folder: Path
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """What it printed, and its status."""
+        return subprocess.run(
+            self.command,
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+
+def wrapped(name: str, upstream: ScriptedUpstream, folder: Path, **more: str) -> Wrapped:
+    """The agent of this name in front of the model that it talks to; skips where it is not
+    installed. `more`: further variables."""
     agent = AGENTS[name]
     program = shutil.which(agent.command[0], path=PATH)
     if program is None:
         pytest.skip(f"{agent.command[0]} is not installed")
-    (tmp_path / "work").mkdir()
+    work = folder / "work"
+    work.mkdir()
     env = {
         "PATH": PATH,
-        "HOME": str(tmp_path),
+        "HOME": str(folder),
         "TERM": "dumb",
         "PYTHONPATH": str(ROOT),
         "OPENAI_BASE_URL": upstream.base_url,
@@ -205,17 +233,15 @@ def _check(name: str, upstream: ScriptedUpstream, tmp_path: Path, more: dict[str
         **more,
     }
     if name == "mini":  # its own libraries, not those of the gateway
-        program = _without_path(program, tmp_path)
-    ended = subprocess.run(
-        [sys.executable, "-m", "gateway", "wrap", "--json", "--", program, *agent.command[1:]],
-        env=env,
-        cwd=tmp_path / "work",
-        capture_output=True,
-        text=True,
-        timeout=480,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+        program = _without_path(program, folder)
+    gateway = [sys.executable, "-m", "gateway", "wrap", "--json", "--"]
+    return Wrapped(agent, [*gateway, program, *agent.command[1:]], env, work)
+
+
+def _check(name: str, upstream: ScriptedUpstream, tmp_path: Path, more: dict[str, str]) -> None:
+    started = wrapped(name, upstream, tmp_path, **more)
+    agent = started.agent
+    ended = started.run()
     told: dict[str, Any] = json.loads(ended.stderr.splitlines()[-1])
     assert ended.returncode == told["exit_status"] == 0, ended.stderr[-3000:]
     assert told["steps"] == agent.steps, ended.stdout[-3000:]

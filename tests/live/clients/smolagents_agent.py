@@ -1,7 +1,11 @@
-"""smolagents, the agent that calls tools."""
+"""smolagents: the agent that calls tools, and with the argument `code` the one that writes code."""
 
-from smolagents import OpenAIModel, ToolCallingAgent, tool
+import sys
+
+from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
 from task import API_KEY, BASE_URL, MODEL, prompt, run_both, weather
+
+KIND = CodeAgent if sys.argv[2:] == ["code"] else ToolCallingAgent
 
 
 def converse(traveller: str) -> str:
@@ -15,7 +19,7 @@ def converse(traveller: str) -> str:
         return weather(city, traveller)
 
     model = OpenAIModel(MODEL, api_base=BASE_URL, api_key=API_KEY)
-    agent = ToolCallingAgent(tools=[look_up], model=model, verbosity_level=0)
+    agent = KIND(tools=[look_up], model=model, verbosity_level=0)
     return str(agent.run(prompt(traveller)))
 
 
