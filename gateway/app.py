@@ -116,7 +116,7 @@ def build_app(settings: Settings) -> Edge:
     router = Router(routes, default=not_found, redirect_slashes=False)
     limit = settings.server.max_concurrent_requests
     lifespan = partial(_lifespan, runtime)
-    sockets.app = edge = Edge(router, lifespan, runtime, guard, max_concurrent=limit)
+    sockets.app = edge = Edge(router, lifespan, runtime, guard=guard, max_concurrent=limit)
     return edge
 
 

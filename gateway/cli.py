@@ -34,7 +34,9 @@ class _Parser(argparse.ArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         if rest and not getattr(found, "passes_rest", False):
             is_config = rest[0].endswith((".yaml", ".yml"))
-            hint = "; a config file is named with --config" if is_config else ""
+            hint = ""
+            if is_config:
+                hint = "; a config file is named with --config"
             self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return found, rest
 
@@ -110,7 +112,10 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     known = command == "--version" or any(command in names for names in _MODULES.values())
-    of_features = named("commands", command) if command and not known else {}
+    if command and not known:
+        of_features = named("commands", command)
+    else:
+        of_features = {}
     if not known:
         for add_parser in (of_features or named("commands")).values():
             add_parser(commands)
@@ -159,7 +164,9 @@ def _completion(args: argparse.Namespace) -> None:
         for action in each._actions:
             if action.type is Path or action.nargs == argparse.REMAINDER:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    start = _ZSH_START if args.shell == "zsh" else ""
+    start = ""
+    if args.shell == "zsh":
+        start = _ZSH_START
     sys.stdout.write(f"{start}{shtab.complete(parser, args.shell)}\n{_SHELLS[args.shell]}\n")
 
 

@@ -268,7 +268,9 @@ class UpstreamFailure(GatewayError):
 
     def body(self) -> bytes:
         """The upstream's body if it sent one, else the gateway's."""
-        return self.raw_body if self.raw_body is not None else super().body()
+        if self.raw_body is not None:
+            return self.raw_body
+        return super().body()
 
 
 class UpstreamUnreachable(UpstreamFailure):

@@ -47,7 +47,9 @@ class Holds:
     @property
     def link_key(self) -> bytes:
         """The key by which links that answer questions are signed."""
-        return b"" if self._store is None else self._store.engine.secret
+        if self._store is None:
+            return b""
+        return self._store.engine.secret
 
     def __bool__(self) -> bool:
         """True if anything is held."""
@@ -194,7 +196,10 @@ async def end_question(
     if question is not None and question.budget and accounts is not None:
         key = AccountKey(budget=question.budget, subject=question.account)
         found = await accounts.accounts([key])
-        known = found[0].limits_of({}) if found else {}
+        if found:
+            known = found[0].limits_of({})
+        else:
+            known = {}
         limits = {name: max(known.get(name, 0.0), to) for name, to in question.limits.items()}
         await accounts.allow(key, at=time.time(), limits=limits, lifted=None)
         pairs = [(e, e.question) for e in await controls.list_controls() if e.action == "ask"]
@@ -209,13 +214,19 @@ async def answer_question(
 ) -> bool:
     """Answer the question about a run, with `reason` and `author`; False when none is open. Raises:
     StoreError."""
-    listed = await stores.controls.list_controls() if stores.controls else ()
+    if stores.controls:
+        listed = await stores.controls.list_controls()
+    else:
+        listed = ()
     found = (e for e in listed if e.subject == subject and tenant in (None, e.tenant))
     asked = next((each for each in found if each.action == "ask"), None)
     if asked is None or stores.controls is None:
         return False
-    after = None if yes else replace(asked, action="stop", at=time.time(), **said)
-    return await end_question(stores.controls, stores.budgets, asked, after)
+    if yes:
+        after = None
+    else:
+        after = replace(asked, action="stop", at=time.time(), **said)
+    return await end_question(stores.controls, stores.budgets, asked, after=after)
 
 
 def answer_path(asked: Control, answer: str, key: bytes) -> str:
@@ -238,4 +249,6 @@ async def known_subject(runs: RunStore, given: str, tenant: str | None) -> tuple
         return run.run.id, run.run.tenant
     wanted = RunFilter(tenant=tenant, conversation_id=given)
     page = await runs.list_runs(wanted, PageRequest(limit=1))
-    return (given, page.runs[0].tenant) if page.runs else None
+    if page.runs:
+        return (given, page.runs[0].tenant)
+    return None

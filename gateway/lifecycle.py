@@ -161,7 +161,9 @@ class Retention:
         if last is None:
             # At the start there is nothing to compare the clock with but the newest run.
             newest = await self._runs.list_runs(RunFilter(), _NEWEST)
-            idle_s = now - newest.runs[0].updated_at if newest.runs else 0.0
+            idle_s = 0.0
+            if newest.runs:
+                idle_s = now - newest.runs[0].updated_at
             jumped = 0 < settings.retention_days * _DAY_S < idle_s
             why = "every run is old by the clock"
             facts = {"idle_days": round(idle_s / _DAY_S)}
@@ -253,7 +255,9 @@ class Replicas:
         if trace is not None and trace.steps:
             run = trace.run
             step = trace.steps[0]
-            event = step_event(run.tenant, run.conversation_id, run, step, trace.injections)
+            event = step_event(
+                run.tenant, run.conversation_id, run, step=step, injections=trace.injections
+            )
             if event is not None:
                 self._events.publish(event)
 
@@ -266,7 +270,9 @@ def call_event(record: CallRecord) -> Event | None:
     step = steps[-1]
     conversation = record.conversation
     run = next(run for run in record.runs if run.id == step.run_id)
-    return step_event(conversation.tenant, conversation.id, run, step, record.injections)
+    return step_event(
+        conversation.tenant, conversation.id, run, step=step, injections=record.injections
+    )
 
 
 def step_event(

@@ -111,7 +111,10 @@ class Pipeline:
 
             async def admits(target: Target) -> bool:
                 # A fallback has a price of its own, which is reserved first.
-                model = target.name if target.key else target.model or call.model
+                if target.key:
+                    model = target.name
+                else:
+                    model = target.model or call.model
                 return await self._admissions.extend(call, model)
 
             sending.admits = admits
@@ -231,14 +234,16 @@ class Pipeline:
             return
         exchange = call.exchange
         now = time.time()
-        resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
+        resolved = await services.resolver.resolve(
+            request, headers, exchange.request.tenant, now=now
+        )
         conversation = resolved.conversation
         if conversation is None:
             await self._place_unread(call, headers, resolved.conversation_id)
             return
         mode = self._mode(call, conversation)
         note_identity(exchange, resolved)
-        result = call.result = unobserved(conversation, resolved, mode, request.model)
+        result = call.result = unobserved(conversation, resolved, mode, model=request.model)
         control = call.control
         result.agent = control.agent
         result.project = control.tags.get("project", "")
@@ -252,8 +257,12 @@ class Pipeline:
                 guidance_share=experiment.random_guidance_share,
             )
         asked = services.budgets is not None
-        advise = partial(self._admissions.advise, call) if asked else None
-        await services.steerer.steer(result, request, now, own_time, arm, advise)
+        advise = None
+        if asked:
+            advise = partial(self._admissions.advise, call)
+        await services.steerer.steer(
+            result, request, now, own_time=own_time, arm=arm, advise=advise
+        )
         note_steering(exchange, result, control.arm)
         if self._runtime.telemetry is not None:
             position = result.position
@@ -271,11 +280,11 @@ class Pipeline:
         request = call.request
         asked = call.exchange.request
         resolved, conversation = await call.services.resolver.resolve_unread(
-            request, headers, asked.tenant, asked.key, time.time(), beside
+            request, headers, asked.tenant, key=asked.key, now=time.time(), beside=beside
         )
         mode = self._mode(call, conversation)
         note_identity(call.exchange, resolved)
-        result = call.result = unobserved(conversation, resolved, mode, request.model)
+        result = call.result = unobserved(conversation, resolved, mode, model=request.model)
         result.unread = result.observed = True
         result.agent = call.control.agent
         conversation.run.unscored_calls += request.unread
@@ -288,12 +297,16 @@ class Pipeline:
         if control.unit:
             conversation.unit = control.unit
         if self._runtime.holds.find((STEERING,)):
-            return "off" if "off" in (control.mode, services.settings.steering.mode) else "shadow"
+            if "off" in (control.mode, services.settings.steering.mode):
+                return "off"
+            return "shadow"
         if control.mode:
             return control.mode
         experiment = services.settings.experiment
         settings = services.settings.steering
-        pilot = workloads.pilot if workloads is not None else None
+        pilot = None
+        if workloads is not None:
+            pilot = workloads.pilot
         if not experiment.id and pilot is None:
             return settings.mode
         unit = conversation.unit or conversation.id
@@ -315,7 +328,10 @@ class Pipeline:
         """Count and log a call that goes out without a decision."""
         reason = _reason(error)
         limit = _LIMITS.get(reason)
-        kind = "deadline" if limit else type(error).__name__
+        if limit:
+            kind = "deadline"
+        else:
+            kind = type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()
         self._runtime.unsteered.count(reason, recorded=call.result is not None)
         self._log.warning(

@@ -50,7 +50,9 @@ class Room:
         others = self._held - share.size
         if others and others + size + self._elsewhere() > share.limit:
             return False
-        of_key = self._of_keys[share.key] - share.size if share.key else 0
+        of_key = 0
+        if share.key:
+            of_key = self._of_keys[share.key] - share.size
         return not of_key or of_key + size <= share.limit // 2
 
     def _set(self, share: Share, size: int) -> None:

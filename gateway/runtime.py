@@ -87,7 +87,9 @@ class Runtime:
 
     def waiting_bytes(self) -> int:
         """Bytes of the records in memory that wait for the database."""
-        return self.store.health.waiting_bytes if self.started else 0
+        if self.started:
+            return self.store.health.waiting_bytes
+        return 0
 
     async def start(self) -> Opened:
         """Open everything, on the event loop that will serve the requests. Raises StoreError: the
@@ -120,7 +122,10 @@ class Runtime:
         except Exception as exc:
             problem = f"LiteLLM cannot be loaded: {type(exc).__name__}: {exc}"
             self.log.error(problem)
-        self._lacking = problem if self._lacking else ""
+        if self._lacking:
+            self._lacking = problem
+        else:
+            self._lacking = ""
 
     async def _open(self, wait: StartWait) -> Opened:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
@@ -283,16 +288,22 @@ class Runtime:
         if not self.started:
             return None
         health = self.store.health
-        return health if health.incident is not None else None
+        if health.incident is not None:
+            return health
+        return None
 
     @property
     def lost(self) -> int:
         """The number of records that the end of the gateway has lost."""
-        return self.store.lost if self.started else 0
+        if self.started:
+            return self.store.lost
+        return 0
 
     def store_health(self) -> StoreHealth | None:
         """The state of the store, working or not; None before the start."""
-        return self.store.health if self.started else None
+        if self.started:
+            return self.store.health
+        return None
 
     def replace(self, load: Callable[[], Settings]) -> bool:
         """Apply new settings; on any error the old ones stay. True when they were replaced."""
@@ -358,4 +369,4 @@ class Runtime:
 def _note_stop(changes: ChangeStore, event: Event) -> None:
     if event["step"] == "stop":
         named = {name: event[name] for name in ("budget", "run_id", "metric", "used")}
-        spawn(changes.note("budget", "stop", event["subject"], named, author=GATEWAY))
+        spawn(changes.note("budget", "stop", event["subject"], said=named, author=GATEWAY))

@@ -63,7 +63,10 @@ def serve(
     configure_logging(settings.logging)
     check(settings)
     log = get_logger("gateway")
-    written = read_file(config_path) if config_path else {}
+    if config_path:
+        written = read_file(config_path)
+    else:
+        written = {}
     for name, instead in removed_keys(written, os.environ).items():
         log.warning(f"{name} {instead}")
     if ignored := ignored_keys(written):
@@ -78,8 +81,8 @@ def serve(
         """Serve in this process; `place`: which worker it is."""
         sys.setswitchinterval(_SWITCH_S)
         app = build_app(settings)
-        reloads = Reloads(app.runtime, load, config_path, loaded)
-        server = GatewayServer(uvicorn_config(app, settings), app, place, reloads)
+        reloads = Reloads(app.runtime, load, config_path, loaded=loaded)
+        server = GatewayServer(uvicorn_config(app, settings), app, place, reloads=reloads)
         server.listening = listening
         # uvicorn raises the signal again after the drain; a requested end has exit status 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -138,7 +141,7 @@ class GatewayServer(uvicorn.Server):
             runtime = app.runtime
             runtime.instance = place.instance
             runtime.shared_metrics = SharedMetrics(
-                place.index, place.count, place.metrics_socket, runtime.metrics.render
+                place.index, place.count, place.metrics_socket, render=runtime.metrics.render
             )
             label_lines(worker=place.index)
         self._reloads = reloads
@@ -167,7 +170,10 @@ class GatewayServer(uvicorn.Server):
         first = self._place is None or self._place.index == 0
         if first:
             # Other commands of this user may control it, unless its agent is the same user.
-            shown = "" if runtime.settings.auth.admin_key or runtime.own_key else process_key()
+            if runtime.settings.auth.admin_key or runtime.own_key:
+                shown = ""
+            else:
+                shown = process_key()
             self._announced.enter_context(announced(url, runtime.settings.storage.file, shown))
         runtime.log.info(
             "listening",
@@ -205,7 +211,9 @@ class GatewayServer(uvicorn.Server):
         running = self.server_state.tasks
         while running and not self.force_exit and time.monotonic() < ends_at:
             await asyncio.wait(set(running), timeout=_DRAIN_POLL_S)
-        left_s = max(0.0, ends_at - time.monotonic()) if running else _CLOSE_S
+        left_s = _CLOSE_S
+        if running:
+            left_s = max(0.0, ends_at - time.monotonic())
         self.config.timeout_graceful_shutdown = cast(int, left_s)
         if self._app.runtime.shared_metrics is not None:
             self._app.runtime.shared_metrics.close()
@@ -260,7 +268,9 @@ class Reloads:
     @contextlib.asynccontextmanager
     async def active(self) -> AsyncIterator[None]:
         """Watch for changes and signals while the block runs."""
-        watcher = spawn(self._watch_file()) if self._path else None
+        watcher = None
+        if self._path:
+            watcher = spawn(self._watch_file())
         # Windows has no SIGHUP, and a loop outside the main thread gets none; watching still works.
         with contextlib.suppress(NotImplementedError, ValueError, AttributeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_soon)
@@ -329,7 +339,9 @@ def _stamp(path: Path | None) -> _Stamp | None:
         stat = path.stat() if path else None
     except OSError:
         return None
-    return (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None
+    if stat:
+        return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+    return None
 
 
 def exposes_provider_keys(settings: Settings) -> bool:

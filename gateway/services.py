@@ -97,7 +97,9 @@ class Services:
     ) -> None:
         self.settings = settings
         self.metrics = metrics
-        self.table = DeploymentTable(settings, os.environ, refusals.rests, keys_required)
+        self.table = DeploymentTable(
+            settings, os.environ, refusals.rests, keys_required=keys_required
+        )
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         headers = {INSTANCE_HEADER.decode(): instance}
         self.translating = translating_lane(self.native, settings.timeouts, headers)
@@ -105,8 +107,8 @@ class Services:
             self.table,
             self.native,
             self.translating,
-            settings.router,
-            metrics,
+            settings=settings.router,
+            metrics=metrics,
             instance=instance.encode(),
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
@@ -130,14 +132,14 @@ class Services:
         self.steerer = RequestSteerer(
             rules,
             ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal),
-            patterns.library.with_settings(settings.etraces) if patterns else None,
+            lookup=patterns.library.with_settings(settings.etraces) if patterns else None,
             # Without content the run log has no texts that monitors could read.
-            LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None,
-            self._judge(metrics, accounting.own_calls),
-            lessons,
-            RunWorkloads(rules, opened.workloads, self.catalogue.price),
-            refusals.places,
-            accounting.holds.muted,
+            history=LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None,
+            judge=self._judge(metrics, accounting.own_calls),
+            lessons=lessons,
+            workloads=RunWorkloads(rules, opened.workloads, self.catalogue.price),
+            places=refusals.places,
+            muted=accounting.holds.muted,
         )
         self._users = 0
         self._retired = False
@@ -145,7 +147,9 @@ class Services:
     @property
     def budgets(self) -> BudgetGuard | None:
         """The guard of the budgets; None while there are none."""
-        return self._guard if self._guard.budgets or self._guard.of_keys else None
+        if self._guard.budgets or self._guard.of_keys:
+            return self._guard
+        return None
 
     def _judge(self, metrics: Metrics, own_calls: OwnCalls) -> ModelJudge | None:
         if (limit_s := self.settings.judge_limit_s()) is None:

@@ -158,7 +158,9 @@ class OwnTime:
             return 0.0
         processor_s, began = self._begun
         held_s = time.perf_counter() - began
-        return held_s if held_s > HELD_LOOP_S else time.thread_time() - processor_s
+        if held_s > HELD_LOOP_S:
+            return held_s
+        return time.thread_time() - processor_s
 
     def _begin(self) -> None:
         self._waits_for = None
@@ -183,7 +185,10 @@ def _driven(
             thrown = exc
         own_time._begin()
         try:
-            waits_for = work.send(None) if thrown is None else work.throw(thrown)
+            if thrown is None:
+                waits_for = work.send(None)
+            else:
+                waits_for = work.throw(thrown)
         except StopIteration as end:
             value: T = end.value
             return value

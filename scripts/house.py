@@ -173,6 +173,7 @@ def packing(modules: Mapping[str, source.Module]) -> Measured:
     for module in modules.values():
         for form, places in source.packed(module).items():
             lists.setdefault(form, []).extend(places)
+    lists["calls with more than three positional arguments"] = source.long_calls(modules.values())
     return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}
 
 

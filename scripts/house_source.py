@@ -373,6 +373,7 @@ def packed(module: Module) -> dict[str, list[str]]:
     are never needed.
     """
     forms: dict[str, list[str]] = {"tuple assignments": [], "stars before a written tuple": []}
+    conditional = forms["conditional expressions"] = []
     nested = forms["nested conditional expressions"] = []
     for node in ast.walk(module.tree):
         place = f"{module.name}:{getattr(node, 'lineno', 0)}"
@@ -382,8 +383,10 @@ def packed(module: Module) -> dict[str, list[str]]:
         elif isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List):
             if isinstance(node.ctx, ast.Load):
                 forms["stars before a written tuple"].append(place)
-        elif isinstance(node, ast.IfExp) and any(isinstance(n, ast.IfExp) for n in _below(node)):
-            nested.append(place)
+        elif isinstance(node, ast.IfExp):
+            conditional.append(place)
+            if any(isinstance(inner, ast.IfExp) for inner in _below(node)):
+                nested.append(place)
     return forms
 
 
@@ -403,3 +406,33 @@ def _below(node: ast.AST) -> Iterator[ast.AST]:
     nodes = ast.walk(node)
     next(nodes)
     return nodes
+
+
+def long_calls(modules: Iterable[Module]) -> list[str]:
+    """Calls of the package's own functions and classes with more than three positional arguments,
+    of which only the position says what they mean. Functions that take any number are left out."""
+    modules = list(modules)
+    own: dict[str, bool] = {}
+    for node in (node for module in modules for node in ast.walk(module.tree)):
+        if isinstance(node, ast.ClassDef):
+            own.setdefault(node.name, True)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own[node.name] = own.get(node.name, True) and node.args.vararg is None
+    return [
+        f"{module.name}:{node.lineno} {name}"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and len(node.args) > 3
+        if own.get(name := _called(node.func)) and not _has_star(node)
+    ]
+
+
+def _called(function: ast.expr) -> str:
+    """The name of what is called, without what it is an attribute of."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _has_star(call: ast.Call) -> bool:
+    return any(isinstance(each, ast.Starred) for each in call.args)

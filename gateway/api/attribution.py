@@ -155,7 +155,9 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
     return ApiResponse({"by": params.by, "groups": shown})
 
 
-@OPERATIONS.add("GET /api/export", Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],)))
+@OPERATIONS.add(
+    "GET /api/export", Content(str, "One run a line.", MEDIA["jsonl"], also=(MEDIA["csv"],))
+)
 async def export_runs(request: ApiRequest[ExportParameters]) -> ApiResponse:
     """Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read."""
     form = request.params.format

@@ -42,7 +42,10 @@ AuditPage = shape("AuditPage", "Acts, newest first.", acts=list[FieldDict], next
 def act_view(change: Change) -> FieldDict:
     """An act; of a policy or a pilot, which has its own command, not its content."""
     plain = len(change.body) <= _MOST_CHARS and change.kind not in ("policy", "pilot")
-    body = msgspec.json.decode(change.body) if plain else {}
+    if plain:
+        body = msgspec.json.decode(change.body)
+    else:
+        body = {}
     return {**picked(change, *_FIELDS), "act": body.pop("act", ""), "changed": body}
 
 
@@ -54,8 +57,13 @@ async def acts_of(
     wanted = {name: values.get(name) for name in ("kind", "author", "since", "until", "cursor")}
     wanted["text"] = values["text"] and values["text"].lower()
     wanted["subjects"] = values["subject"] and [values["subject"]]
-    found = await store.find(limit=values["limit"], **wanted) if store else []
-    cursor = found[-1].id if found and len(found) == values["limit"] else None
+    if store:
+        found = await store.find(limit=values["limit"], **wanted)
+    else:
+        found = []
+    cursor = None
+    if found and len(found) == values["limit"]:
+        cursor = found[-1].id
     return [act_view(change) for change in found], cursor
 
 

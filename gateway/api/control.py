@@ -116,13 +116,17 @@ def _said(request: ApiRequest[Any]) -> ControlBody:
 @OPERATIONS.add("POST /api/steering/off", HeldView, "What holds now.", body=ControlBody)
 async def steering_off(request: ApiRequest[Parameters]) -> ApiResponse:
     """Give no guidance and route no call, at every gateway on the store; limits and stops hold."""
-    return ApiResponse(await hold(request.runtime, STEERING, "off", _said(request), None))
+    return ApiResponse(
+        await hold(request.runtime, STEERING, "off", said=_said(request), tenant=None)
+    )
 
 
 @OPERATIONS.add("POST /api/steering/on", HeldView, "What holds now.", body=ControlBody)
 async def steering_on(request: ApiRequest[Parameters]) -> ApiResponse:
     """Steer again."""
-    return ApiResponse(await hold(request.runtime, STEERING, None, _said(request), None))
+    return ApiResponse(
+        await hold(request.runtime, STEERING, None, said=_said(request), tenant=None)
+    )
 
 
 def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | None = None) -> None:
@@ -131,8 +135,10 @@ def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | Non
         subject = request.params.subject
         tenant = request.tenant
         if yes is not None:
-            return ApiResponse(await answer(request.runtime, subject, yes, said, tenant))
-        return ApiResponse(await hold(request.runtime, subject, action, said, tenant))
+            return ApiResponse(
+                await answer(request.runtime, subject, yes, said=said, tenant=tenant)
+            )
+        return ApiResponse(await hold(request.runtime, subject, action, said=said, tenant=tenant))
 
     handler.__name__ = f"{verb}_{kind}"
     handler.__doc__ = f"{verb.capitalize()} {what}"
@@ -145,8 +151,8 @@ for _kind, _what in (
     ("conversation", "a conversation and its sub-agents; a run's id names that run."),
     ("run", "a run; a conversation's id names it and its sub-agents."),
 ):
-    _add(_kind, "stop", "stop", _what)
-    _add(_kind, "pause", "pause", _what)
-    _add(_kind, "resume", None, _what)
-_add("run", "approve", None, "a run that waits for an answer: it goes on.", yes=True)
-_add("run", "deny", "stop", "a run that waits for an answer: it is stopped.", yes=False)
+    _add(_kind, "stop", "stop", what=_what)
+    _add(_kind, "pause", "pause", what=_what)
+    _add(_kind, "resume", None, what=_what)
+_add("run", "approve", None, what="a run that waits for an answer: it goes on.", yes=True)
+_add("run", "deny", "stop", what="a run that waits for an answer: it is stopped.", yes=False)

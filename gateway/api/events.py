@@ -41,7 +41,11 @@ async def stream_events(request: ApiRequest[EventParameters]) -> ApiResponse:
     """Server-sent events: ready, step, outcome, pattern, alert, dropped; no texts."""
     params = request.params
     chunks = stream(
-        request.runtime, request.access, request.tenant, params.until_idle_s, params.last_event_id
+        request.runtime,
+        request.access,
+        request.tenant,
+        until_idle_s=params.until_idle_s,
+        after=params.last_event_id,
     )
     try:
         first = await anext(chunks)
@@ -68,7 +72,10 @@ async def stream(
     hub = runtime.events
     with hub.subscribe(tenant=tenant, after=after) as subscription:
         # A client that resumes takes its position from the events that follow.
-        position = {} if after else {"id": hub.newest}
+        if after:
+            position = {}
+        else:
+            position = {"id": hub.newest}
         yield _event("ready", {"tenant": access.tenant, **position}) + _dropped(subscription)
         last_sent = last_event = time.monotonic()
         while not runtime.draining:
@@ -87,10 +94,14 @@ async def stream(
 def _dropped(subscription: Subscription) -> bytes:
     count = subscription.dropped
     subscription.dropped = 0
-    return _event("dropped", {"count": count}) if count else b""
+    if count:
+        return _event("dropped", {"count": count})
+    return b""
 
 
 def _event(name: str, event: Event) -> bytes:
     data = {key: value for key, value in event.items() if key != "id"}
-    line = f"id: {event['id']}\n" if "id" in event else ""
+    line = ""
+    if "id" in event:
+        line = f"id: {event['id']}\n"
     return b"%sevent: %s\ndata: %s\n\n" % (line.encode(), name.encode(), orjson.dumps(data))

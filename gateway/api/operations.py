@@ -155,8 +155,8 @@ class Operations(list[Operation[Any]]):
         `read` for a GET and `control` for all others."""
         method, _, path = route.partition(" ")
         usual = (400, *((404,) if "{" in path else ()), *((413,) if body is not None else ()))
-        if not isinstance(answer, Content):
-            answer = answer if isinstance(answer, dict) else Content(answer, description)
+        if not isinstance(answer, Content | dict):
+            answer = Content(answer, description)
 
         def add(handler: Handler[P]) -> Handler[P]:
             request, *_ = get_type_hints(handler).values()
@@ -207,7 +207,7 @@ class Resource:
         params = read_parameters(operation.params, scope["query_string"], elsewhere)
         body = b""
         if operation.body is not None:
-            body = await read_body(scope["headers"], receive, exchange, _MAX_BODY_BYTES)
+            body = await read_body(scope["headers"], receive, exchange, limit=_MAX_BODY_BYTES)
         request = ApiRequest(runtime=self._runtime, access=access, params=params, body=body)
         try:
             response = await operation.handler(request)
@@ -230,7 +230,10 @@ class Resource:
                     watch.stop()
             return
         payload = response.payload
-        body = b"" if response.status == 204 else orjson.dumps(payload, default=as_json_value)
+        if response.status == 204:
+            body = b""
+        else:
+            body = orjson.dumps(payload, default=as_json_value)
         await send(_head(response, len(body)))
         await send({"type": "http.response.body", "body": body})
 
@@ -245,10 +248,15 @@ async def _note_operation(
     last = operation.path.rpartition("/")[2]
     with contextlib.suppress(BadRequest):
         said = request.json_object()
-    made = response.payload if isinstance(response.payload, dict) else {}
+    if isinstance(response.payload, dict):
+        made = response.payload
+    else:
+        made = {}
     names = [value for name, value in request.params if f"{{{name}}}" in operation.path]
     names += [said.get("subject"), made.get("id"), made.get("pattern_id")]
-    act = last.removesuffix("s") if operation.path.count("/") > 2 and "{" not in last else ""
+    act = ""
+    if operation.path.count("/") > 2 and "{" not in last:
+        act = last.removesuffix("s")
     subject = next((str(name) for name in names if name), "")
     what = (kind_of(operation.path), act or _WORDS[operation.method], subject)
     await note(request.runtime, request.access, *what, said)
@@ -264,7 +272,7 @@ async def note(
 ) -> None:
     """Append to the audit log what the caller has done."""
     if (changes := runtime.opened.stores.changes) is not None:
-        await changes.note(kind, act, subject, said, author=access.author)
+        await changes.note(kind, act, subject, said=said, author=access.author)
 
 
 def publish_change(runtime: "Runtime", kind: str, what: str, **details: Any) -> None:

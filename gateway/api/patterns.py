@@ -249,7 +249,9 @@ async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
 async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace a pattern's content; its id, tier, tenant and counts stay."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
-    changed = await change_pattern(request.runtime, request.access, stored, request.json_object())
+    changed = await change_pattern(
+        request.runtime, request.access, stored, record=request.json_object()
+    )
     return ApiResponse(pattern_view(changed))
 
 
@@ -262,14 +264,18 @@ async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     if isinstance(changes.get("fields"), Mapping):
         merged = {**record["fields"], **changes["fields"]}
         changes["fields"] = {key: value for key, value in merged.items() if value is not None}
-    changed = await change_pattern(request.runtime, request.access, stored, {**record, **changes})
+    changed = await change_pattern(
+        request.runtime, request.access, stored, record={**record, **changes}
+    )
     return ApiResponse(pattern_view(changed))
 
 
 @OPERATIONS.add("DELETE /api/patterns/{pattern_id}", {204: Content(None, "Removed.")})
 async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Remove a pattern."""
-    await remove_pattern(request.runtime, request.access, request.tenant, request.params.pattern_id)
+    await remove_pattern(
+        request.runtime, request.access, request.tenant, pattern_id=request.params.pattern_id
+    )
     return ApiResponse(status=204)
 
 

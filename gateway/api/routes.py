@@ -151,7 +151,9 @@ def _described(operation: Operation[Any], components: Schema, error: Schema) -> 
     properties = model.model_json_schema(schema_generator=_ParameterSchema).get("properties", {})
     for name, schema in properties.items():
         in_path = f"{{{name}}}" in operation.path
-        outside = "header" if name in model.in_headers else "query"
+        outside = "query"
+        if name in model.in_headers:
+            outside = "header"
         parameter = {
             "name": name,
             "in": "path" if in_path else outside,

@@ -78,7 +78,10 @@ def _as_dataclass(kind: Any) -> Any:
         return kind
     found: list[Any] = []
     for of in fields(kind):
-        default = MISSING if of.default is NODEFAULT else of.default
+        if of.default is NODEFAULT:
+            default = MISSING
+        else:
+            default = of.default
         factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
         own = field(default=default, default_factory=factory)  # type: ignore[arg-type]
         found.append((of.name, _as_dataclass(of.type), own))
@@ -235,7 +238,10 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
         raise unknown_run(params.run_id)
     run = trace.run
     settings = request.runtime.settings
-    last = None if params.limit is None else params.after_step + params.limit
+    if params.limit is None:
+        last = None
+    else:
+        last = params.after_step + params.limit
     view = {
         "run": run_view(run, settings),
         "current_state": run.state,
@@ -257,7 +263,7 @@ async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
     also the client's own, stands for its newest run."""
     body = request.read(OutcomeBody)
     run_id = request.params.run_id
-    run_id = await keep_outcome(request.runtime, run_id, body, request.access)
+    run_id = await keep_outcome(request.runtime, run_id, body, access=request.access)
     return ApiResponse({"run_id": run_id, "outcome": body.outcome})
 
 
@@ -285,7 +291,10 @@ async def store_outcome(
         return None
     if not await runs.set_outcome(run.id, said.verdict, source=source, tenant=tenant):
         return None
-    comment = mask_secrets(said.comment) if masks else said.comment
+    if masks:
+        comment = mask_secrets(said.comment)
+    else:
+        comment = said.comment
     said = replace(said, run_id=run.id, tenant=run.tenant, comment=comment, at=time.time())
     await learning.add_outcome(said)
     return run
@@ -299,20 +308,25 @@ async def keep_outcome(
     said: FieldDict = {"verdict": body.outcome, "score": body.score, "comment": body.comment}
     reported = OutcomeRow(run_id=given, tenant="", source="told_api", at=0.0, **said)
     masks = runtime.settings.storage.mask_secrets
-    run = await store_outcome(runtime.runs, runtime.lessons, reported, tenant, masks=masks)
+    run = await store_outcome(runtime.runs, runtime.lessons, reported, tenant=tenant, masks=masks)
     if run is None:
         raise unknown_run(given)
     what = {"run_id": run.id, "outcome": body.outcome}
     runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
     if runtime.telemetry is not None:
-        score = body.score if body.score is not None else body.outcome == "success"
-        why = body.comment if runtime.settings.otel.content else ""
-        result = evaluation("outcome", score, body.outcome, why)
+        if body.score is not None:
+            score = body.score
+        else:
+            score = body.outcome == "success"
+        why = ""
+        if runtime.settings.otel.content:
+            why = body.comment
+        result = evaluation("outcome", score, body.outcome, explanation=why)
         runtime.telemetry.outcome(run.conversation_id, run.id, result)
     runtime.log.info("outcome reported", **what)
     if access and access.controls:  # a person's; agents report their own
         values = {"outcome": body.outcome, "score": body.score, "comment": body.comment}
-        await note(runtime, access, "outcome", "report", run.id, values)
+        await note(runtime, access, "outcome", act="report", subject=run.id, said=values)
     return run.id
 
 
@@ -345,9 +359,12 @@ MutedAlarm = shape(
 async def mute_alarm(request: ApiRequest[RunOfTenant]) -> ApiResponse:
     """Say that an alarm was wrong: alarms of its kind give no text and no act in the run's project
     from now on, and are still recorded."""
-    body = request.read(WrongAlarmBody) if request.body else WrongAlarmBody()
+    if request.body:
+        body = request.read(WrongAlarmBody)
+    else:
+        body = WrongAlarmBody()
     found = await keep_wrong_alarm(
-        request.runtime, request.params.run_id, body, request.access, request.tenant
+        request.runtime, request.params.run_id, body, access=request.access, tenant=request.tenant
     )
     return ApiResponse(
         {**picked(found, "run_id", "step", "project", "monitors"), "muted": not body.undo}
@@ -359,9 +376,12 @@ async def keep_wrong_alarm(
 ) -> wrong_alarms.AlarmsOfStep:
     """Mute the kinds of a step's alarms for the run's project, or end that. Raises: NotFound: there
     is no such run, or no alarm at the step; StoreError."""
-    found = await wrong_alarms.find_alarms(runtime.runs, run_id, body.step, tenant)
+    found = await wrong_alarms.find_alarms(runtime.runs, run_id, body.step, tenant=tenant)
     if found is None:
-        where = "" if body.step is None else f" at step {body.step}"
+        if body.step is None:
+            where = ""
+        else:
+            where = f" at step {body.step}"
         raise NotFound(f"there is no alarm{where} in a run {run_id[:80]!r}", param="run_id")
     for control in found.holds(body.reason, access.author):
         if body.undo:

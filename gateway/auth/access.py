@@ -88,7 +88,9 @@ class Gate:
         if access.how != "key":
             refuse_embedding(scope)
         stated = persons_name(header(headers, AUTHOR_HEADER).decode("utf-8", "replace"))
-        return replace(access, author=one_line(stated, 80)) if stated else access
+        if stated:
+            return replace(access, author=one_line(stated, 80))
+        return access
 
     def log_in(self, key: str, scope: Scope, author: str = "") -> str | None:
         """A session for the holder of `key`, as the value of COOKIE; None for an unknown key.
@@ -170,4 +172,6 @@ def _cookie(headers: RawHeaders) -> str:
         jar.load(header(headers, b"cookie").decode("latin-1"))
     except CookieError:
         return ""
-    return jar[COOKIE].value if COOKIE in jar else ""
+    if COOKIE in jar:
+        return jar[COOKIE].value
+    return ""

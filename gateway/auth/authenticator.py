@@ -134,7 +134,9 @@ class Authenticator:
         self.refuse_expired(headers)
         if offered_keys(headers):
             self.wrong_key(scope)
-        what = "is unknown" if offered_keys(headers) else "is missing"
+        what = "is missing"
+        if offered_keys(headers):
+            what = "is unknown"
         raise Unauthorized(
             f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer, x-api-key "
             "or x-goog-api-key"
@@ -191,7 +193,9 @@ class Authenticator:
     def tenant_of(self, digest: bytes) -> str | None:
         """The tenant of the valid key with this digest, None when there is none."""
         holder = self._keys.find(digest)
-        return holder.tenant if holder is not None else None
+        if holder is not None:
+            return holder.tenant
+        return None
 
     def is_admin(self, key: str) -> bool:
         """Whether `key` is the admin key."""
@@ -213,7 +217,8 @@ def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
             value = raw.decode("latin-1")
             if name == b"authorization":
                 scheme, _, value = value.partition(" ")
-                value = value if scheme.lower() == "bearer" else ""
+                if scheme.lower() != "bearer":
+                    value = ""
             if value.strip():
                 found.append((name, value.strip()))
     return found

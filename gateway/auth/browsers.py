@@ -70,7 +70,9 @@ class BrowserGuard:
         # HTTP/1.0 may lack the field, and no browser speaks it.
         if host is None or self._hosts.include(host):
             return
-        where = "loopback" if self._on_loopback else "private networks"
+        where = "private networks"
+        if self._on_loopback:
+            where = "loopback"
         raise Forbidden(
             f"the Host header names {_quoted(host)}, and what needs no key is answered under names "
             f"of {where} only: any web page can have a name that leads here (DNS rebinding). Add "

@@ -71,12 +71,23 @@ class Estimator:
         known = own or self._learned.get((model, ""))
         given = [value for name in _MAXIMA if (value := as_int(body.get(name), 0)) > 0]
         maximum = min(given, default=None)
-        output = known.output if known else float(self.first_output)
+        if known:
+            output = known.output
+        else:
+            output = float(self.first_output)
         if maximum is not None:
-            usual = known.output if known else float(max(self.first_output, _LONG_ANSWER))
-            output = maximum if most else min(usual, maximum)
+            if known:
+                usual = known.output
+            else:
+                usual = float(max(self.first_output, _LONG_ANSWER))
+            if most:
+                output = maximum
+            else:
+                output = min(usual, maximum)
         choices = min(max(1, as_int(body.get("n"), 1)), _CHOICES)
-        output_tokens = round(min(output * choices, _MOST_OUTPUT)) if answers else 0
+        output_tokens = 0
+        if answers:
+            output_tokens = round(min(output * choices, _MOST_OUTPUT))
         input_tokens = max(0, round(tokens + (known.hidden if known else 0.0)))
         usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
         full = cost(model, usage)
@@ -102,7 +113,9 @@ class Estimator:
         tokens = {"prompt_tokens": actual.input_tokens, "completion_tokens": actual.output_tokens}
         full = cost(estimate.model, tokens) or 0.0
         low, high = _RATIO
-        ratio = min(max(actual.usd / full, low), high) if full > 0 else 1.0
+        ratio = 1.0
+        if full > 0:
+            ratio = min(max(actual.usd / full, low), high)
         hidden = float(actual.input_tokens - estimate.raw_input)
         newest = _Learned(float(actual.output_tokens), hidden, ratio)
         for key in {(estimate.model, estimate.whose), (estimate.model, "")}:

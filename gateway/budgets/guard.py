@@ -109,14 +109,20 @@ class BudgetGuard:
         now = time.time()
         budgets = self._budgets(subject)
         steer = any(rules.steers(budget) for budget in budgets)
-        applied = rules.applying(budgets, subject, now) if steer else ()
+        if steer:
+            applied = rules.applying(budgets, subject, now)
+        else:
+            applied = ()
         if not any(rules.steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self._accounts(applied)
         estimate = self._estimate(subject.model, subject.root, body)
-        usual = Amounts(calls=body.calls) if estimate.guessed else estimate.amounts
+        if estimate.guessed:
+            usual = Amounts(calls=body.calls)
+        else:
+            usual = estimate.amounts
         found = [
-            rules.standing(a, account, now, usual)
+            rules.standing(a, account, now, usual=usual)
             for a, account in zip(applied, accounts, strict=True)
         ]
         advice = rules.advice_of(found)
@@ -186,7 +192,8 @@ class BudgetGuard:
             wanted = {each.wanted.key: each.wanted for each in applied}
             refusals = held.outcome.refusals
             waits = all(
-                waits_for_others(accounts[r.key], wanted[r.key], claim, r.metric) for r in refusals
+                waits_for_others(accounts[r.key], wanted[r.key], claim, metric=r.metric)
+                for r in refusals
             )
             if not (binding and refusals and waits):
                 return held
@@ -276,13 +283,21 @@ class BudgetGuard:
     def _budgets(self, subject: rules.CallSubject) -> Sequence[BudgetSettings]:
         """The budgets of the config, with those of the call's key."""
         own = self.of_keys.get((subject.tenant, subject.key))
-        return (*self.budgets, *own) if own else self.budgets
+        if own:
+            return (*self.budgets, *own)
+        return self.budgets
 
     def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
         tokens = tokens_of_body(body.raw)
         most = any(budget.reserve == "most" for budget in self.budgets)
         found = self.estimator.estimate(
-            model, whose, body.fields, tokens, self.cost, most=most, answers=body.answers
+            model,
+            whose,
+            body.fields,
+            tokens=tokens,
+            cost=self.cost,
+            most=most,
+            answers=body.answers,
         )
         amounts = replace(found.amounts, calls=body.calls)
         return structs.replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
@@ -291,7 +306,9 @@ class BudgetGuard:
         """Use at an unknown price: that of another model, or so much for a million tokens."""
         control = self.control
         usage = {"prompt_tokens": used.input_tokens, "completion_tokens": used.output_tokens}
-        usd = self.cost(control.unpriced_model, usage) if control.unpriced_model else None
+        usd = None
+        if control.unpriced_model:
+            usd = self.cost(control.unpriced_model, usage)
         if usd is None:
             usd = used.of("tokens") * control.unpriced_usd_per_million / 1e6
         return replace(used, usd=usd)
@@ -359,7 +376,10 @@ class Spending(Struct, kw_only=True):
             unread = (
                 self.answered and response.status < 400 and response.error != UpstreamFailure.label
             )
-            used = None if unread else Amounts(calls=1)
+            if unread:
+                used = None
+            else:
+                used = Amounts(calls=1)
         estimated = upstream.usage_estimated
         await self.guard.settle(self.admission, used, unpriced=unpriced, estimated=estimated)
 

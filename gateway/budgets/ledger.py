@@ -67,7 +67,7 @@ class MemoryBudgets(BudgetStore):
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[Account, ...]:
-        return _listed([each.seen() for each in self._stored.values()], budget, tenant, limit)
+        return _listed([each.seen() for each in self._stored.values()], budget, tenant, limit=limit)
 
     async def prune(self, older_than: float) -> int:
         old = [
@@ -147,7 +147,9 @@ class _OwnLease:
             return False
         if self.wanted.stop_at is None:
             return True
-        free = self.free if self.until > claim.at else NOTHING
+        free = NOTHING
+        if self.until > claim.at:
+            free = self.free
         limits = self.account.limits_of(self.wanted.limits)
         amounts = [(claim.estimate.of(m), free.of(m)) for m in limits if m != "minutes"]
         return all(asked <= max(0.0, left) * (1 + 1e-9) + 1e-12 for asked, left in amounts)
@@ -178,10 +180,16 @@ class _OwnLease:
         if asks and at - self.asked_at < _SOON_S:
             self.calls = min(_MOST_CALLS, 2 * self.calls)
         elif asks or idle:
-            self.calls = _FIRST_CALLS if idle else max(_FIRST_CALLS, self.calls // 2)
+            if idle:
+                self.calls = _FIRST_CALLS
+            else:
+                self.calls = max(_FIRST_CALLS, self.calls // 2)
         if asks:
             self.asked_at = at
-        keep = NOTHING if idle or self.until <= at else self.free.most(NOTHING)
+        if idle or self.until <= at:
+            keep = NOTHING
+        else:
+            keep = self.free.most(NOTHING)
         forced = [claim.estimate for claim in waiting if not claim.binding]
         each = self.each
         for claim in waiting:
@@ -300,10 +308,16 @@ class BudgetLedger:
         after = []
         for wanted in claim.accounts:
             lease = self._lease(wanted, claim.at)
-            moved = {} if claim.lease == self.id else {claim.lease: claim.estimate}
+            if claim.lease == self.id:
+                moved = {}
+            else:
+                moved = {claim.lease: claim.estimate}
             if claim.lease == self.id:
                 lease.claims -= 1  # without any, nothing is to be left by rounding
-                lease.open = lease.open - claim.estimate if lease.claims else NOTHING
+                if lease.claims:
+                    lease.open = lease.open - claim.estimate
+                else:
+                    lease.open = NOTHING
             ended = Report(
                 spent=settlement.actual,
                 estimated=settlement.guessed,
@@ -337,7 +351,7 @@ class BudgetLedger:
         """See BudgetStore; while it fails, as this gateway knows them."""
         await self.flush()
         if self._shared and self._failing:
-            return _listed([e.view() for e in self._leases.values()], budget, tenant, limit)
+            return _listed([e.view() for e in self._leases.values()], budget, tenant, limit=limit)
         return await self._store.list_accounts(budget=budget, tenant=tenant, limit=limit)
 
     async def allow(

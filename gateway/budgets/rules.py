@@ -155,7 +155,9 @@ def standing(
 
 def figure(metric: str, value: float) -> str:
     """An amount of a metric for people: `$1.80`, `12,000`."""
-    return money(value) if metric == "usd" else f"{value:,.1f}".removesuffix(".0")
+    if metric == "usd":
+        return money(value)
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
@@ -166,7 +168,10 @@ def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
         left = each.left
         is_last = left is not None and left < 2 and "wrap_up" in [s.name for s in budget.ladder]
         if is_last or each.step("wrap_up") is not None:
-            rest = "" if left is None else f", {counted(left, 'call')} left at the usual cost"
+            if left is None:
+                rest = ""
+            else:
+                rest = f", {counted(left, 'call')} left at the usual cost"
             return Advice(wrap_up=f"budget: {budget.name}: {each.used} used{rest}")
     return NO_ADVICE
 

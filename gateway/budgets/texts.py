@@ -16,9 +16,12 @@ from gateway.values import FieldDict
 
 def amount(metric: str, value: float) -> str:
     """`0.0125 US dollars`, `12000 tokens`."""
-    digits = 4 if metric in ("usd", "minutes") else 0
+    digits = 0
+    if metric in ("usd", "minutes"):
+        digits = 4
     shown = f"{value:.{digits}f}"
-    shown = shown.rstrip("0").rstrip(".") if digits else shown
+    if digits:
+        shown = shown.rstrip("0").rstrip(".")
     return f"{shown} {'US dollars' if metric == 'usd' else metric.replace('_', ' ')}"
 
 
@@ -28,9 +31,15 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     account = found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     held = account.reserved + account.leased
-    waiting = 0.0 if metric == "minutes" else held.of(metric)
+    if metric == "minutes":
+        waiting = 0.0
+    else:
+        waiting = held.of(metric)
     used = account.used(metric, now) - waiting
-    kind = "" if metric == "usd" else f"-{metric.replace('_', '-').removesuffix('s')}"
+    if metric == "usd":
+        kind = ""
+    else:
+        kind = f"-{metric.replace('_', '-').removesuffix('s')}"
     text = f"{figure(metric, used)} of the {figure(metric, limit)}{kind} budget is used"
     if waiting:
         text += f", {figure(metric, waiting)} more is reserved for calls on their way"
@@ -60,7 +69,8 @@ def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str,
     limits = {name: current.get(name, 0.0) + own for name, own in budget.limits.given().items()}
     raised = ", ".join(amount(name, to) for name, to in limits.items())
     why = used_up(found, found.metric or next(iter(limits)), now)
-    why = why if found.refuses else why.partition(", and this call")[0].rstrip(".")
+    if not found.refuses:
+        why = why.partition(", and this call")[0].rstrip(".")
     question = Question(
         secret=secrets.token_hex(16),
         until=until,
@@ -132,7 +142,9 @@ def budget_header(
         reached = each.reached
         guesses = unpriced and each.applied.budget.limits.usd is not None
         if reached or guesses or name in refused:
-            step = reached[-1].name if reached else "none"
+            step = "none"
+            if reached:
+                step = reached[-1].name
             if name in refused:
                 step = "would_stop"
             part = f"{name};used={each.share:.4g};metric={each.metric};step={step}"
@@ -146,9 +158,15 @@ def budget_header(
 def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float) -> FieldDict:
     """An account with the limits in force, how far they are used, and the step that is reached."""
     budget = next((each for each in budgets if each.name == account.budget), None)
-    configured = budget.limits.given() if budget is not None else {}
+    if budget is not None:
+        configured = budget.limits.given()
+    else:
+        configured = {}
     share, metric = account.share(configured, now)
-    ladder = budget.ladder if budget is not None else ()
+    if budget is not None:
+        ladder = budget.ladder
+    else:
+        ladder = ()
     reached = [step.name for step in ladder if share >= step.at * (1 - 1e-9)]
     return {
         "budget": account.budget,

@@ -85,7 +85,9 @@ class Admissions:
             ending = refused.ending
         except RunRefused as held:
             error = held
-            ending = control.stop_with if error.code == "run_stopped" else "error"
+            ending = "error"
+            if error.code == "run_stopped":
+                ending = control.stop_with
         else:
             return None
         if call.exchange.response.begun:
@@ -119,9 +121,9 @@ class Admissions:
         alike = await _with_same_turns(services, result)
 
         def subjects() -> Sequence[str]:
-            names = held_names(index, conversation, run, holds.runs_below)
+            names = held_names(index, conversation, run, held_runs=holds.runs_below)
             for other in alike:
-                names += held_names(index, other, other.run.index, holds.runs_below)
+                names += held_names(index, other, other.run.index, held_runs=holds.runs_below)
             return names
 
         control = services.settings.control
@@ -153,7 +155,9 @@ class Admissions:
         while (found := holds.find(subjects())) is not None and found.action == "ask":
             question = found.question
             began = time.perf_counter()
-            left = question.until - time.time() if question is not None else 0.0
+            left = 0.0
+            if question is not None:
+                left = question.until - time.time()
             exchange.notes["asked"] = found.subject
             if (begin := exchange.response.begin) is not None:
                 await begin()  # of a call that waits for another one's answer
@@ -174,7 +178,7 @@ class Admissions:
         stores = self._runtime.opened.stores
         try:
             if stores.controls is not None:
-                await end_question(stores.controls, stores.budgets, asked, after)
+                await end_question(stores.controls, stores.budgets, asked, after=after)
                 await holds.refresh()
         except StoreError:  # it applies to this gateway until the store works again
             await (holds.hold(after) if after else holds.release(asked.subject))
@@ -219,7 +223,10 @@ class Admissions:
         settings = call.services.settings
         run = result.run_id
         tenant = result.conversation.tenant
-        said = act.sentence if settings.storage.store_content else act.summary
+        if settings.storage.store_content:
+            said = act.sentence
+        else:
+            said = act.summary
         why = ON_TROUBLE + mask_secrets(said)[:_MOST_WORDS]
         _log.warning("trouble goes on in spite of advice", run=run, act=act.name, why=act.summary)
         for tell in self._runtime.acted:
@@ -233,7 +240,7 @@ class Admissions:
         control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
         await self._runtime.holds.hold(control)
         if (changes := self._runtime.opened.stores.changes) is not None:
-            spawn(changes.note("run", "stop", run, {"reason": why}, author=GATEWAY))
+            spawn(changes.note("run", "stop", run, said={"reason": why}, author=GATEWAY))
         self._publish(control, control.action)
         self._runtime.metrics.held_calls.labels("on_trouble").inc()
         raise stop_error(control)
@@ -297,7 +304,7 @@ def _answer(call: Call, error: RunRefused, ending: Ending) -> OwnResponse | None
     exchange.response.error = error.label
     number = exchange.request.id.removeprefix("req-")
     text = answer_text(error.message)
-    content = request.dialect.own_answer(request, text, number, int(time.time()))
+    content = request.dialect.own_answer(request, text, number, at=int(time.time()))
     stream = request.dialect.stream_type if request.stream else b""
     if content.startswith(b"["):  # Gemini's arrays are JSON
         stream = b""

@@ -62,7 +62,10 @@ class Call(Struct, kw_only=True, eq=False):
     def decided(self) -> None:
         """Note the model to request, once the decision is made or has changed."""
         result = self.result
-        asked = result.model if result is not None and result.applies else self.request.model
+        if result is not None and result.applies:
+            asked = result.model
+        else:
+            asked = self.request.model
         self.model = asked or self.exchange.request.model
 
     def use_requested_model(self, reason: str) -> None:
@@ -136,7 +139,7 @@ class Call(Struct, kw_only=True, eq=False):
         refused with guidance there, for a reason of this kind, and accepted without."""
         result = self.result
         steerer = self.services.steerer
-        return result is not None and steerer.close_places(result, self.request, places, kind)
+        return result is not None and steerer.close_places(result, self.request, places, kind=kind)
 
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
@@ -186,7 +189,9 @@ class Call(Struct, kw_only=True, eq=False):
             if not target.seat or model != self.request.model:
                 return self.request.addressed.at(model, seat=bool(target.seat))
             return seat.path  # byte for byte
-        return seat.path if target.seat else self.request.dialect.path
+        if target.seat:
+            return seat.path
+        return self.request.dialect.path
 
     def _body(self, target: Target) -> bytes:
         """The client's bytes with the model, what the deployment sets, and the guidance, if that

@@ -112,7 +112,7 @@ class Recorder:
         if isinstance(response_id, str) and response_id and call.target is not None:
             self._keep_place(call, response_id)
             if reply.pending_id is None:
-                await self.answers.keep(call.services, call.tenant, response_id, call.target)
+                await self.answers.keep(call.services, call.tenant, response_id, target=call.target)
         if reply.pending_id is None and call.spending is not None:
             await call.settle()
         await self._record_when_scored(call, completion, reply.pending_id)
@@ -148,7 +148,9 @@ class Recorder:
         _bill(call, read.usage, read.completion or read.partial)
         upstream = call.exchange.upstream
         upstream.usage_estimated = upstream.usage is not None
-        pending_id = read.pending_id if request.dialect.in_background(request) else None
+        pending_id = None
+        if request.dialect.in_background(request):
+            pending_id = read.pending_id
         if pending_id is not None:
             self._keep_place(call, pending_id)
         elif call.spending is not None:
@@ -227,7 +229,7 @@ class Recorder:
             result.conversation = known or result.conversation
         try:
             async with result.conversation.lock:
-                await self._commit(call, result, completion, pending_id)
+                await self._commit(call, result, completion, pending_id=pending_id)
         except StoreOverloaded:
             # Logged once in an incident. The scored steps stay in memory for a later commit.
             metrics.store_dropped.inc()
@@ -256,7 +258,7 @@ class Recorder:
             index = services.index
             try:
                 hashes = apply_reply(
-                    result, completion, choices, index, keep=keep, pending_id=pending_id
+                    result, completion, choices, index=index, keep=keep, pending_id=pending_id
                 )
             except Exception as exc:  # its next call finds no history, but it was answered
                 self._log.exception("answer not applied to its history", reason=str(exc))
@@ -284,10 +286,10 @@ class Recorder:
             masks_secrets=settings.storage.mask_secrets,
         )
         outcomes = list(conversation.unsaved.steps.values())
-        record = await self._save(call, result, recorded, hashes, used)
+        record = await self._save(call, result, recorded, hashes=hashes, tokens=used)
         self._note_workload(call, result)
         self._runtime.note_recorded(record)
-        self._count(record, call, result, outcomes)
+        self._count(record, call, result, outcomes=outcomes)
         self._runtime.replicas.publish(record)
 
     async def _save(
@@ -304,7 +306,9 @@ class Recorder:
         store = self._runtime.store
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = conversation.snapshot()
-            record = call_record(call, result, recorded, snapshot, hashes, time.time())
+            record = call_record(
+                call, result, recorded, snapshot=snapshot, prefix_hashes=hashes, now=time.time()
+            )
             try:
                 version = await store.commit(record)
                 break
@@ -328,7 +332,9 @@ class Recorder:
         added, and the states are joined."""
         stored = await self._runtime.store.load(conversation.tenant, conversation.id)
         try:
-            found = from_record(stored) if stored is not None else None
+            found = None
+            if stored is not None:
+                found = from_record(stored)
         except ValueError as exc:
             self._log.warning("stored conversation cannot be read", reason=str(exc))
             found = None
@@ -345,8 +351,10 @@ class Recorder:
             return
         if run.index == result.position.run and result.position.step >= 0:
             run.workload_noted = True
-            choice = run.memory.choice if result.applies else None
-            workloads.note(run.workload, result.run_id, call.model, choice)
+            choice = None
+            if result.applies:
+                choice = run.memory.choice
+            workloads.note(run.workload, result.run_id, call.model, choice=choice)
 
     def _count(
         self,
@@ -374,7 +382,9 @@ class Recorder:
             if row.applied:
                 metrics.injections.labels(row.source).inc()
         patterns = self._runtime.opened.patterns
-        decision = result.decision if result.placed is not None else None
+        decision = None
+        if result.placed is not None:
+            decision = result.decision
         if patterns is not None and result.applies and decision is not None:
             # The run's outcome is no evidence about a pattern: patterns are given to runs in
             # trouble, and those fail more often anyway.
@@ -421,7 +431,9 @@ class BackgroundAnswers:
     @property
     def _store(self) -> AnswerStore | None:
         # A store that is away is not asked: memory is all there is meanwhile.
-        return None if self._runtime.degraded() else self._runtime.opened.stores.answers
+        if self._runtime.degraded():
+            return None
+        return self._runtime.opened.stores.answers
 
     async def commit(self, call: Call, response_id: str) -> None:
         """Commit what is known, and the rest when a request fetches the answer `response_id`."""
@@ -437,7 +449,9 @@ class BackgroundAnswers:
             await self._recorder.catch_up(call)
             await self._recorder.record(call, None, pending_id=response_id)
             as_json = call_to_json(call, result, time.time())
-            kept = await self.keep(call.services, tenant, response_id, call.target, as_json)
+            kept = await self.keep(
+                call.services, tenant, response_id, target=call.target, call=as_json
+            )
         finally:
             result.stored = True
             result.resolved.incoming = replace(result.resolved.incoming, messages=())
@@ -507,9 +521,13 @@ class BackgroundAnswers:
         """Keep what is known of an answer, with the call that it completes as JSON. With several
         gateways that is awaited: the next request may go to another one. Returns the task whose
         result says whether the store has it; None when there is nothing to keep, or no store."""
-        place = target.place if target is not None else ""
+        place = ""
+        if target is not None:
+            place = target.place
         filtered = self._runtime.stored_answers.echoes.find(tenant, response_id)
-        echo = filtered.to_json() if filtered is not None else ""
+        echo = ""
+        if filtered is not None:
+            echo = filtered.to_json()
         store = self._store
         if store is None or not (place or echo or call):
             return None
@@ -535,7 +553,9 @@ class BackgroundAnswers:
         found = await self._attempt(lambda: store.find_answer(tenant, response_id), None)
         if found is None:
             return
-        target = services.table.at_place(found.place) if found.place else None
+        target = None
+        if found.place:
+            target = services.table.at_place(found.place)
         if target is not None:
             known.targets.put(tenant, response_id, target.for_dialect(RESPONSES))
         if found.echo:
@@ -586,7 +606,9 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
     """The call of an answer; None when its conversation is not stored. Raises: StoreError."""
     values = json.loads(answer.call)
     name, stored = await services.loader.response(answer.tenant, answer.id)
-    conversation = services.index.get(name) if stored is not None else None
+    conversation = None
+    if stored is not None:
+        conversation = services.index.get(name)
     if stored is None or conversation is None:
         return None
     result = _result(conversation, stored.chain, values)
@@ -616,7 +638,7 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
         exchange=exchange,
         control=ControlHeaders(**values["control"], tags=values["tags"]),
         result=result,
-        spending=left_open(held, services.budgets, exchange, services.catalogue.cost),
+        spending=left_open(held, services.budgets, exchange, cost=services.catalogue.cost),
         model=values["model"],
         billed_model=values["billed_model"],
     )

@@ -91,8 +91,11 @@ def call_record(
     if recorded.completion is not None and recorded.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(recorded.completion))
     updates, steps = with_acts(
-        [_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)],
-        _step_rows(call, result, recorded, run, now),
+        [
+            _run_update(call, result, recorded, run=i, newest=snapshot, now=now)
+            for i in sorted(runs)
+        ],
+        _step_rows(call, result, recorded, run=run, now=now),
         result.acts,
         masks_secrets=recorded.masks_secrets,
     )
@@ -117,7 +120,9 @@ def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow
     upstream = exchange.upstream
     tokens = exchange.upstream.tokens
     timing = exchange.timing
-    served = recorded.completion.get("model") if recorded.completion else None
+    served = None
+    if recorded.completion:
+        served = recorded.completion.get("model")
     finish = choices[0][1] if choices else None
     elapsed_s = time.perf_counter() - timing.started
     own_s = timing.overhead_s or max(0.0, elapsed_s - timing.waited_s)
@@ -160,12 +165,17 @@ def _reply_content(choices: Sequence[tuple[FieldDict, str | None]]) -> StepConte
     calls = message.get("tool_calls")
     actions = []
     for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
+        function = None
+        if isinstance(call, dict):
+            function = call.get("function")
         if isinstance(function, dict):
             name = function.get("name")
             arguments = function.get("arguments")
             actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))
-    said = text if isinstance(text, str) else content_text(text)
+    if isinstance(text, str):
+        said = text
+    else:
+        said = content_text(text)
     return StepContent(reply_text=said, reply_actions=tuple(actions))
 
 
@@ -240,7 +250,10 @@ def _run_update(
     conversation = result.conversation
     own = run == result.position.run
     control = call.control
-    state = FSMState.END if run < conversation.run.index else result.state_after
+    if run < conversation.run.index:
+        state = FSMState.END
+    else:
+        state = result.state_after
     model = call.exchange.request.model
     if result.position.step < 0:  # another model's call says nothing of the run's
         model = conversation.history.branch.model or model
@@ -317,11 +330,13 @@ def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
         rows.append(replace(row, text=decided.directive, applied=result.applies, **where))
     if rules := [item for item in decided.items if item.tier is Tier.E3]:
         ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
-        first = _injection_row(result, run, 1, rules[0])
+        first = _injection_row(result, run, 1, item=rules[0])
         text = "\n\n".join(item.text for item in rules)
         rows.append(replace(first, pattern_id=ids, text=text))
     others = [item for item in decided.items if item.tier is not Tier.E3]
-    return rows + [_injection_row(result, run, at, item) for at, item in enumerate(others, start=2)]
+    return rows + [
+        _injection_row(result, run, at, item=item) for at, item in enumerate(others, start=2)
+    ]
 
 
 def etraces_of(result: SteeringResult) -> tuple[ETrace, ...]:
@@ -338,7 +353,9 @@ def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
     refused call that is only the end of the run."""
     decision = result.decision
     if call.control.mode or decision is None or result.unsteered:
-        return (OWN_MODE,) if call.control.mode else ()
+        if call.control.mode:
+            return (OWN_MODE,)
+        return ()
     decided = decision.decided
     proposal = decision.proposal
     found = set[str]()

@@ -39,11 +39,15 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
     table = DeploymentTable(settings, env)
     upstream = settings.default_upstream
-    key = "default_upstream.api_key" if upstream.api_key else "the client's own key"
+    key = "the client's own key"
+    if upstream.api_key:
+        key = "default_upstream.api_key"
     for path, model in dict.fromkeys(named_models(settings)):
         if table.resolve(model) == [table.default]:
             near = difflib.get_close_matches(model, table.names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = ""
+            if near:
+                hint = f"; did you mean {near[0]!r}?"
             yield (
                 f"{path}: no deployment of model_list serves {model!r}: it is asked of "
                 f"{upstream.api_base} with {key}{hint}"
@@ -118,7 +122,7 @@ def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
     for api, target in _asked_by_clients(table):
         for form, header in _BROUGHT.items():
             with contextlib.suppress(Unauthorized):
-                if credentials.allowed([header], b"", target, api):
+                if credentials.allowed([header], b"", target, api=api):
                     found[form][target.api_base.netloc.decode("ascii")] = None
     return {form: list(hosts) for form, hosts in found.items()}
 
@@ -149,7 +153,10 @@ def name_hosts(table: DeploymentTable) -> dict[str, str]:
             found[asked] = f"no host: {exc}"
             continue
         native = target.lane == "native"
-        place = target.api_base.netloc.decode() if native else f"{target.provider}, through LiteLLM"
+        if native:
+            place = target.api_base.netloc.decode()
+        else:
+            place = f"{target.provider}, through LiteLLM"
         found[asked] = place if target.model in (None, asked) else f"{place}, as {target.model}"
     return found
 
@@ -179,7 +186,9 @@ def _check_config(args: argparse.Namespace) -> int:
     if args.json:
         about = {"config": str(path) if path else None, "ok": not found, "problem": problem}
         say(json.dumps(about | report))
-        return 2 if found else 0
+        if found:
+            return 2
+        return 0
     name = str(path) if path else "defaults"
     for form, places in report["client_credentials"].items():
         say(f"a client's {form} goes to: {', '.join(places) or 'no host'}")
@@ -193,7 +202,9 @@ def _check_config(args: argparse.Namespace) -> int:
         say(fault if fault.startswith(name) else f"{name}: {fault}")
     if len(found) != 1:
         say(f"{name}: {len(found)} faults" if found else f"{name}: ok")
-    return 2 if found else 0
+    if found:
+        return 2
+    return 0
 
 
 def _report(path: Path | None, *, connects: bool) -> FieldDict:
@@ -204,7 +215,10 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
     report: FieldDict = {"problems": [], "ignored": [], "warnings": []}
     report |= {"client_credentials": {}, "names": {}}
     try:
-        file = read_config_file(path) if path else ConfigFile(name="defaults")
+        if path:
+            file = read_config_file(path)
+        else:
+            file = ConfigFile(name="defaults")
     except ConfigError as exc:
         return {**report, "problems": list(exc.faults)}
     faults = Faults()
@@ -223,7 +237,9 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
     report["problems"] = [*file.repeated, *file.located(faults.found)]
     ignored = config.ignored_keys(file.values)
     unmet = [f"{path}: not honoured: {here}" for path, here in ignored.items() if here]
-    spool = settings.storage.spool_folder if settings and settings.storage.shared else ""
+    spool = ""
+    if settings and settings.storage.shared:
+        spool = settings.storage.spool_folder
     if spool and (problem := unwritable(Path(spool), is_file=False)):
         unmet.append(f"storage.spool_path: {problem}: records wait in memory only")
     unmet += (

@@ -42,7 +42,9 @@ from gateway.values import FieldDict
 def add_parser(commands: Any) -> None:
     """Declare the commands."""
     _add_budgets(commands)
-    log = add_verb(commands, "audit", "who changed what, when and why, newest first", _audit)
+    log = add_verb(
+        commands, "audit", "who changed what, when and why, newest first", command=_audit
+    )
     log.add_argument("--csv", action="store_true", help="CSV on stdout")
     for name in ("kind", "subject", "author", "text", "since", "until", "limit"):
         log.add_argument(f"--{name}", help=f"as `GET /api/audit` takes `{name}`")
@@ -61,14 +63,16 @@ _NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budge
 def _add_budgets(commands: Any) -> None:
     budgets = commands.add_parser("budgets", help="list, raise, lift and reset budgets")
     verbs = budgets.add_subparsers(required=True, metavar="VERB")
-    listing = add_verb(verbs, "list", "accounts, last used first", _list_budgets)
+    listing = add_verb(verbs, "list", "accounts, last used first", command=_list_budgets)
     listing.add_argument("--budget", help="only this budget's")
     listing.add_argument("--tenant", help="only this tenant's")
     listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
-    more = add_verb(verbs, "raise", "set limits of one subject", partial(_allow, None))
-    lift = add_verb(verbs, "lift", "remove the limits of one subject", partial(_allow, True))
+    more = add_verb(verbs, "raise", "set limits of one subject", command=partial(_allow, None))
+    lift = add_verb(
+        verbs, "lift", "remove the limits of one subject", command=partial(_allow, True)
+    )
     summary = "start the account of one subject again at zero"
-    for parser in (more, lift, add_verb(verbs, "reset", summary, _reset_account)):
+    for parser in (more, lift, add_verb(verbs, "reset", summary, command=_reset_account)):
         parser.add_argument("budget", help="name of the budget")
         parser.add_argument("subject", help="run, key, team or another, as listed")
     for metric in METRICS:
@@ -101,14 +105,14 @@ async def _allow(
         raise ConfigError("budgets raise: give at least one limit above 0, such as --usd 5")
     store, account = await _account(stores, args)
     changed = await store.allow(account.key, at=time.time(), limits=limits, lifted=lifted)
-    await _say_account(changed, stores, settings, args)
+    await _say_account(changed, stores, settings, args=args)
 
 
 async def _reset_account(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store, account = await _account(stores, args)
     await store.reset(account.key, at=time.time())
     (changed,) = await store.accounts([account.key])
-    await _say_account(changed, stores, settings, args)
+    await _say_account(changed, stores, settings, args=args)
 
 
 async def _account(stores: Stores, args: argparse.Namespace) -> tuple[BudgetStore, Account]:

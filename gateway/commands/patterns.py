@@ -40,22 +40,30 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     patterns = commands.add_parser("patterns", help="list, add, search, import, export patterns")
     verbs = patterns.add_subparsers(required=True, metavar="VERB")
-    listing = _verb(verbs, "list", "patterns, newest first", _list)
-    for parser in (listing, _verb(verbs, "export", "all patterns as JSONL on stdout", _export)):
+    listing = _verb(verbs, "list", "patterns, newest first", handler=_list)
+    for parser in (
+        listing,
+        _verb(verbs, "export", "all patterns as JSONL on stdout", handler=_export),
+    ):
         parser.add_argument("--tier", choices=[t.value for t in Tier], help="only of this tier")
         parser.add_argument("--failure-type", metavar="TYPE", help="only for this failure")
-    added = _verb(verbs, "add", "add one pattern given as a JSON object", _add)
+    added = _verb(verbs, "add", "add one pattern given as a JSON object", handler=_add)
     added.add_argument("pattern", help='for example \'{"tier": "e3", "fields": {...}}\'')
-    imported = _verb(verbs, "import", "add the patterns of a JSONL file", _import)
+    imported = _verb(verbs, "import", "add the patterns of a JSONL file", handler=_import)
     imported.add_argument("file", type=Path, help="one pattern a line, as `export` writes them")
-    search = _verb(verbs, "search", "find the patterns for a situation", _search)
+    search = _verb(verbs, "search", "find the patterns for a situation", handler=_search)
     search.add_argument("text", help="the situation in words")
     search.add_argument("--tier", choices=["e1", "e2"], default="e2", help="default: e2")
     search.add_argument("--failure-type", metavar="TYPE", help="only for this failure")
     search.add_argument("--limit", type=_count, default=5, help="most patterns (default: 5)")
-    delete = _verb(verbs, "delete", "remove a pattern", _delete)
+    delete = _verb(verbs, "delete", "remove a pattern", handler=_delete)
     delete.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
-    _verb(verbs, "reindex", "embed the patterns that have no vector of this embedder", _reindex)
+    _verb(
+        verbs,
+        "reindex",
+        "embed the patterns that have no vector of this embedder",
+        handler=_reindex,
+    )
 
 
 def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
@@ -80,7 +88,10 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
             only = "only the running gateway's /api/patterns has its patterns"
             raise ConfigError(f"storage.path is :memory:, {only}")
         creates = handler in (_add, _import)
-        storage = settings.storage if creates else found_storage(settings.storage)
+        if creates:
+            storage = settings.storage
+        else:
+            storage = found_storage(settings.storage)
         stores = await open_stores(storage, vectors=True, existing=not creates)
         try:
             await permit(stores, args)
@@ -141,14 +152,19 @@ async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
         sys.stderr.write(f"{args.file}: {visible(reason)}\n")
     if more := len(report.refused[_REASONS:]):
         sys.stderr.write(f"{args.file}: and {more} more lines\n")
-    return 1 if report.refused else 0
+    if report.refused:
+        return 1
+    return 0
 
 
 async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
     failure = failure_label(args.failure_type)
     query = Query(tier=Tier(args.tier), text=args.text, top_k=args.limit, failure_type=failure)
     gates = library.gates
-    gate = gates.e2 if query.failure_type or gates.e2_untyped is None else gates.e2_untyped
+    if query.failure_type or gates.e2_untyped is None:
+        gate = gates.e2
+    else:
+        gate = gates.e2_untyped
     if query.tier is Tier.E1:
         gate = gates.e1
     matches = (await library.look_up(query, args.tenant))[: args.limit]
@@ -159,7 +175,9 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
         else:
             own = match.pattern.gate_threshold
             needed = gate if own is None else own
-            mark = "*" if match.similarity >= needed else " "
+            mark = " "
+            if match.similarity >= needed:
+                mark = "*"
             say(f"{match.similarity:6.3f}{mark} {match.pattern.pattern_id}")
     if not args.json:
         say(f"  * similar enough for a run at risk (gate {gate:g})" if matches else "none found")

@@ -51,50 +51,54 @@ _NO_SUMS = "this store cannot sum up runs"
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     summary = "whether runs are steered; for all gateways on the store"
-    steering = add_verb(commands, "steering", summary, _steering)
+    steering = add_verb(commands, "steering", summary, command=_steering)
     switch = steering.add_subparsers(metavar="VERB")
-    off = add_verb(switch, "off", "give no guidance and route no call", partial(_hold, "off"))
-    for each in (off, add_verb(switch, "on", "steer again", _resume)):
+    off = add_verb(
+        switch, "off", "give no guidance and route no call", command=partial(_hold, "off")
+    )
+    for each in (off, add_verb(switch, "on", "steer again", command=_resume)):
         each.set_defaults(subject=STEERING)
     runs = commands.add_parser("runs", help="list, show and follow runs, and set their outcome")
     verbs = runs.add_subparsers(required=True, metavar="VERB")
-    listing = add_verb(verbs, "list", "runs, newest first", _list)
+    listing = add_verb(verbs, "list", "runs, newest first", command=_list)
     _add_filters(listing)
     listing.add_argument("--limit", type=int, default=20, help="most runs (default: 20)")
     sort = "what to sort by, highest first (default: started_at)"
     listing.add_argument("--sort", choices=list(lists.SORT_KEYS), default="started_at", help=sort)
-    show = add_verb(verbs, "show", "one run: states, monitors, guidance", _show)
+    show = add_verb(verbs, "show", "one run: states, monitors, guidance", command=_show)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
-    outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome)
+    outcome = add_verb(verbs, "outcome", "set a run's outcome", command=_outcome)
     outcome.add_argument("run_id", type=_of_hook, help=f"{_RUN_ID}; or {_HOOK}")
     outcome.add_argument("outcome", choices=filters.OUTCOMES, help="how the run has ended")
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
-    wrong = add_verb(verbs, "wrong", "say that an alarm was wrong: mute its kind", _wrong)
+    wrong = add_verb(verbs, "wrong", "say that an alarm was wrong: mute its kind", command=_wrong)
     wrong.add_argument("run_id", help="id of the run")
     newest = "step of the alarm (default: the newest one with an alarm)"
     wrong.add_argument("step", nargs="?", type=int, help=newest)
     wrong.add_argument("--undo", action="store_true", help="it was right: mute it no more")
-    tail = add_verb(verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail)
+    tail = add_verb(verbs, "tail", "print steps as they are recorded, until Ctrl-C", command=_tail)
     tail.add_argument("--tenant", help="only runs of this tenant")
     tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
     for action in ("stop", "pause"):
-        verb = add_verb(verbs, action, f"{action} a run", partial(_hold, action))
+        verb = add_verb(verbs, action, f"{action} a run", command=partial(_hold, action))
         verb.add_argument("subject", help=_SUBJECT)
     for name, yes in (("approve", True), ("deny", False)):
-        what = "let a run go on that waits for an answer" if yes else "stop a run that waits"
-        verb = add_verb(verbs, name, what, partial(_answer, yes))
+        what = "stop a run that waits"
+        if yes:
+            what = "let a run go on that waits for an answer"
+        verb = add_verb(verbs, name, what, command=partial(_answer, yes))
         verb.add_argument("subject", help="id of the run: see `gateway runs held`")
-    resume = add_verb(verbs, "resume", "let a stopped or paused run continue", _resume)
+    resume = add_verb(verbs, "resume", "let a stopped or paused run continue", command=_resume)
     resume.add_argument("subject", help=_SUBJECT)
-    add_verb(verbs, "held", "what is stopped or paused now", _held)
-    sums = add_verb(verbs, "usage", "cost and tokens by tag, key, agent or day", _usage)
+    add_verb(verbs, "held", "what is stopped or paused now", command=_held)
+    sums = add_verb(verbs, "usage", "cost and tokens by tag, key, agent or day", command=_usage)
     sums.add_argument("--by", default="key", help=f"tag:NAME, {', '.join(GROUPS)}")
     sums.add_argument("--csv", action="store_true", help="CSV on stdout")
     _add_filters(sums)
-    lines = add_verb(verbs, "export", "write runs to stdout, one a line", _export)
+    lines = add_verb(verbs, "export", "write runs to stdout, one a line", command=_export)
     lines.add_argument("--format", choices=FORMATS, default="jsonl", help="default: jsonl")
     lines.add_argument("--no-content", action="store_true", help="without the texts of steps")
     _add_filters(lines)
@@ -143,9 +147,14 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     from gateway.api.views import run_view, step_text, step_views
 
     store = stores.runs
-    part = {} if args.step is None else {"after_step": args.step - 1, "limit": 1}
+    if args.step is None:
+        part = {}
+    else:
+        part = {"after_step": args.step - 1, "limit": 1}
     run = await run_named(store, args.run_id, None)
-    trace = await store.get_run(run.id, tenant=None, **part) if run is not None else None
+    trace = None
+    if run is not None:
+        trace = await store.get_run(run.id, tenant=None, **part)
     if trace is not None and args.tree:
         conversation_id = trace.run.conversation_id
         found = await kept(stores.attribution, _NO_SUMS).tree(conversation_id, tenant=None)
@@ -175,7 +184,7 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
         comment=args.comment,
     )
     masks = settings.storage.mask_secrets
-    run = await store_outcome(stores.runs, stores.learning, reported, None, masks=masks)
+    run = await store_outcome(stores.runs, stores.learning, reported, tenant=None, masks=masks)
     if run is None:
         raise ConfigError(f"there is no run {args.run_id!r}")
     known = {"run_id": run.id, "outcome": args.outcome}
@@ -236,7 +245,9 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
 def _without_outcome(run: RunRecord) -> str:
     if run.stopped is not None:
         return run.stopped.words
-    return "" if run.handed_over is None else "handed over"
+    if run.handed_over is None:
+        return ""
+    return "handed over"
 
 
 def _print_run(trace: RunTrace) -> None:
@@ -275,7 +286,9 @@ def _print_run(trace: RunTrace) -> None:
     if trace.injections:
         print_line(console, "\nguidance")
     for given in trace.injections:
-        where = given.placement if given.applied else "shadow"
+        where = "shadow"
+        if given.applied:
+            where = given.placement
         head = f"step {given.step_index:<4} {given.source:8} {where:8} "
         # One text holds many rules: their names say more than the beginning of the first.
         summary = given.text
@@ -319,7 +332,10 @@ def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
         line |= {name: getattr(step, name) for name in names}
         line |= {name: getattr(call, name, None) for name in ("model_asked", "cost_usd")}
         return as_line(line)
-    asked = "" if call is None else one_line(call.model_asked, 24)
+    if call is None:
+        asked = ""
+    else:
+        asked = one_line(call.model_asked, 24)
     return (
         f"{formatting.clock(step.at)[11:]}  {run.id}  step {step.step_index:<4} {step.state:6} "
         f"d {formatting.score(step.difficulty)} c {formatting.score(step.composite)}  {asked:24} "
@@ -358,23 +374,27 @@ def _say_held(args: argparse.Namespace, subject: str, action: str | None) -> Non
 
 async def _wrong(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     controls = kept(stores.controls, _NO_STOPS)
-    found = await find_alarms(stores.runs, args.run_id, args.step, None)
+    found = await find_alarms(stores.runs, args.run_id, args.step, tenant=None)
     if found is None:
         raise ConfigError(f"there is no such alarm in a run {args.run_id!r}")
     for control in found.holds(args.reason, args.author):
         await (controls.release(control.subject) if args.undo else controls.hold(control))
     if stores.changes is not None:
         kind, act, subject, said = found.said(wrong=not args.undo)
-        await stores.changes.note(kind, act, subject, said, author=args.author)
+        await stores.changes.note(kind, act, subject, said=said, author=args.author)
     names = ", ".join(found.monitors)
     project = found.project or "(none)"
-    done = "acted on again" if args.undo else "muted"
+    done = "muted"
+    if args.undo:
+        done = "acted on again"
     answer(args, {**asdict(found), "muted": not args.undo}, f"{names}: {done} in project {project}")
 
 
 async def _steering(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     listed = await kept(stores.controls, _NO_STOPS).list_controls()
-    state = "off" if STEERING in [each.subject for each in listed] else "on"
+    state = "on"
+    if STEERING in [each.subject for each in listed]:
+        state = "off"
     answer(args, {"steering": state}, f"steering is {state}; `gateway runs held` says since when")
 
 

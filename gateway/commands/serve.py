@@ -38,7 +38,9 @@ def config_file(given: Path | None) -> Path | None:
         return given
     if chosen := os.environ.get("GATEWAY_CONFIG"):
         return Path(chosen)
-    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
+    if Path(DEFAULT_FILE).exists():
+        return Path(DEFAULT_FILE)
+    return None
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -48,8 +50,12 @@ def _serve(args: argparse.Namespace) -> int:
     given = {"GATEWAY_SERVER__HOST": args.host, "GATEWAY_SERVER__PORT": args.port}
     load = partial(loaded, path, given)
     settings = load()
-    announce = partial(_announce, settings) if sys.stderr.isatty() else None
-    return 0 if serve(settings, load, path, announce) else 1
+    announce = None
+    if sys.stderr.isatty():
+        announce = partial(_announce, settings)
+    if serve(settings, load, path, listening=announce):
+        return 0
+    return 1
 
 
 def loaded(path: Path | None, given: Fields) -> Settings:

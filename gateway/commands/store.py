@@ -60,7 +60,9 @@ def add_verb(
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
     add_act(parser)
-    parser.set_defaults(run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole)))
+    parser.set_defaults(
+        run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole=whole))
+    )
     return parser
 
 
@@ -150,9 +152,12 @@ async def run_on_stores(
         subject = subject and subject.partition("@")[0]  # an account of a day has its date, too
         if (budget := getattr(args, "budget", None) or "").startswith("wrap-"):
             subject = budget  # whose account is named like those of other wraps
-        storage = settings.storage if creates else found_storage(settings.storage, subject)
+        if creates:
+            storage = settings.storage
+        else:
+            storage = found_storage(settings.storage, subject)
         try:
-            return await _run_on(command, replace(settings, storage=storage), args, creates)
+            return await _run_on(command, replace(settings, storage=storage), args, creates=creates)
         except ConfigError as exc:
             if creates or not subject or repr(subject)[:-1] not in str(exc):
                 raise
@@ -215,7 +220,9 @@ async def confirmed(args: argparse.Namespace, what: str) -> None:
         return
     sys.stderr.write(f"gateway: {what} Type yes to go on: ")
     sys.stderr.flush()
-    typed = await off_loop(sys.stdin.readline) if sys.stdin.isatty() else ""
+    typed = ""
+    if sys.stdin.isatty():
+        typed = await off_loop(sys.stdin.readline)
     if typed.strip().lower() != "yes":
         raise ConfigError("not confirmed, nothing is changed: confirm with --yes, or at a terminal")
 
@@ -228,7 +235,7 @@ async def note_act(stores: Stores, args: argparse.Namespace) -> None:
     if kind not in ("", "pilot") and stores.changes is not None:
         subject = next((given[n] for n in (*_SUBJECTS, "tenant") if given.get(n)), "")
         said = {name: value for name, value in given.items() if value and name not in _NO_FIELDS}
-        await stores.changes.note(kind, act, subject, said)
+        await stores.changes.note(kind, act, subject, said=said)
 
 
 def kept(value: Kept | None, otherwise: str) -> Kept:

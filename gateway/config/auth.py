@@ -21,7 +21,9 @@ class AuthSettings:
 
     def secrets(self) -> dict[str, Secret]:
         """The keys that are set, by the part of their key path after `auth`."""
-        return {"admin_key": self.admin_key} if self.admin_key else {}
+        if self.admin_key:
+            return {"admin_key": self.admin_key}
+        return {}
 
     @property
     def names_keys(self) -> bool:

@@ -101,13 +101,17 @@ class BudgetSpan:
     @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes whose combination it counts."""
-        return (self.scope,) if isinstance(self.scope, str) else self.scope
+        if isinstance(self.scope, str):
+            return (self.scope,)
+        return self.scope
 
     @property
     def window(self) -> str:
         """The time after which it starts from zero; `total`: never."""
         found = self.per or self.period
-        return "day" if found == "total" and "day" in self.scopes else found
+        if found == "total" and "day" in self.scopes:
+            return "day"
+        return found
 
     @property
     def is_rate(self) -> bool:

@@ -82,13 +82,16 @@ def translate(raw: FieldDict) -> FieldDict:
         own = values.get("fallbacks") or []
         default = values.get("default_fallbacks")
         if isinstance(own, list):
-            last = [{"*": default}] if isinstance(default, list) else []
+            if isinstance(default, list):
+                last = [{"*": default}]
+            else:
+                last = []
             values = {
                 **values,
                 "fallbacks": [*own, *_further_fallbacks(values, aliases), *last] or None,
             }
-        _move(values, _ROUTER_KEYS, out, "router")
-        _move(values, _TIMEOUT_KEYS, out, "timeouts")
+        _move(values, _ROUTER_KEYS, out, section="router")
+        _move(values, _TIMEOUT_KEYS, out, section="timeouts")
     _add_aliases(aliases, out)
     general = raw.get("general_settings")
     if isinstance(general, dict) and general.get("master_key"):
@@ -235,14 +238,19 @@ def read_config_file(path: str | os.PathLike[str], check: Callable[[str], Any] =
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else f"not UTF-8 text: {exc.reason}"
+        if isinstance(exc, OSError):
+            reason = exc.strerror
+        else:
+            reason = f"not UTF-8 text: {exc.reason}"
         raise ConfigError(f"{path}: cannot be read: {reason}") from exc
     try:
         check(text)
         return _parsed(str(path), text)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        where = ""
+        if mark:
+            where = f", line {mark.line + 1}, column {mark.column + 1}"
         problem = "a tab; YAML is indented with spaces" if "'\\t'" in str(exc) else exc.problem
         raise ConfigError(f"{path}{where}: {problem}") from exc
     except (yaml.YAMLError, ValueError) as exc:  # a date or number that does not exist
@@ -268,9 +276,12 @@ def _parsed(name: str, text: str) -> ConfigFile:
         repeated = [
             f"{name}, line {mark.line + 1}, column {mark.column + 1}: {where} is set twice, "
             f"first in line {first}"
-            for where, mark, first in _keys(node, "", set(), lines)
+            for where, mark, first in _keys(node, "", set(), lines=lines)
         ]
-        values = None if node is None else loader.construct_document(node)
+        if node is None:
+            values = None
+        else:
+            values = loader.construct_document(node)
     finally:
         loader.dispose()
     if values is None:
@@ -291,7 +302,7 @@ def _keys(
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             lines[f"{path}[{i}]"] = item.start_mark.line + 1
-            yield from _keys(item, f"{path}[{i}]", seen, lines)
+            yield from _keys(item, f"{path}[{i}]", seen, lines=lines)
     if isinstance(node, yaml.MappingNode):
         first: dict[str, int] = {}
         for key, value in node.value:
@@ -300,7 +311,7 @@ def _keys(
             if where in first:
                 yield where, key.start_mark, first[where]
             first.setdefault(where, line)
-            yield from _keys(value, where, seen, lines)
+            yield from _keys(value, where, seen, lines=lines)
 
 
 # Maps whose keys are states, written in capitals; all other keys are lower case.
@@ -425,9 +436,13 @@ def load_settings(
     is no fault, for what sends nothing. Raises ConfigError: all faults of
     the file and of the values, each with its line."""
     env = dict(os.environ if env is None else env)
-    default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
+    default = None
+    if Path(DEFAULT_FILE).exists():
+        default = DEFAULT_FILE
     chosen = path or env.get("GATEWAY_CONFIG") or default
-    file = read_config_file(chosen) if chosen else None
+    file = None
+    if chosen:
+        file = read_config_file(chosen)
     raw = file.values if file else {}
     if upstreams is False:
         raw, env = left_out(_UPSTREAM_KEYS, raw, env)
@@ -458,7 +473,10 @@ def settings_from_dict(raw: Fields, env: Texts | None = None) -> Settings:
     faults.found += misplaced(raw)
     merged = translate(copy.deepcopy(dict(raw)))
     own = raw.get("environment_variables")  # for references that the environment does not set
-    own = {str(k): str(v) for k, v in own.items()} if isinstance(own, dict) else {}
+    if isinstance(own, dict):
+        own = {str(k): str(v) for k, v in own.items()}
+    else:
+        own = {}
     env = {**own, **(env or {})}
     if base := env.get("OPENAI_BASE_URL"):
         upstream = merged.setdefault("default_upstream", {})
@@ -485,10 +503,13 @@ def resolve(value: Any, env: Texts, faults: Faults, path: str = "", secret: bool
     if isinstance(value, Mapping):
         secrets = {k: secret or bool(_SECRET_KEYS.search(str(k))) for k in value}
         return {
-            k: resolve(v, env, faults, join(path, str(k)), secrets[k]) for k, v in value.items()
+            k: resolve(v, env, faults, path=join(path, str(k)), secret=secrets[k])
+            for k, v in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [resolve(v, env, faults, f"{path}[{i}]", secret) for i, v in enumerate(value)]
+        return [
+            resolve(v, env, faults, path=f"{path}[{i}]", secret=secret) for i, v in enumerate(value)
+        ]
     if isinstance(value, str):
         text = value
         with faults.collected():
@@ -498,11 +519,13 @@ def resolve(value: Any, env: Texts, faults: Faults, path: str = "", secret: bool
             if secret and (bare or begins or "${" in _BRACED.sub("", value)):
                 raise ConfigError(f"{path}: a reference to a variable is written ${{NAME}}")
             if value.startswith(_LITELLM_REF):
-                text = _lookup(value.removeprefix(_LITELLM_REF), None, env, path)
+                text = _lookup(value.removeprefix(_LITELLM_REF), None, env, path=path)
             else:
-                text = _BRACED.sub(lambda m: _lookup(m[1], m[2], env, path), value)
+                text = _BRACED.sub(lambda m: _lookup(m[1], m[2], env, path=path), value)
         # Keys from files and secret managers often end with a newline.
-        return Secret(text.strip()) if secret else text
+        if secret:
+            return Secret(text.strip())
+        return text
     return value
 
 

@@ -35,7 +35,9 @@ class EmbeddingSettings:
     @property
     def model(self) -> str:
         """The provider's model name, empty for the built-in embedders."""
-        return self.embedder.removeprefix(LITELLM_PREFIX) if "/" in self.embedder else ""
+        if "/" in self.embedder:
+            return self.embedder.removeprefix(LITELLM_PREFIX)
+        return ""
 
 
 LEAST_JUDGE_MS = 100  # the shortest useful limit: no model answers faster over a network

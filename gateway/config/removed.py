@@ -43,7 +43,9 @@ def _listed(raw: Fields, name: str) -> list[Any]:
     """The items of a list among these settings; empty for another value."""
     values, key = _place(name, raw)
     listed = values.get(key)
-    return listed if isinstance(listed, list) else []
+    if isinstance(listed, list):
+        return listed
+    return []
 
 
 def _place(name: str, raw: Fields) -> tuple[Any, str]:
@@ -59,7 +61,10 @@ def _written(old: str, raw: Fields, env: Texts) -> FieldDict:
     """The values that a config and the environment give to a setting, by its name there."""
     variable = f"{ENV_PREFIX}{old.replace('.', ENV_SEPARATOR)}".upper()
     values, key = _place(old, raw)
-    written = {old: values[key]} if key in values else {}
+    if key in values:
+        written = {old: values[key]}
+    else:
+        written = {}
     return written | ({variable: env[variable]} if variable in env else {})
 
 

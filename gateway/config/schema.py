@@ -39,7 +39,10 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     for key, each in value.items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.7)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(fields))}"
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            else:
+                hint = f"known: {', '.join(sorted(fields))}"
             faults.found.append(f"{join(path, str(key))}: unknown key; {hint}")
             continue
         with faults.collected():
@@ -85,7 +88,9 @@ def convert(hint: Any, value: Any, path: str) -> Any:
         return build(hint, value, path)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         try:
-            return value if isinstance(value, hint) else hint(value)
+            if isinstance(value, hint):
+                return value
+            return hint(value)
         except ValueError:
             names = ", ".join(str(m.value) for m in hint)
             raise ConfigError(f"{path}: {value!r} is not one of {names}") from None
@@ -94,7 +99,9 @@ def convert(hint: Any, value: Any, path: str) -> Any:
 
 def join(path: str, key: str) -> str:
     """The key path with one more key."""
-    return f"{path}.{key}" if path else key
+    if path:
+        return f"{path}.{key}"
+    return key
 
 
 @functools.cache
@@ -125,7 +132,9 @@ def _convert_literal(hint: Any, value: Any, path: str) -> Any:
     if value not in allowed:
         words = [str(each) for each in allowed]
         near = difflib.get_close_matches(str(value), words, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
+        meant = ""
+        if near:
+            meant = f"; did you mean {near[0]!r}?"
         raise ConfigError(f"{path}: {value!r} is not one of {', '.join(words)}{meant}")
     return value
 
@@ -140,7 +149,9 @@ def _convert_sequence(hint: Any, value: Any, path: str) -> Any:
         with faults.collected():
             items.append(convert(item, each, f"{path}[{i}]"))
     faults.raise_any()
-    return items if typing.get_origin(hint) is list else tuple(items)
+    if typing.get_origin(hint) is list:
+        return items
+    return tuple(items)
 
 
 def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
@@ -166,7 +177,9 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:
             return text in _TRUE
     elif isinstance(hint, type) and issubclass(hint, str):
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            return value if isinstance(value, hint) else hint(value)
+            if isinstance(value, hint):
+                return value
+            return hint(value)
     elif hint in (int, float) and not isinstance(value, bool):
         try:
             number = hint(value)
@@ -182,5 +195,8 @@ def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
     shown = repr(value)
-    name = "the text" if isinstance(value, str) else _KINDS.get(type(value), "the value")
+    if isinstance(value, str):
+        name = "the text"
+    else:
+        name = _KINDS.get(type(value), "the value")
     return f"{name} {shown if len(shown) <= 60 else shown[:57] + '...'}"

@@ -117,7 +117,9 @@ class StorageSettings:
     @property
     def file(self) -> str:
         """The absolute path of the database's file; empty when it is in memory or on a server."""
-        return "" if self.in_memory or self.shared else os.path.abspath(self.path)
+        if self.in_memory or self.shared:
+            return ""
+        return os.path.abspath(self.path)
 
     @property
     def shared(self) -> bool:
@@ -132,7 +134,9 @@ class StorageSettings:
         chosen = (self.spool_path or "").strip()
         if os.name != "posix" or not chosen or self.in_memory:
             return ""
-        return chosen if self.shared else f"{self.path}{SPOOL}"
+        if self.shared:
+            return chosen
+        return f"{self.path}{SPOOL}"
 
     @property
     def place(self) -> str:
@@ -140,7 +144,9 @@ class StorageSettings:
         if self.url is None:
             return self.path
         parts = urlsplit(self.url)
-        user = f"{parts.username}@" if parts.username else ""
+        user = ""
+        if parts.username:
+            user = f"{parts.username}@"
         host = parts.netloc.rpartition("@")[2]
         return f"{parts.scheme}://{user}{host}{parts.path}"
 

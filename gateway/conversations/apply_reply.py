@@ -57,7 +57,14 @@ def apply_reply(
     step = result.position.step
     # A history without a message has no root yet.
     made = [
-        _record(conversation, step, served, hashes.state.count, "served", history.root or served)
+        _record(
+            conversation,
+            step,
+            served,
+            position=hashes.state.count,
+            kind="served",
+            root=history.root or served,
+        )
     ]
     name = pending_id
     reply = list[Any]()
@@ -73,35 +80,47 @@ def apply_reply(
             index.add_prefix_hash(conversation, digest, served)
             root = history.root or first_hash(echoed)
             kind = REPLY + served.hex()
-            made.append(_record(conversation, step, digest, count, kind, root))
+            made.append(_record(conversation, step, digest, position=count, kind=kind, root=root))
             if position == 0:
-                _apply_first(result, message, finish, echoed)
+                _apply_first(result, message, finish, echoed=echoed)
                 index.index_reply(conversation)
                 for key, kind in _keys(conversation, index):
-                    made.append(_record(conversation, step, key, count, kind))
+                    made.append(_record(conversation, step, key, position=count, kind=kind))
         if name:
             index.keep_items(conversation.tenant, items_by_id(reply))
     if name and (response := _response(result, name, reply, keep=keep)) is not None:
         index.add_response(conversation, response)
         key = response_hash(conversation.tenant, name)
-        made.append(_record(conversation, step, key, response.after.count, RESPONSE_KIND))
+        made.append(
+            _record(conversation, step, key, position=response.after.count, kind=RESPONSE_KIND)
+        )
     return tuple(made)
 
 
 def echoed_items(completion: Fields) -> list[Any]:
     """The items of an answer, in a dialect that has several for one reply; else empty."""
     choices = completion["choices"]
-    first = choices[0] if len(choices) == 1 else None
-    echo = first.get(ECHO) if isinstance(first, dict) else None
-    return echo if isinstance(echo, list) else []
+    first = None
+    if len(choices) == 1:
+        first = choices[0]
+    echo = None
+    if isinstance(first, dict):
+        echo = first.get(ECHO)
+    if isinstance(echo, list):
+        return echo
+    return []
 
 
 def replies_in(completion: Fields | None) -> list[tuple[FieldDict, str | None]]:
     """(message, finish reason) of each choice that has a message; empty without a completion."""
-    choices = completion.get("choices") if completion else None
+    choices = None
+    if completion:
+        choices = completion.get("choices")
     found = []
     for choice in choices if isinstance(choices, list) else ():
-        message = choice.get("message") if isinstance(choice, dict) else None
+        message = None
+        if isinstance(choice, dict):
+            message = choice.get("message")
         if isinstance(message, dict):
             found.append((message, choice.get("finish_reason")))
     return found
@@ -161,7 +180,10 @@ def _apply_first(
     if compacts:  # a client may go on from its history all the same
         history.branch = replace(history.branch, fallback_hash=before)
     elif result.position.run == conversation.run.index:
-        conversation.unsaved.ended_run = result.position.run if final else None
+        if final:
+            conversation.unsaved.ended_run = result.position.run
+        else:
+            conversation.unsaved.ended_run = None
 
 
 def _keys(conversation: Conversation, index: ConversationIndex) -> Iterator[tuple[bytes, str]]:

@@ -77,7 +77,9 @@ class Search(Struct, kw_only=True):
     def given(self) -> str | None:
         """The conversation that the client's own id names."""
         value = self.identity.value
-        return conversation_id(self.tenant, value) if value is not None else None
+        if value is not None:
+            return conversation_id(self.tenant, value)
+        return None
 
 
 def apply_request(
@@ -85,13 +87,15 @@ def apply_request(
 ) -> Conversation | None:
     """The conversation of a matched request, which becomes its latest one; None for a side request.
     `now`: seconds of the epoch, for a conversation that is opened."""
-    found = _continued(index, verdict, search, now)
+    found = _continued(index, verdict, search, now=now)
     if found is None or verdict.kind is MatchKind.SUMMARY:
         return found
     if search.continued and found.run.fold is None and verdict.kind in _CONTINUING:
         owner, response = search.continued
         earlier = search.request.earlier
-        offset = earlier.gone if earlier is not None else 0
+        offset = 0
+        if earlier is not None:
+            offset = earlier.gone
         found.run.kept_fold = None
         found.run.start = RunStart(snapshot=response.snapshot, offset=offset, logged_in=owner)
     _remember(index, found, search)
@@ -104,10 +108,18 @@ def _continued(
     incoming = search.incoming
     if verdict.kind is MatchKind.SIDE:
         return None
-    current = index.get(verdict.conversation_id) if verdict.conversation_id else None
+    current = None
+    if verdict.conversation_id:
+        current = index.get(verdict.conversation_id)
     if current is None or verdict.kind not in _KNOWN:
         opened = open_conversation(
-            index, verdict, search.identity, search.given, incoming, search.tenant, now
+            index,
+            verdict,
+            search.identity,
+            given=search.given,
+            incoming=incoming,
+            tenant=search.tenant,
+            now=now,
         )
         if search.unread and current is None:
             opened.unsaved.version = UNREAD
@@ -128,7 +140,8 @@ def _continued(
         # A client may echo one reply as two messages, or add a system message: the same history,
         # but what the fold has read is no longer at the same positions.
         read = KeptFold(fold=run.fold, digest=history.branch.served_hash)
-        run.fold = run.fold if read.has_read(incoming.hashes) else None
+        if not read.has_read(incoming.hashes):
+            run.fold = None
     history.branch = history.branch.extended(incoming)
     return current
 
@@ -138,20 +151,32 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
     request = search.request
     history = found.history
     hashes = search.incoming.hashes
-    read = history.chain.count if history.chain is not None and hashes.start else 0
+    read = 0
+    if history.chain is not None and hashes.start:
+        read = history.chain.count
     fresh = max(read - hashes.start, 0)
     history.seen.add(hashes.messages[fresh:])
     if not read and not hashes.start:
         history.tail = b""
     elif not read:
-        history.tail = search.known.tail if search.known else None
+        if search.known:
+            history.tail = search.known.tail
+        else:
+            history.tail = None
     if history.tail is not None:
         history.tail = extend_tail(history.tail, hashes, fresh)
-    history.prefix = None if request.earlier is not None else request.prefix
+    if request.earlier is not None:
+        history.prefix = None
+    else:
+        history.prefix = request.prefix
     history.chain = hashes.state
     if not history.root:
-        root = search.known.root if search.known and hashes.start else b""
-        parent = index.get(history.branch.parent) if history.branch.parent else None
+        root = b""
+        if search.known and hashes.start:
+            root = search.known.root
+        parent = None
+        if history.branch.parent:
+            parent = index.get(history.branch.parent)
         if parent is not None and request.earlier is not None:
             root = parent.history.root
         history.root = root or first_hash(hashes)
@@ -188,7 +213,9 @@ def open_conversation(
         run=CurrentRun(started_at=now),
     )
     replaced = index.get(name)
-    parent = index.get(verdict.parent) if verdict.parent else None
+    parent = None
+    if verdict.parent:
+        parent = index.get(verdict.parent)
     if replaced is not None:
         # The stored runs keep their ids, so the new ones are counted after them.
         opened.unit = replaced.unit
@@ -220,7 +247,9 @@ def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> 
     will have its own id as its unit."""
     branch = opened.history.branch
     name = branch.parent or (conversation_id(opened.tenant, named) if named is not None else None)
-    parent = index.get(branch.parent) if branch.parent else None
+    parent = None
+    if branch.parent:
+        parent = index.get(branch.parent)
     if parent is None and named is not None:
         by_client = conversation_id(opened.tenant, named)
         parent = index.get(by_client)
@@ -232,9 +261,15 @@ def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> 
         opened.unit = parent.unit or parent.id
     if name and name != opened.id:
         known = index.get(name)
-        above = (*known.ancestors, name) if known is not None else (name,)
+        if known is not None:
+            above = (*known.ancestors, name)
+        else:
+            above = (name,)
         deep = len(above) > MAX_DEPTH
-        opened.ancestors = (above[0], *above[1 - MAX_DEPTH :]) if deep else above
+        if deep:
+            opened.ancestors = (above[0], *above[1 - MAX_DEPTH :])
+        else:
+            opened.ancestors = above
 
 
 def _dropped(
@@ -286,7 +321,9 @@ def compact(conversation: Conversation, incoming: Incoming) -> None:
     history = conversation.history
     snapshot, offset = _kept(conversation, incoming)
     kept = snapshot or (run.start.snapshot if run.start else RunSnapshot())
-    logged_in = conversation.id if kept.state is not FSMState.END else ""
+    logged_in = ""
+    if kept.state is not FSMState.END:
+        logged_in = conversation.id
     run.start = RunStart(snapshot=kept, offset=offset, logged_in=logged_in)
     if run.fold is not None and logged_in:
         run.fold.continue_in(offset)
@@ -334,7 +371,9 @@ def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
         # which a client may have cleared or cut, it is that earlier reply.
         before = enumerate(hashes.messages[:newest], start=hashes.start)
         unseen = (at for at, each in before if each is not None and each not in history.seen)
-        return None if all(is_result(incoming.messages[at]) for at in unseen) else newest
+        if all(is_result(incoming.messages[at]) for at in unseen):
+            return None
+        return newest
     return newest
 
 

@@ -88,7 +88,9 @@ def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets
         state["heard"] = b64encode(history.seen.newest()).decode()
     if newest is not None:
         state["last"] = newest
-        before = conversation.snapshot_before_reply() if newest.state is FSMState.END else None
+        before = None
+        if newest.state is FSMState.END:
+            before = conversation.snapshot_before_reply()
         if before is not None:
             state["before_end"] = before.state
     if conversation.unit:
@@ -107,7 +109,10 @@ def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets
 def _run_state(run: CurrentRun, masks_secrets: bool) -> FieldDict:
     memory = run.memory
     routed = run.routed
-    guidance = _masked(memory.guidance) if masks_secrets else memory.guidance
+    if masks_secrets:
+        guidance = _masked(memory.guidance)
+    else:
+        guidance = memory.guidance
     optional = {
         "held": memory.pinned_model,
         "choice": asdict(memory.choice) if memory.choice is not None else None,
@@ -176,7 +181,10 @@ def _conversation(record: ConversationRecord, state: Fields) -> Conversation:
     unsaved = Unsaved(version=record.version)
     if last := state.get("last"):
         unsaved.snapshot = snapshot = msgspec.convert(last, RunSnapshot)
-        unsaved.ended_run = snapshot.run if snapshot.state is FSMState.END else None
+        if snapshot.state is FSMState.END:
+            unsaved.ended_run = snapshot.run
+        else:
+            unsaved.ended_run = None
         unsaved.state_before_end = FSMState(state.get("before_end", FSMState.NORMAL))
     # Older files name the parent only.
     parent = (record.parent_id,) if record.parent_id else ()
@@ -247,7 +255,10 @@ def _run(state: Fields) -> CurrentRun:
 
 
 def _response_json(response: StoredResponse, masks_secrets: bool) -> tuple[Any, ...]:
-    reply = response.reply if response.storable else ()
+    if response.storable:
+        reply = response.reply
+    else:
+        reply = ()
     if masks_secrets and find_secrets(json.dumps(reply)):
         reply = ()
     chains = _chain_json(response.chain), _chain_json(response.after)

@@ -108,7 +108,9 @@ class SeenDigests:
 def first_hash(hashes: PrefixHashes) -> bytes:
     """The hash of the first message, by which the store groups the hashes of a history; empty for
     a history without one, such as a system message alone."""
-    return hashes.candidates[-1][1] if hashes.candidates else b""
+    if hashes.candidates:
+        return hashes.candidates[-1][1]
+    return b""
 
 
 class StoredResponse(Value):
@@ -296,7 +298,10 @@ class Unsaved(Struct, kw_only=True):
 
     def add(self, outcomes: Iterable[StepOutcome]) -> None:
         """Add newly scored steps, without those that a restart has scored again."""
-        stored = (self.snapshot.run, self.snapshot.steps) if self.snapshot else (-1, 0)
+        if self.snapshot:
+            stored = (self.snapshot.run, self.snapshot.steps)
+        else:
+            stored = (-1, 0)
         for outcome in outcomes:
             if (outcome.run, outcome.index) > stored:
                 self.steps[outcome.run, outcome.index] = outcome
@@ -328,7 +333,9 @@ class Conversation(Struct, kw_only=True):
     @property
     def root_id(self) -> str:
         """The first conversation of the tree: all forks and sub-agents add up under it."""
-        return self.ancestors[0] if self.ancestors else self.id
+        if self.ancestors:
+            return self.ancestors[0]
+        return self.id
 
     @property
     def busy(self) -> bool:
@@ -338,7 +345,10 @@ class Conversation(Struct, kw_only=True):
     def snapshot(self) -> RunSnapshot | None:
         """The newest run, in state END when the latest reply was its final answer."""
         fold = self.run.fold
-        newest = self.unsaved.snapshot if fold is None else fold.runs[-1].snapshot()
+        if fold is None:
+            newest = self.unsaved.snapshot
+        else:
+            newest = fold.runs[-1].snapshot()
         if newest is not None and newest.run == self.unsaved.ended_run:
             return RunSnapshot(
                 run=newest.run, state=FSMState.END, history=newest.history, steps=newest.steps

@@ -208,7 +208,9 @@ class ConversationIndex:
         if owner is None:
             return None
         found = self._by_id.get(owner)
-        return (owner, found.history.responses.get(response_id)) if found else ("", None)
+        if found:
+            return (owner, found.history.responses.get(response_id))
+        return ("", None)
 
     def newest_response(
         self, tenant: str, external_key: str
@@ -219,7 +221,9 @@ class ConversationIndex:
         for found in filter(None, map(self._by_id.get, reversed(ids))):
             if found.history.responses:
                 return found.id, next(reversed(found.history.responses.values()))
-        return ("", None) if ids else None
+        if ids:
+            return ("", None)
+        return None
 
     def items(self, tenant: str, ids: Iterable[str]) -> FieldDict:
         """The items of answers with these ids, as far as they are in memory."""
@@ -344,7 +348,9 @@ class AnswerEchoes:
     def find(self, tenant: str, response_id: str) -> EchoFilter | None:
         """A filter for one reading of the answer; None if nothing is to be taken out."""
         known = self._filters.get((tenant, response_id))
-        return known.fresh() if known is not None else None
+        if known is not None:
+            return known.fresh()
+        return None
 
 
 class StoredAnswers:

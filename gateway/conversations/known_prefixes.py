@@ -56,12 +56,16 @@ class KnownBodies:
     def longest(self, tenant: str, raw: bytes, list_key: str) -> BodyPrefix | None:
         """The longest known bytes that a body begins with."""
         alike = self._openings.get((tenant, raw[:_OPENING_BYTES]))
-        return alike.tree.longest(raw, list_key) if alike is not None else None
+        if alike is not None:
+            return alike.tree.longest(raw, list_key)
+        return None
 
     def conversation_of(self, tenant: str, prefix: BodyPrefix) -> str | None:
         """The id of the conversation whose latest request these bytes are."""
         alike = self._openings.get((tenant, prefix.raw[:_OPENING_BYTES]))
-        return alike.names.get(id(prefix)) if alike is not None else None
+        if alike is not None:
+            return alike.names.get(id(prefix))
+        return None
 
     def add(self, conversation: Conversation) -> bool:
         """Index a conversation's latest request; True when the budget is exceeded."""
@@ -89,7 +93,9 @@ class KnownBodies:
         """Forget what was added for a conversation, which may have another request by now."""
         opening, length = self._kept.pop(name, (None, 0))
         self._bytes -= length
-        alike = self._openings.get(opening) if opening is not None else None
+        alike = None
+        if opening is not None:
+            alike = self._openings.get(opening)
         if opening is None or alike is None:
             return
         alike.remove(name)
@@ -316,7 +322,9 @@ def messages_of(raw: bytes, spans: Sequence[tuple[int, int]]) -> memoryview | No
     end -= 1
     while end > start + 1 and raw[end - 1] in b" \t\r\n":
         end -= 1
-    return memoryview(raw)[start:end] if end > start + 1 else None
+    if end > start + 1:
+        return memoryview(raw)[start:end]
+    return None
 
 
 def _digests(messages: memoryview, sizes: set[int]) -> dict[int, bytes]:

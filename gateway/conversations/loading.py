@@ -70,7 +70,10 @@ class ConversationLoader:
         memory is loaded again if the store has newer hashes of it, because another gateway has
         served it since."""
         digests = [digest for _, digest in reversed(incoming.hashes.candidates)]
-        rows = await self._store.find_prefix_hashes(tenant, digests) if digests else []
+        if digests:
+            rows = await self._store.find_prefix_hashes(tenant, digests)
+        else:
+            rows = []
         refs = [(row, _ref(row)) for row in rows]
         unknown = {row.conversation_id for row, r in refs if not self._index.knows(row.digest, r)}
         for conversation_id in unknown:
@@ -84,7 +87,9 @@ class ConversationLoader:
     async def is_current(self, tenant: str, conversation_id: str | None) -> bool:
         """Whether memory has the conversation as it is stored; if not, it is loaded. Another
         gateway may have continued it with another history that began alike."""
-        known = self._index.get(conversation_id) if conversation_id else None
+        known = None
+        if conversation_id:
+            known = self._index.get(conversation_id)
         if known is None or known.lock.locked():
             return True
         if await self._store.version(tenant, known.id) <= known.unsaved.version:
@@ -179,7 +184,10 @@ class ConversationLoader:
 
 def _ref(row: PrefixHashRecord) -> PrefixHashRef:
     replied = row.kind.startswith(REPLY)
-    served = bytes.fromhex(row.kind.removeprefix(REPLY)) if replied else row.digest
+    if replied:
+        served = bytes.fromhex(row.kind.removeprefix(REPLY))
+    else:
+        served = row.digest
     return PrefixHashRef(conversation_id=row.conversation_id, served=served)
 
 
@@ -350,11 +358,18 @@ class LoggedSteps:
                 break
             get = partial(self._runs.get_run, run_id(name, upto.run), tenant=tenant, limit=first)
             found = await self._read(get)
-            own = found.steps if found is not None else ()
+            if found is not None:
+                own = found.steps
+            else:
+                own = ()
             rows |= {row.step_index: row for row in own if row.difficulty is not None}
             first = min(rows, default=first)
-            record = await self._states.load(tenant, name) if first > 1 else None
-            name = record.parent_id if record is not None else None
+            record = None
+            if first > 1:
+                record = await self._states.load(tenant, name)
+            name = None
+            if record is not None:
+                name = record.parent_id
         return rows
 
 

@@ -72,7 +72,7 @@ async def observe_steps(
     earlier = RunPosition.of(fold.current)
     try:
         outcomes = await fold_transcript(fold, transcript)
-        run = _take(conversation, fold, outcomes, now)
+        run = _take(conversation, fold, outcomes, now=now)
     except BaseException:
         conversation.run.fold = None  # what is stored counts, not a fold half read
         raise
@@ -97,14 +97,22 @@ async def note_messages(
     fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
     result.position = RunPosition.of(run)
     result.state_after = run.state
-    result.tasks = await tasks_of(fresh, transcript) if fresh else {}
+    if fresh:
+        result.tasks = await tasks_of(fresh, transcript)
+    else:
+        result.tasks = {}
     result.prompts = []
     since = list[Any]()
     if run.steps or run.index:
-        latest = run.outcomes[-1].step if run.outcomes else None
+        latest = None
+        if run.outcomes:
+            latest = run.outcomes[-1].step
         new_from = result.resolved.incoming.hashes.start
         since = later_messages(transcript, latest, new_from)
-        result.prompts = prompts_in(since) if run.steps else []
+        if run.steps:
+            result.prompts = prompts_in(since)
+        else:
+            result.prompts = []
     _note_acts(result, observed, since)
     if fresh or not run.steps:  # the gateway has not seen the beginning of the run
         opening = opening_prompts(request.body, transcript, run.start)
@@ -128,7 +136,7 @@ def _note_acts(result: SteeringResult, observed: Observed, since: Sequence[Any])
             conversation.id,
             observed.fold,
             observed.outcomes,
-            since,
+            new=since,
             last=observed.before,
             cut=cut,
             dropped=history.dropped,
@@ -248,7 +256,9 @@ def prompts_in(messages: Iterable[Any]) -> list[PromptMessage]:
     found = []
     for message in messages:
         role, _ = _kind(message)
-        text = content_text(message.get("content")) if role in _ROLES else ""
+        text = ""
+        if role in _ROLES:
+            text = content_text(message.get("content"))
         if text:
             found.append(PromptMessage(role=role, text=text))
     return found

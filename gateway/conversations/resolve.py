@@ -89,7 +89,7 @@ class ConversationResolver:
         """The conversation of one request; the request becomes its latest one."""
         search = await self._read(request, headers, tenant)
         verdict = await self._find(search)
-        found = apply_request(self.index, verdict, search, now)
+        found = apply_request(self.index, verdict, search, now=now)
         resolved_id = found.id if found is not None else verdict.conversation_id
         return Resolved(
             label=identity_label(search.identity.source, verdict.kind),
@@ -107,7 +107,10 @@ class ConversationResolver:
         identity = identify(headers, request.body, self.settings)
         dialect = request.dialect
         references = dialect.references(request)
-        named = await self.loader.items(tenant, references) if references else {}
+        if references:
+            named = await self.loader.items(tenant, references)
+        else:
+            named = {}
         if identity.parent is not None:
             await self._load_parent(tenant, identity.parent, identity.value)
         # The stored answer that a request continues from instead of sending its history.
@@ -124,16 +127,28 @@ class ConversationResolver:
             identity = _with_response(identity, request.body)
         elif request.known is not None:
             known = self._same_bytes(request, identity, tenant)
-        checked = known.id if known is not None else ""
+        checked = ""
+        if known is not None:
+            checked = known.id
         if self.shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
-        history = known.history if known is not None else None
-        root = b"" if history is None else history.root
-        tail = None if history is None else history.tail
+        history = None
+        if known is not None:
+            history = known.history
+        if history is None:
+            root = b""
+        else:
+            root = history.root
+        if history is None:
+            tail = None
+        else:
+            tail = history.tail
         chain = None  # of the latest request of the conversation, if that had all its messages
         if history is not None and history.chain is not None and history.prefix is not None:
             whole = history.chain.count == len(history.prefix.spans)
-            chain = history.chain if whole else None
+            chain = None
+            if whole:
+                chain = history.chain
         read = partial(read_incoming, request, headers, tenant, chain)
         return Search(
             request=request,
@@ -142,7 +157,7 @@ class ConversationResolver:
             identity=identity,
             continued=(owner, response) if response is not None else None,
             known=Known(checked, root, tail) if checked else None,
-            incoming=await off_the_loop(request, read, chain, tail or b""),
+            incoming=await off_the_loop(request, read, chain, tail=tail or b""),
         )
 
     async def _find(self, search: Search) -> ConversationMatch:
@@ -218,7 +233,7 @@ class ConversationResolver:
             weak=identity.weak,
             exclusive=identity.exclusive,
         )
-        return verdict, is_settled(verdict, incoming, known, branches, shared=self.shared)
+        return verdict, is_settled(verdict, incoming, known, branches=branches, shared=self.shared)
 
     async def _is_current(self, tenant: str, name: str | None) -> bool:
         """Whether memory has the conversation as it is stored, as far as can be read."""
@@ -265,8 +280,12 @@ class ConversationResolver:
         alike = self.index.known_under(verdict.prefix_hash)
         # What another conversation has been asked may be what this one asks next; one that loops,
         # and whose client drops messages, asks the same again.
-        asked = self.index.get(verdict.parent or "") if again else None
-        other = asked.id if asked is not None and asked.run.start is None else None
+        asked = None
+        if again:
+            asked = self.index.get(verdict.parent or "")
+        other = None
+        if asked is not None and asked.run.start is None:
+            other = asked.id
 
         def newest() -> str | None:
             found = self.index.windows(tenant, incoming, alike)
@@ -316,7 +335,9 @@ class ConversationResolver:
             given = name = conversation_id(tenant, value)
             load = partial(self.loader.load_key, tenant, value)
         else:
-            grown = await self._grown(request, headers, owner) if request.unread else None
+            grown = None
+            if request.unread:
+                grown = await self._grown(request, headers, owner)
             name = (grown.conversation_id if grown is not None else beside) or ""
             load = partial(self.loader.load, tenant, name)
         found = self.index.get(name)
@@ -324,12 +345,24 @@ class ConversationResolver:
             with suppress(StoreError):
                 await load()
             found = self.index.get(name)
-        incoming = _without_history(request, headers, tenant, found)
-        kind = MatchKind.NEW if found is None else MatchKind.CONTINUE
-        kind = kind if request.unread else MatchKind.SIDE
+        incoming = _without_history(request, headers, tenant, conversation=found)
+        if found is None:
+            kind = MatchKind.NEW
+        else:
+            kind = MatchKind.CONTINUE
+        if not request.unread:
+            kind = MatchKind.SIDE
         verdict = ConversationMatch(kind=kind, conversation_id=found.id if found else None)
         if found is None:
-            found = open_conversation(self.index, verdict, identity, given, incoming, tenant, now)
+            found = open_conversation(
+                self.index,
+                verdict,
+                identity,
+                given=given,
+                incoming=incoming,
+                tenant=tenant,
+                now=now,
+            )
             # No hash: a request that is read later finds it by its id alone, and begins a run.
             branch = replace(found.history.branch, served_hash=b"", awaits=Awaits.ANYTHING)
             if not request.unread:  # the conversation itself has not begun
@@ -364,7 +397,9 @@ def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
     """Returns the identity of a request that names the answer from which it continues. That
     answer decides, unless the client sent an id that only this conversation uses."""
     if identity.value is None or identity.weak:
-        field = "previous_response_id" if body.get("previous_response_id") else "conversation"
+        field = "conversation"
+        if body.get("previous_response_id"):
+            field = "previous_response_id"
         return Identity(source=f"body:{field}")
     return identity
 
@@ -382,7 +417,9 @@ def _without_history(
 ) -> Incoming:
     """Returns the request with a random history, which equals no other, of as many messages as
     the conversation is known to have."""
-    chain = conversation.history.chain if conversation is not None else None
+    chain = None
+    if conversation is not None:
+        chain = conversation.history.chain
     root = secrets.token_bytes(16)
     count = chain.count if chain is not None else 0
     state = ChainState(root=root, digest=root, count=count)
@@ -401,7 +438,9 @@ async def off_the_loop(
     `resume`: the chain of the messages that need not be read again; `tail`: their tail hash."""
     new = len(request.transcript) - (resume.count if resume is not None else 0)
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
-    return await off_loop(lambda: with_tails(read(), tail)) if is_big else read()
+    if is_big:
+        return await off_loop(lambda: with_tails(read(), tail))
+    return read()
 
 
 def read_incoming(
@@ -409,8 +448,10 @@ def read_incoming(
 ) -> Incoming:
     """The request as matching reads it; `resume`: the chain of the messages it begins with."""
     if request.earlier is not None:
-        return _read(headers, request, tenant, request.earlier.chain, request.transcript)
-    incoming = read_whole(headers, request, tenant, resume)
+        return _read(
+            headers, request, tenant, resume=request.earlier.chain, messages=request.transcript
+        )
+    incoming = read_whole(headers, request, tenant, resume=resume)
     if resume is not None and incoming.hashes.state.count == resume.count:
         # The same request again: a retry, or another run with an equal history so far. Only
         # the whole history distinguishes the two.
@@ -425,8 +466,10 @@ def read_whole(
     resume: ChainState | None = None,
 ) -> Incoming:
     """A request that contains its whole history, possibly with references to stored items."""
-    messages = request.transcript if request.named else None
-    return _read(headers, request, tenant, resume, messages)
+    messages = None
+    if request.named:
+        messages = request.transcript
+    return _read(headers, request, tenant, resume=resume, messages=messages)
 
 
 def _read(

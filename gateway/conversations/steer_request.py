@@ -164,7 +164,9 @@ class RequestSteerer:
             newest = await self._read_transcript(result, request, now)
             if self._judge is not None and not compacts:
                 with timed(result.timings_ms, "judge"):
-                    judge = self._judge if result.mode != "off" and not retries else None
+                    judge = None
+                    if result.mode != "off" and not retries:
+                        judge = self._judge
                     result.reasons += await judge_newest(judge, conversation, newest)
                 result.position = RunPosition.of(newest)
                 result.state_after = newest.state
@@ -177,8 +179,8 @@ class RequestSteerer:
             if advise is not None:
                 result.advice = await advise()
             if run.undecided:
-                await self._decide_missed(result, request, arm, own_time)
-            memory = await self._decide(result, request, arm, own_time)
+                await self._decide_missed(result, request, arm, own_time=own_time)
+            memory = await self._decide(result, request, arm, own_time=own_time)
             self._keep(result, request, memory)
             run.undecided.clear()
 
@@ -228,7 +230,7 @@ class RequestSteerer:
     ) -> RunFold:
         """Score the new steps of a request, and note what else is new in it; its newest run."""
         with timed(result.timings_ms, "observe"):
-            observed = await observe_steps(result, request, self.rules.policy, now)
+            observed = await observe_steps(result, request, self.rules.policy, now=now)
             self._take_undecided(result, observed.earlier, observed.outcomes)
             await note_messages(result, request, observed)
         return observed.run
@@ -256,7 +258,7 @@ class RequestSteerer:
                 if missed and result.resolved.lags and 0 <= each.messages < count:
                     result.position = each.position
                     result.until = each.messages - count
-                    run.memory = await self._decide(result, request, arm, own_time)
+                    run.memory = await self._decide(result, request, arm, own_time=own_time)
         finally:
             result.position = newest
             result.reasons = reasons
@@ -320,7 +322,7 @@ class RequestSteerer:
             if acted_on.readings.fired != position.latest.readings.fired:
                 result.reasons.append(f"alarm muted for project {result.project!r}")
             position = replace(position, latest=acted_on)
-        proposal = propose(rules, current.memory, position, facts, unit)
+        proposal = propose(rules, current.memory, position, call=facts, unit=unit)
         found: Found = {}
         if proposal.plan.queries and self._lookup is not None:
             with timed(timings, "look_up"):
@@ -335,7 +337,9 @@ class RequestSteerer:
                 lessons = await self._lessons.find(query, tenant)
             own_time.check()
         result.model = proposal.routed.model
-        result.decision = decision = conclude(rules, current.memory, proposal, found, lessons)
+        result.decision = decision = conclude(
+            rules, current.memory, proposal, found=found, lessons=lessons
+        )
         result.reasons += decision.reasons
         with timed(timings, "place"):
             return self._place(result, request, decision)
@@ -347,7 +351,9 @@ class RequestSteerer:
             return outcome
         weights = self.rules.policy.monitors.resolved_weights()
         readings = without_muted(outcome.readings, muted, weights)
-        severity = outcome.severity if readings.fired else 0
+        severity = 0
+        if readings.fired:
+            severity = outcome.severity
         return replace(outcome, readings=readings, severity=severity)
 
     def use_requested_model(
@@ -429,7 +435,10 @@ class RequestSteerer:
         if placed is None:
             return decision.memory
         result.placed = placed
-        kept = placed.state if result.applies else replace(placed.state, injections=())
+        if result.applies:
+            kept = placed.state
+        else:
+            kept = replace(placed.state, injections=())
         return replace(decision.memory, guidance=kept)
 
     def _placed(
@@ -437,20 +446,31 @@ class RequestSteerer:
     ) -> Placed | None:
         dialect = request.dialect
         model = result.model
-        closed = self.places.closed(_client(result, request)) if self.places.any else frozenset()
+        if self.places.any:
+            closed = self.places.closed(_client(result, request))
+        else:
+            closed = frozenset()
 
         def target() -> GuidanceTarget:
             allowed = dialect.target(self._models.target_of(model), request, model)
-            return replace(allowed, closed=closed) if closed else allowed
+            if closed:
+                return replace(allowed, closed=closed)
+            return allowed
 
         def messages() -> Sequence[Any]:
             found = AsMappings(dialect.placeable(request))
-            return found if result.until is None else found[: result.until]
+            if result.until is None:
+                return found
+            return found[: result.until]
 
         kept = request.earlier is not None
         tools = marked(request.body)
-        placed = place(self.rules, decided, messages, target, tools, server_keeps_history=kept)
-        return None if closed and placed is not None and not placed.edits else placed
+        placed = place(
+            self.rules, decided, messages, target=target, tools=tools, server_keeps_history=kept
+        )
+        if closed and placed is not None and not placed.edits:
+            return None
+        return placed
 
 
 def _calls_of(
@@ -459,7 +479,10 @@ def _calls_of(
     """The calls that were made after these steps of one run, the first call of all included; each
     as it was when it was made. `earlier`: the position before the steps."""
     run = scored[0].run
-    steps = list(earlier.recent) if earlier.run == run else []
+    if earlier.run == run:
+        steps = list(earlier.recent)
+    else:
+        steps = []
     if (again := earlier.step + 1 - scored[0].index) > 0:
         del steps[-again:]  # a late result: they were scored once more
     positions = []
@@ -488,7 +511,7 @@ def _calls_of(
 
 def _client(result: SteeringResult, request: SteeredRequest) -> Client:
     tenant = result.conversation.tenant
-    return Client(tenant, result.agent, request.dialect.name, result.model)
+    return Client(tenant, result.agent, request.dialect.name, model=result.model)
 
 
 def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
@@ -498,13 +521,18 @@ def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
     if routed is None or resolved.match.kind is not MatchKind.RETRY:
         return None
     asked = resolved.incoming.hashes.state.digest, request.model
-    return routed.model if (routed.prefix_hash, routed.requested) == asked else None
+    if (routed.prefix_hash, routed.requested) == asked:
+        return routed.model
+    return None
 
 
 def marked(body: Fields) -> list[Fields]:
     """Places of cache markers besides the messages: the tools, and the request as a whole."""
     tools = body.get("tools")
-    listed = [t for t in tools if isinstance(t, dict)] if isinstance(tools, list) else []
+    if isinstance(tools, list):
+        listed = [t for t in tools if isinstance(t, dict)]
+    else:
+        listed = []
     return [*listed, {"cache_control": body.get("cache_control")}]
 
 
@@ -557,7 +585,9 @@ class RefusedPlaces:
 def _place_of(edit: Edit) -> Place:
     if isinstance(edit, InsertMessage):
         return "message"
-    return "result" if isinstance(edit, AppendToResult) else "system"
+    if isinstance(edit, AppendToResult):
+        return "result"
+    return "system"
 
 
 class timed:

@@ -101,10 +101,16 @@ def unobserved(
     compacts = resolved.incoming.compacts
     if aside := resolved.match.kind is MatchKind.SIDE:
         number = int.from_bytes(resolved.incoming.hashes.state.digest[:4])  # drawn for this call
-        state = newest.state if newest else FSMState.INIT
+        if newest:
+            state = newest.state
+        else:
+            state = FSMState.INIT
         position = RunPosition(run=newest.run if newest else run.index, step=~number, state=state)
     elif newest is None or (newest.state is FSMState.END and not compacts):
-        index = run.index if newest is None else newest.run + 1
+        if newest is None:
+            index = run.index
+        else:
+            index = newest.run + 1
         position = RunPosition(run=index, step=run.unscored_calls, state=FSMState.INIT)
     else:
         ahead = not (compacts or resolved.match.kind is MatchKind.RETRY)

@@ -169,7 +169,7 @@ class Workloads:
         windows = (*pilot.windows[:-1], (pilot.windows[-1][0], time.time()))
         ended = replace(pilot, windows=windows)
         reason = f"{pilot.most} runs have an outcome"
-        if await changes.put_pilot(ended, newest, "gateway", reason):
+        if await changes.put_pilot(ended, newest, "gateway", reason=reason):
             self.pilot = ended
 
     def _keep(self, rates: Iterable[tuple[str, str, str, float, float]]) -> None:
@@ -248,5 +248,7 @@ def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:
     run = result.conversation.run
     if run.workload is None:
         tools = tool_names(request.body)
-        run.workload = workload_of(result.conversation.tenant, result.agent, tools, request.model)
+        run.workload = workload_of(
+            result.conversation.tenant, result.agent, tools, requested=request.model
+        )
     return run.workload

@@ -149,7 +149,7 @@ class RunFold:
 
     def _begin(self) -> _Windows:
         steps = self.steps - len(self._newest)
-        return _Windows(self._policy, self.reader.describe, self._judged, max(steps, 0))
+        return _Windows(self._policy, self.reader.describe, self._judged, steps=max(steps, 0))
 
     @property
     def recent(self) -> list[Step]:

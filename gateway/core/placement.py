@@ -66,7 +66,7 @@ def place(
     `tools` are only looked at to count the client's cache markers. `begun`: the server keeps
     messages that come before these."""
     leading = list(takewhile(_is_system, messages))
-    body = _Body(messages, len(leading), target, settings)
+    body = _Body(messages, len(leading), target, settings=settings)
     replayed = decided.state.injections
     if settings.lifetime == "call":  # only those of this step are sent again, in a retry
         replayed = tuple(block for block in replayed if block.step >= decided.step)
@@ -95,7 +95,7 @@ def place(
             body.put(block)
         elif block.text not in present and "system" not in target.closed:
             system.append(block.text)
-    edits = [*_system_edits(messages, leading, system, target, tools), *body.edits()]
+    edits = [*_system_edits(messages, leading, system, target=target, tools=tools), *body.edits()]
     state = decided.state
     if (kept := (*replayed, *added)) != state.injections:
         state = replace(state, injections=kept)

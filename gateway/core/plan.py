@@ -65,7 +65,7 @@ def plan(
             directive = skip_directive(repairing=moment.repairing)
     if guidance.decided_step is not None and step <= guidance.decided_step:
         return Plan(step=step, model=moment.model, directive=directive)
-    queries, reasons = _queries(guidance, moment, etraces, gates)
+    queries, reasons = _queries(guidance, moment, etraces, gates=gates)
     monitor, held = due_text(guidance, moment, injection, every_alarm=every_alarm)
     # A pattern for a cause speaks of a kind of trouble; without a monitor's text it gets the event.
     named = monitor is None and injection.quotes and any(query.cause for query in queries)
@@ -124,7 +124,7 @@ def _queries(
         return tuple(queries), tuple(reasons)
     if moment.signal.at_risk is False:
         return tuple(queries), ("look-up: held back",)
-    at_risk = _at_risk(guidance, moment, moment.step, settings)
+    at_risk = _at_risk(guidance, moment, moment.step, settings=settings)
     if not settings.e1_top_k or guidance.e1_count >= settings.e1_per_run:
         reasons.append("e1: allowance spent")
     elif not at_risk:
@@ -140,7 +140,7 @@ def _queries(
     elif settings.e2_when == "at_risk" and brings_news(moment):
         reasons.append("e2: the newest step brings something new")
     elif text := recent_text(moment.recent, settings.e2_steps):
-        queries.append(_e2_query(replace(base, text=text), moment, settings, gates))
+        queries.append(_e2_query(replace(base, text=text), moment, settings, gates=gates))
     return tuple(queries), tuple(reasons)
 
 

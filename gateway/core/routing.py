@@ -156,7 +156,9 @@ def choose(
             chosen = model
             break
         reasons.append(f"routing: {model} not used: {problem}")
-    return RoutedModel(model=chosen, pin=pin(chosen, state, step, pinned), reasons=tuple(reasons))
+    return RoutedModel(
+        model=chosen, pin=pin(chosen, state, step, before=pinned), reasons=tuple(reasons)
+    )
 
 
 def pin(model: str, state: FSMState, step: int, before: ModelPin | None) -> ModelPin:

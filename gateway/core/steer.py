@@ -202,11 +202,13 @@ def propose(
     else:
         weights = rules.policy.monitors.resolved_weights()
         signals = call.arm.signals(position.step, signal, weights)
-    act, trouble = _on_trouble(rules, memory, position, call)
+    act, trouble = _on_trouble(rules, memory, position, call=call)
     signal = replace(signals.routing, strikes=trouble.routed is not None)
-    routed, choice = _routed(rules, memory, position, signal, call)
+    routed, choice = _routed(rules, memory, position, signal=signal, call=call)
     guidance = signals.guidance
-    planned, reasons = _plan(rules, memory, position, guidance, routed.model, call)
+    planned, reasons = _plan(
+        rules, memory, position, signal=guidance, model=routed.model, call=call
+    )
     planned = _planned_with(act, planned)
     lessons = None
     if rules.lessons is not None and guidance.at_risk is not False and not planned.hand_over:
@@ -233,7 +235,7 @@ def conclude(
     lessons: Sequence[LessonMatch] = (),
 ) -> Decision:
     """The decision, given the results of the look-ups."""
-    decided = decide(memory.guidance, proposal.plan, found, rules.injection)
+    decided = decide(memory.guidance, proposal.plan, found, injection=rules.injection)
     if lessons and proposal.lessons is not None and rules.lessons is not None:
         decided = rules.lessons.added(
             decided, lessons, unit=proposal.lessons.unit, injection=rules.injection
@@ -362,8 +364,10 @@ def _routed(
         routed = replace(routed, reasons=(reason, *routed.reasons))
     if call.learned is not None:
         pinned = memory.pinned_model
-        routed, choice = call.learned.decide(choice, routed, pinned, position.step, state)
-    return thrifty(routed, call.advice, requested, call.serves), choice
+        routed, choice = call.learned.decide(
+            choice, routed, pinned, step=position.step, state=state
+        )
+    return thrifty(routed, call.advice, requested, serves=call.serves), choice
 
 
 def _plan(

@@ -96,7 +96,7 @@ def due_text(
     failure_type = failure_of(readings) if alarmed and injection.monitor_guidance else None
     if failure_type is None:
         return None, ()
-    if reason := _held_back(guidance, moment, injection, failure_type):
+    if reason := _held_back(guidance, moment, injection, failure_type=failure_type):
         return None, (reason,)
     shown = failure_type in _SHOWN_BY_STEP
     situation = moment.situation() if shown else None

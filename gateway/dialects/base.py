@@ -82,8 +82,14 @@ class Addressed(Value):
     def at(self, model: str, *, seat: bool = True) -> str:
         """The path that asks for a model, at the client's own host or at a deployment's; the
         client's own for the name that it sent."""
-        before = self.before if seat else self.elsewhere or self.before
-        named = self.named if model == self.model else quote(model, safe=":@")
+        if seat:
+            before = self.before
+        else:
+            before = self.elsewhere or self.before
+        if model == self.model:
+            named = self.named
+        else:
+            named = quote(model, safe=":@")
         return f"{before}{named}{self.after}"
 
     def members(self) -> FieldDict:
@@ -131,19 +137,27 @@ class SteeredRequest(ChatRequest):
         self.named = named
         self.earlier = earlier
         own = self.own_messages
-        own = ResolvedReferences(own, named) if named else own
-        self.transcript = own if earlier is None else earlier.followed_by(own)
+        if named:
+            own = ResolvedReferences(own, named)
+        if earlier is None:
+            self.transcript = own
+        else:
+            self.transcript = earlier.followed_by(own)
 
     def with_model(self, model: str) -> list[Splice]:
         """The splices that ask for another model; none where the path names it."""
-        return [] if self.addressed is not None else super().with_model(model)
+        if self.addressed is not None:
+            return []
+        return super().with_model(model)
 
     @property
     def whole(self) -> FieldDict:
         """The body with all its messages in one list, and what the path says. Raises: BadRequest,
         where it was not read."""
         whole = super().whole
-        return whole if self.addressed is None else whole | self.addressed.members()
+        if self.addressed is None:
+            return whole
+        return whole | self.addressed.members()
 
     @property
     def wants_usage(self) -> bool:
@@ -208,7 +222,9 @@ class Dialect(ABC):
     ) -> SteeredRequest:
         """The request in `raw`; of one that begins with `known` only the new part is parsed.
         Raises: BadRequest: `param` names the key that is wrong."""
-        body = known.read(raw, loads) if known is not None else None
+        body = None
+        if known is not None:
+            body = known.read(raw, loads)
         if body is None:
             body = parse_object(raw, loads)
             known = None
@@ -217,13 +233,15 @@ class Dialect(ABC):
         _check(body)
         if wrong := self.wrong_list(body):
             raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
-        return SteeredRequest(raw, body, self, known, addressed=addressed)
+        return SteeredRequest(raw, body, self, known=known, addressed=addressed)
 
     def wrong_list(self, body: Fields) -> str:
         """The fault of the list of messages or items, in words; empty if there is none."""
         if isinstance(body.get(self.list_key), (list, KnownMessages)):
             return ""
-        return "must be an array" if self.list_key in body else "is required"
+        if self.list_key in body:
+            return "must be an array"
+        return "is required"
 
     def skim(self, raw: bytes, loads: Loads, addressed: Addressed | None = None) -> SteeredRequest:
         """The request in `raw` without its messages, which are too much to read. Raises:
@@ -236,7 +254,10 @@ class Dialect(ABC):
 
     def opaque(self, raw: bytes, addressed: Addressed | None = None) -> SteeredRequest:
         """The request in `raw`, which cannot be read: compressed in a way that is not known."""
-        body = addressed.members() if addressed is not None else {"model": ""}
+        if addressed is not None:
+            body = addressed.members()
+        else:
+            body = {"model": ""}
         return SteeredRequest(raw, body, self, skimmed={}, opaque=True, addressed=addressed)
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
@@ -254,7 +275,9 @@ class Dialect(ABC):
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Fields:
         """The parsed body with the edits made."""
         body: FieldDict = json.loads(request.render(self.splices(request, edits)))
-        return body if request.addressed is None else body | request.addressed.members()
+        if request.addressed is None:
+            return body
+        return body | request.addressed.members()
 
     # whether answers repeat the instructions of their request; `echo` gives the client's own
     repeats_instructions: ClassVar[bool] = False
@@ -292,7 +315,9 @@ class Dialect(ABC):
         """Whether an agent has its history summarised, to continue with the summary instead."""
         messages = request.own_messages
         tools = request.body.get("tools")
-        said = split_ending(messages[-1])[0] if messages else ""
+        said = ""
+        if messages:
+            said = split_ending(messages[-1])[0]
         # opencode adds one tool that is never called.
         few = bool(said) and (not isinstance(tools, list) or len(tools) < 2)
         return asks_for_summary(system_text(request.body, messages) if few else "", said)
@@ -304,7 +329,7 @@ class Dialect(ABC):
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
         """A final answer of the gateway's own, whole or as the events of a complete stream.
         `number`: makes its id unique; `at`: its time in seconds of the epoch."""
-        return own_answers.chat(request.body, text, number, at)
+        return own_answers.chat(request.body, text, number, at=at)
 
     def in_envelope(self, events: bytes) -> bytes:
         """Complete server-sent events in the form in which the dialect sends its events."""
@@ -326,7 +351,9 @@ class Dialect(ABC):
 def _check(body: Fields) -> None:
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        what = "is required" if model is None else "must be a non-empty string"
+        what = "must be a non-empty string"
+        if model is None:
+            what = "is required"
         raise BadRequest(f"'model' {what}", param="model")
     if not isinstance(body.get("stream"), (bool, type(None))):
         raise BadRequest("'stream' must be true or false", param="stream")
@@ -454,4 +481,6 @@ class WithFirst(MessagesView):
         return self._times + len(self._rest)
 
     def at(self, index: int) -> Any:
-        return self._rest[index - self._times] if index >= self._times else self._first
+        if index >= self._times:
+            return self._rest[index - self._times]
+        return self._first

@@ -32,11 +32,17 @@ class ChatDialect(Dialect):
         for edit in edits:
             match edit:
                 case SystemAppend():
-                    splices += append_to_message(request, edit.index, edit.texts, edit.breakpoint)
+                    splices += append_to_message(
+                        request, edit.index, edit.texts, breakpoint=edit.breakpoint
+                    )
                 case InsertSystem():
-                    splices.append(insert_message(request, 0, "system", "\n\n".join(edit.texts)))
+                    splices.append(
+                        insert_message(request, 0, "system", text="\n\n".join(edit.texts))
+                    )
                 case InsertMessage():
-                    splices.append(insert_message(request, edit.position, edit.role, edit.text))
+                    splices.append(
+                        insert_message(request, edit.position, edit.role, text=edit.text)
+                    )
                 case AppendToResult():
                     splices += append_to_message(request, edit.index, edit.texts)
         return splices

@@ -122,7 +122,9 @@ class GeminiDialect(Dialect):
         return addressed.members() | {key: value for key, value in words.items() if value}
 
     def wrong_list(self, body: Fields) -> str:
-        return "" if isinstance(body.get(self.list_key), dict) else super().wrong_list(body)
+        if isinstance(body.get(self.list_key), dict):
+            return ""
+        return super().wrong_list(body)
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         single = request.body.get(self.list_key)
@@ -150,7 +152,10 @@ class GeminiDialect(Dialect):
         return splices
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Fields:
-        members = {} if request.addressed is None else request.addressed.members()
+        if request.addressed is None:
+            members = {}
+        else:
+            members = request.addressed.members()
         return {**super().edited(request, edits), **members}
 
     def takes(self, parameter: str) -> bool:
@@ -173,7 +178,10 @@ class GeminiDialect(Dialect):
             is_array = True
             try:
                 parsed = loads(text)
-                chunks = parsed if isinstance(parsed, list) else [parsed]
+                if isinstance(parsed, list):
+                    chunks = parsed
+                else:
+                    chunks = [parsed]
             except ValueError:
                 is_cut = not text.endswith(b"]")
         else:
@@ -193,7 +201,9 @@ class GeminiDialect(Dialect):
 
     def read_answer(self, body: FieldDict) -> ChatView | None:
         answer = _Joined([body])
-        return chat_view(answer.body) if answer.finished else None
+        if answer.finished:
+            return chat_view(answer.body)
+        return None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
         events = request.addressed is None or b"alt=sse" in request.addressed.query
@@ -238,7 +248,9 @@ class Contents(MessagesView):
         """Blocks without results that are there twice: Gemini CLI resumes a session with them."""
         if index and blocks == _TAKEN:  # the model's own words are in the part before
             summary = list_at(as_mapping(self._contents[index - 1]), "parts")[-1:]
-            return _blocks(summary) if "<state_snapshot>" in str(summary) else blocks
+            if "<state_snapshot>" in str(summary):
+                return _blocks(summary)
+            return blocks
         named = [bool(as_mapping(block).get("tool_use_id")) for block in blocks]
         return [b for i, b in enumerate(blocks) if not (named[i] and b in blocks[:i])]
 
@@ -247,18 +259,25 @@ def _blocks(parts: Any) -> list[Any]:
     """Parts as blocks; one part alone counts as a list of it."""
     if parts is None:
         return []
-    listed = parts if isinstance(parts, list) else [parts]
+    if isinstance(parts, list):
+        listed = parts
+    else:
+        listed = [parts]
     return [_block(part) if isinstance(part, dict) else part for part in listed]
 
 
 def _block(part: FieldDict) -> FieldDict:
     """One part. Its signature belongs to the provider and is left out."""
     if isinstance(text := part.get("text"), str):
-        kind = "thinking" if part.get("thought") is True else "text"
+        kind = "text"
+        if part.get("thought") is True:
+            kind = "thinking"
         return {"type": kind, kind: text}
     if isinstance(call := _field(part, "functionCall"), dict):
         block = {"type": "tool_use", "name": call.get("name"), "input": call.get("args") or {}}
-        return {**block, "id": call["id"]} if call.get("id") else block
+        if call.get("id"):
+            return {**block, "id": call["id"]}
+        return block
     if isinstance(result := _field(part, "functionResponse"), dict):
         return _result(result)
     if isinstance(held := _field(part, "inlineData") or _field(part, "fileData"), dict):
@@ -276,15 +295,22 @@ def _result(result: Fields) -> FieldDict:
     """A result; an object with one text is that text."""
     given = result.get("response")
     response = as_mapping(given)
-    shown = next(iter(response.values())) if len(response) == 1 else given
-    text = shown if isinstance(shown, str) else json_text(given)
+    shown = given
+    if len(response) == 1:
+        shown = next(iter(response.values()))
+    if isinstance(shown, str):
+        text = shown
+    else:
+        text = json_text(given)
     text = text.removeprefix("<untrusted_context>").lstrip()  # of Gemini CLI
     block: FieldDict = {"type": "tool_result", "name": result.get("name"), "content": text}
     if pictures := _blocks(result.get("parts")):
         block["content"] = [{"type": "text", "text": text}, *pictures]
     if response.get("error"):
         block["is_error"] = True
-    return {**block, "tool_use_id": result["id"]} if result.get("id") else block
+    if result.get("id"):
+        return {**block, "tool_use_id": result["id"]}
+    return block
 
 
 def chat_messages(contents: Sequence[Any], system: Any = None) -> list[FieldDict]:
@@ -341,7 +367,9 @@ def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
     given = request.body.get(key)
     if isinstance(given, dict):
         return _append(request, request.spans(key)[-1], texts)
-    return [] if given else request.set_value(key, {"parts": [{"text": text} for text in texts]})
+    if given:
+        return []
+    return request.set_value(key, {"parts": [{"text": text} for text in texts]})
 
 
 def _append(request: SteeredRequest, span: Span, texts: Sequence[str]) -> list[Splice]:
@@ -414,7 +442,8 @@ def _choice(index: int, candidate: Fields) -> FieldDict:
     finish = _FINISH.get(str(given), given)
     if calls:
         reply["tool_calls"] = calls
-        finish = "tool_calls" if finish == "stop" else finish
+        if finish == "stop":
+            finish = "tool_calls"
     return {"index": index, "message": reply, "finish_reason": finish}
 
 
@@ -438,7 +467,9 @@ def usage_of(body: Fields) -> FieldDict | None:
 
 
 def _error(error: GatewayError) -> FieldDict:
-    usual = "UNAVAILABLE" if error.status >= 500 else "FAILED_PRECONDITION"
+    usual = "FAILED_PRECONDITION"
+    if error.status >= 500:
+        usual = "UNAVAILABLE"
     status = name_of("google", error.status, usual)
     return {"error": {"code": error.status, "message": error.message, "status": status}}
 

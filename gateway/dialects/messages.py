@@ -89,7 +89,9 @@ class BlockAssembler:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text) if text.strip() else {}
+        if text.strip():
+            return json.loads(text)
+        return {}
     except (ValueError, RecursionError):
         return text  # cut by a limit, the part that came; or nested too deeply
 
@@ -155,7 +157,7 @@ class MessagesDialect(Dialect):
                     splices += _append(request, edit.texts, edit.breakpoint)
                 case InsertMessage():
                     at = edit.position - 1
-                    splices.append(insert_message(request, at, edit.role, edit.text))
+                    splices.append(insert_message(request, at, edit.role, text=edit.text))
                 case AppendToResult():
                     at = edit.index - 1
                     texts = edit.texts
@@ -194,7 +196,9 @@ class MessagesDialect(Dialect):
         )
 
     def read_answer(self, body: FieldDict) -> ChatView | None:
-        return chat_view(body) if isinstance(body.get("content"), list) else None
+        if isinstance(body.get("content"), list):
+            return chat_view(body)
+        return None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
         return own_answers.messages(request.body, text, number)
@@ -237,7 +241,9 @@ def _append(
     start, end = request.spans("system")[-1]
     text = scannable(request.raw[start:end])
     added = "".join(f", {json.dumps(block)}" for block in blocks)
-    marker = f', "cache_control": {json.dumps(dict(breakpoint))}' if breakpoint else ""
+    marker = ""
+    if breakpoint:
+        marker = f', "cache_control": {json.dumps(dict(breakpoint))}'
     if text[0] == '"':
         head = Splice(start=start, end=start, text='[{"type": "text", "text": ')
         return [head, Splice(start=end, end=end, text=f"{marker}}}{added}]")]
@@ -250,7 +256,9 @@ def _append(
 
 
 def _error(error: GatewayError) -> FieldDict:
-    usual = "api_error" if error.status >= 500 else "invalid_request_error"
+    usual = "invalid_request_error"
+    if error.status >= 500:
+        usual = "api_error"
     kind = name_of("anthropic", error.status, usual)
     detail = {"type": kind, "message": error.message}
     if isinstance(error, RunRefused) and error.code:

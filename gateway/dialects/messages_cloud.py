@@ -75,7 +75,9 @@ class BedrockDialect(MessagesDialect):
         return _addressed(_INVOKE, path)
 
     def wrong_list(self, body: Fields) -> str:
-        return super().wrong_list(body) if _VERSION in body else ""
+        if _VERSION in body:
+            return super().wrong_list(body)
+        return ""
 
     def is_side_request(self, request: SteeredRequest) -> bool:
         return _VERSION not in request.body or super().is_side_request(request)
@@ -84,8 +86,13 @@ class BedrockDialect(MessagesDialect):
         return super().read_stream(self.plain(stream, loads), loads)
 
     def plain(self, answer: bytes, loads: Loads) -> bytes:
-        events = b"" if answer[:1] == b"{" else b"".join(_events(answer, loads))
-        return events if events.find(b"data: {") >= 0 else answer
+        if answer[:1] == b"{":
+            events = b""
+        else:
+            events = b"".join(_events(answer, loads))
+        if events.find(b"data: {") >= 0:
+            return events
+        return answer
 
     def in_envelope(self, events: bytes) -> bytes:
         decoder = SSEDecoder()
@@ -93,8 +100,10 @@ class BedrockDialect(MessagesDialect):
         return b"".join([_chunk(data) for data in found])
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
-        answer = super().own_answer(request, text, number, at)
-        return self.in_envelope(answer) if request.stream else answer
+        answer = super().own_answer(request, text, number, at=at)
+        if request.stream:
+            return self.in_envelope(answer)
+        return answer
 
     def error_body(self, error: GatewayError) -> bytes:
         named = {"__type": _error_name(error), "message": error.message}
@@ -161,7 +170,9 @@ def _frame(payload: bytes, kinds: Texts) -> bytes:
 
 
 def _error_name(error: GatewayError) -> str:
-    usual = "InternalServer" if error.status >= 500 else "Validation"
+    usual = "Validation"
+    if error.status >= 500:
+        usual = "InternalServer"
     return f"{name_of('bedrock', error.status, usual)}Exception"
 
 

@@ -89,7 +89,9 @@ def gemini(body: Body, text: str, number: str, *, events: bool) -> bytes:
     }
     if body.get("stream") is not True:
         return whole(answer)
-    return encode_event(answer) if events else whole([answer])
+    if events:
+        return encode_event(answer)
+    return whole([answer])
 
 
 def responses(body: Body, text: str, number: str, at: int) -> bytes:

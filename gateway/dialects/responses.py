@@ -73,11 +73,15 @@ class ResponsesDialect(Dialect):
 
     def wrong_list(self, body: Fields) -> str:
         fits = isinstance(body.get("input"), (str, list, KnownMessages, type(None)))
-        return "" if fits else "must be a string or an array"
+        if fits:
+            return ""
+        return "must be a string or an array"
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         given = request.body.get("input")
-        return [{"role": "user", "content": given}] if isinstance(given, str) else request.messages
+        if isinstance(given, str):
+            return [{"role": "user", "content": given}]
+        return request.messages
 
     def placeable(self, request: SteeredRequest) -> Sequence[Message]:
         items = self.history(request)
@@ -108,7 +112,7 @@ class ResponsesDialect(Dialect):
             head = Splice(start=start, end=start, text='[{"role": "user", "content": ')
             return [*splices, head, Splice(start=end, end=end, text=f"}}{added}]")]
         return splices + [
-            insert_message(request, edit.position - fronted, edit.role, edit.text)
+            insert_message(request, edit.position - fronted, edit.role, text=edit.text)
             for edit in inserts
         ]
 
@@ -123,7 +127,9 @@ class ResponsesDialect(Dialect):
         for edit in edits:
             if isinstance(edit, (SystemAppend, InsertSystem)):
                 sent = "\n\n".join([*filter(None, [sent]), *edit.texts])
-        return EchoFilter(sent, given) if sent != (given or "") else None
+        if sent != (given or ""):
+            return EchoFilter(sent, given)
+        return None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:
         return text_at(request.body, "previous_response_id") or None
@@ -148,7 +154,10 @@ class ResponsesDialect(Dialect):
 
     def compacts(self, request: SteeredRequest) -> bool:
         """See Dialect. The last item may ask for one that stands for the history."""
-        last = as_mapping(request.messages[-1]) if request.messages else {}
+        if request.messages:
+            last = as_mapping(request.messages[-1])
+        else:
+            last = {}
         return last.get("type") == "compaction_trigger" or super().compacts(request)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
@@ -163,10 +172,12 @@ class ResponsesDialect(Dialect):
     def pending_id(self, body: Fields) -> str | None:
         name = body.get("id")
         unfinished = body.get("status") in _UNDER_WAY and isinstance(name, str)
-        return str(name) if unfinished else None
+        if unfinished:
+            return str(name)
+        return None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
-        return own_answers.responses(request.body, text, number, at)
+        return own_answers.responses(request.body, text, number, at=at)
 
     def error_event(self, error: GatewayError) -> bytes:
         detail = {"code": error.code or error.type, "message": error.message, "param": error.param}
@@ -196,7 +207,10 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
         if kind == "response.output_item.done":
             items.append(data.get("item"))
         elif kind in _SETTLED or f"response.{as_mapping(response).get('status')}" in _SETTLED:
-            settled = response if isinstance(response, dict) else {}
+            if isinstance(response, dict):
+                settled = response
+            else:
+                settled = {}
             ended = True
         elif isinstance(response, dict):
             begun = response
@@ -276,7 +290,9 @@ def _has_front(request: SteeredRequest) -> bool:
         return True
     if body.get("type") == "response.create":
         return True  # over a WebSocket, where the connection keeps the items
-    first = request.messages[0] if request.messages else None
+    first = None
+    if request.messages:
+        first = request.messages[0]
     return not isinstance(first, dict) or first.get("role") not in SYSTEM_ROLES
 
 
@@ -291,7 +307,9 @@ def _append(request: SteeredRequest, index: int, texts: Sequence[str]) -> list[S
     """`texts` at the end of an item of the user or with a result; the input may be one text."""
     if isinstance(request.body.get("input"), str):
         return _append_to_member(request, "input", texts)
-    key = "output" if request.messages[index].get("type") in TEXT_RESULTS else "content"
+    key = "content"
+    if request.messages[index].get("type") in TEXT_RESULTS:
+        key = "output"
     return append_to_message(request, index, texts, part_type="input_text", key=key)
 
 

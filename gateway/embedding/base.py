@@ -58,7 +58,9 @@ def normalised(values: Iterable[float]) -> Vector[float]:
     length = math.sqrt(sum(value * value for value in vector))
     if not math.isfinite(length):
         raise EmbeddingError("the vector has values that are not finite")
-    return array("f", (value / length for value in vector)) if length else vector
+    if length:
+        return array("f", (value / length for value in vector))
+    return vector
 
 
 def similarity(one: Vector[float], other: Vector[float]) -> float:

@@ -77,10 +77,14 @@ def _folded(text: str) -> str:
 
 
 def _character(char: str) -> str:
-    category = unicodedata.category(char) if char >= "\x7f" else ""
+    category = ""
+    if char >= "\x7f":
+        category = unicodedata.category(char)
     if category in ("Mn", "Cc", "Cf", "Cn", "Co", "Cs"):
         return ""
-    return f" {char} " if category[:1] == "P" else char
+    if category[:1] == "P":
+        return f" {char} "
+    return char
 
 
 EMBEDDER_ID = "static-minilm-256-1"
@@ -155,4 +159,6 @@ def _read_model(
 
 def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:
     length = vector.dtype.type(float(vector @ vector) ** 0.5)
-    return vector / length if length else vector
+    if length:
+        return vector / length
+    return vector

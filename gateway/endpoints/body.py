@@ -59,7 +59,7 @@ async def read_body(
     content, more = await _next_chunk(receive)
     _check_size(len(content), limit)
     if more:
-        content = await _with_rest(content, receive, limit, share)
+        content = await _with_rest(content, receive, limit, share=share)
     elif share is not None:
         await share.grow(len(content))
     exchange.timing.waited_s += time.perf_counter() - started
@@ -200,7 +200,7 @@ def raw_path_of(scope: Scope) -> str:
 
 async def send_json(send: Send, status: int, payload: Any) -> None:
     """Send one JSON answer."""
-    await send_bytes(send, status, orjson.dumps(payload), b"application/json")
+    await send_bytes(send, status, orjson.dumps(payload), content_type=b"application/json")
 
 
 async def send_bytes(send: Send, status: int, body: bytes, content_type: bytes) -> None:

@@ -157,7 +157,11 @@ class Edge:
         duration = time.perf_counter() - exchange.timing.started
         overhead = exchange.timing.overhead_s or max(0.0, duration - exchange.timing.waited_s)
         self._metrics.observe(
-            exchange.route, exchange.response.status, exchange.upstream.lane, duration, overhead
+            exchange.route,
+            exchange.response.status,
+            exchange.upstream.lane,
+            duration_s=duration,
+            overhead_s=overhead,
         )
         if exchange.response.error:
             self._metrics.errors.labels(exchange.response.error).inc()
@@ -166,7 +170,10 @@ class Edge:
         if self.runtime.telemetry is not None:
             parent = header(headers, b"traceparent").decode("latin-1")
             self.runtime.telemetry.finished(exchange, duration, parent)
-        log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info
+        if exchange.route in _QUIET_ROUTES:
+            log = self._log.debug
+        else:
+            log = self._log.info
         log("request", **_line(exchange, duration, overhead))
 
     def _count_tokens(self, upstream: UpstreamInfo) -> None:
@@ -207,7 +214,10 @@ class _Answer:
         if self._started:
             return
         write = self._exchange.response.error_body
-        body = write(exc) if write is not None else exc.body()
+        if write is not None:
+            body = write(exc)
+        else:
+            body = exc.body()
         headers = [(k.lower().encode(), v.encode("latin-1", "replace")) for k, v in exc.headers]
         if not any(name == b"content-type" for name, _ in headers):
             headers.append((b"content-type", b"application/json"))
@@ -257,7 +267,10 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
     other = _OTHER_FORM.match(scope["path"])
     error_body = None
     if other:
-        error_body = BEDROCK.error_body if other[1] else MESSAGES.error_body
+        if other[1]:
+            error_body = BEDROCK.error_body
+        else:
+            error_body = MESSAGES.error_body
     return Exchange(request, response=ResponseInfo(error_body=error_body)), usable
 
 

@@ -50,8 +50,11 @@ class HealthEndpoints:
         """The metrics in Prometheus' text format; of several workers each with its number."""
         scope[EXCHANGE].route = "metrics"
         shared = self._runtime.shared_metrics
-        text = self._runtime.metrics.render() if shared is None else await shared.collect()
-        await send_bytes(send, 200, text, CONTENT_TYPE.encode())
+        if shared is None:
+            text = self._runtime.metrics.render()
+        else:
+            text = await shared.collect()
+        await send_bytes(send, 200, text, content_type=CONTENT_TYPE.encode())
 
 
 def _degraded(health: StoreHealth) -> FieldDict:

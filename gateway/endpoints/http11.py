@@ -169,7 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         check_size(size, len(self.headers), self._limits)
         parser = self.parser
-        check_head(parser.get_method(), parser.get_http_version(), self.url, self.headers)
+        check_head(parser.get_method(), parser.get_http_version(), self.url, headers=self.headers)
 
     def _is_websocket(self) -> bool:
         return self._get_upgrade() == b"websocket" and self.parser.get_method() == b"GET"
@@ -233,7 +233,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _limit_wait(self) -> None:
         """Bound what is not a body, and the wait for the rest of a request or for the next one."""
         if self._unread_bytes > self._max_head_bytes:
-            what = "extensions or trailers of the chunked body" if self._in_body else "request head"
+            what = "request head"
+            if self._in_body:
+                what = "extensions or trailers of the chunked body"
             limit = f"{self._limits.max_head_kb:g} KiB (server.max_head_kb)"
             self._refuse(HeadTooLarge(f"the {what}: more than {limit}"))
         elif self._in_body or self._unread_bytes <= 0:

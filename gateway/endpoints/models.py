@@ -93,7 +93,7 @@ async def _upstream_list(services: Services, call: UpstreamCall) -> bytes:
     target = services.table.default.for_client(None, call.api)
     outgoing = outgoing_headers(call, target, services.dispatcher.instance)
     url = target_url(target.api_base, call.path, call.query)
-    response: LaneResponse = await services.native.send("GET", url, outgoing, b"")
+    response: LaneResponse = await services.native.send("GET", url, outgoing, content=b"")
     body = bytearray()
     try:
         async for chunk in response:
@@ -102,7 +102,9 @@ async def _upstream_list(services: Services, call: UpstreamCall) -> bytes:
                 return b""
     finally:
         await response.aclose()
-    return bytes(body) if response.status < 300 else b""
+    if response.status < 300:
+        return bytes(body)
+    return b""
 
 
 def _entries(body: bytes) -> list[FieldDict]:
@@ -110,7 +112,9 @@ def _entries(body: bytes) -> list[FieldDict]:
         data = orjson.loads(body).get("data")
     except (ValueError, AttributeError):
         return []
-    return [e for e in data if isinstance(e, dict)] if isinstance(data, list) else []
+    if isinstance(data, list):
+        return [e for e in data if isinstance(e, dict)]
+    return []
 
 
 def _configured(services: Services) -> list[str]:

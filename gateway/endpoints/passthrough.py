@@ -83,7 +83,7 @@ async def admit(
     if shown := admission.header:
         exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
         exchange.notes["budget"] = shown
-    counted = CountedCall(guard, admission, services, exchange, sent, binding)
+    counted = CountedCall(guard, admission, services, exchange=exchange, body=sent, binding=binding)
     call.headers = readable(call.headers, plain=False)
     call.admits = counted.admits
     return counted
@@ -102,7 +102,10 @@ class CountedCall:
 
     async def admits(self, target: Target) -> bool:
         """Whether a fallback may be asked; a price of its own is reserved first."""
-        model = target.name if target.key else target.model or self.admission.subject.model
+        if target.key:
+            model = target.name
+        else:
+            model = target.model or self.admission.subject.model
         return await self.guard.extend(self.admission, model, self.body, binding=self.binding)
 
     async def answer_of(self, sending: Awaitable[LaneResponse], share: Share) -> LaneResponse:
@@ -134,9 +137,13 @@ class CountedCall:
         answered = self.exchange.upstream.deployment
         if not asked:
             found = _MODEL.search(content)
-            return found[1].decode("utf-8", "replace") if found else ""
+            if found:
+                return found[1].decode("utf-8", "replace")
+            return ""
         own = {target.name for target in self.services.table.resolve(asked)}
-        return asked if not answered or answered in {"default", *own} else answered
+        if not answered or answered in {"default", *own}:
+            return asked
+        return answered
 
 
 class _CountedAnswer:
@@ -214,24 +221,29 @@ class PassThrough:
             share.key = principal.key
             if principal.terms is not None:
                 exchange.request.labels = principal.terms.labels()
-            call = _call(services, scope, principal, exchange)
+            call = _call(services, scope, principal, exchange=exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):
                 await self._answers.learn(services, principal.tenant, about[1])
                 call.at = self._runtime.stored_answers.targets.find(principal.tenant, about[1])
-                exchange.upstream.deployment = call.at.name if call.at is not None else ""
-            await self._rights.require_right(self._runtime, services, principal, call)
+                if call.at is not None:
+                    exchange.upstream.deployment = call.at.name
+                else:
+                    exchange.upstream.deployment = ""
+            await self._rights.require_right(self._runtime, services, principal, call=call)
             asked, echo = self._stored_answer(principal.tenant, scope)
             if asked is not None or echo is not None:
                 call.headers = readable(headers, plain=echo is not None)
-            answering = _Answering(self._runtime, services, exchange, send, asked, echo)
+            answering = _Answering(
+                self._runtime, services, exchange, send=send, asked=asked, echo=echo
+            )
             how = counted_how(call.method, call.path, headers)
             content_type = header(headers, b"content-type")
             as_json = scope["method"] == "POST" and content_type.startswith(b"application/json")
             raw = b""
             upload = None
             if as_json or (services.budgets is not None and how not in ("", "free")):
-                raw = await read_body(headers, receive, exchange, limit, share)
+                raw = await read_body(headers, receive, exchange, limit=limit, share=share)
             elif _has_body(headers):
                 upload = Upload(headers, receive, limit)
             async with DisconnectWatch(receive, exchange, upload) as watch:
@@ -239,13 +251,22 @@ class PassThrough:
                 if read is not None and call.seat is not None and call.seat.model:
                     read.model = read.body["model"] = call.seat.model  # not the body's
                 if as_json:
-                    await self._rights.require_own(self._runtime, services, principal, call, read)
+                    await self._rights.require_own(
+                        self._runtime, services, principal, call=call, request=read
+                    )
                 elif _has_body(headers):
                     self._rights.require_models(services, principal, None)
-                named = read if read and isinstance(read.body.get("model"), str) else None
+                named = None
+                if read and isinstance(read.body.get("model"), str):
+                    named = read
                 if as_json and named is not None and call.dialect is not None:
-                    call.conversation = _conversation(services, principal.tenant, call, named)
-                exchange.request.model = named.model if named else form_model(raw)
+                    call.conversation = _conversation(
+                        services, principal.tenant, call, request=named
+                    )
+                if named:
+                    exchange.request.model = named.model
+                else:
+                    exchange.request.model = form_model(raw)
                 sent = CallBody(
                     fields=named.body if named else {},
                     raw=raw[: len(raw) // _MEDIA_BYTES] if how == "media" else raw,
@@ -253,12 +274,14 @@ class PassThrough:
                     counted=how,
                     route=call.path,
                 )
-                counted = await admit(self._runtime, services, exchange, call, sent)
+                counted = await admit(self._runtime, services, exchange, call=call, sent=sent)
                 if upload is None:
-                    request = named if as_json else None
-                    sending = _send_json(services, exchange, call, raw, request)
+                    request = None
+                    if as_json:
+                        request = named
+                    sending = _send_json(services, exchange, call, raw=raw, request=request)
                 else:
-                    sending = _send_stream(services, exchange, call, upload)
+                    sending = _send_stream(services, exchange, call, upload=upload)
                 started = time.perf_counter()
                 try:
                     response = await (counted.answer_of(sending, share) if counted else sending)
@@ -301,7 +324,7 @@ class _Answering:
             if concerned and response.status < 300 and self.exchange.request.method != "DELETE":
                 settings = self.services.settings.server
                 given = self.send, self.exchange, watch, self._complete, settings, RESPONSES
-                await Relay(*given).answer(response, False, False, self.echo)
+                await Relay(*given).answer(response, False, False, echo=self.echo)
             else:
                 await self._pass_on(response, watch)
         finally:
@@ -312,7 +335,7 @@ class _Answering:
         if self.asked is not None and response.status < 300:
             # On record before the client has the last byte, like every call.
             await self.runtime.stored_answers.pending.settle(*self.asked, UpstreamReply())
-        await _relay(response, self.send, self.exchange, watch)
+        await _relay(response, self.send, self.exchange, watch=watch)
 
     async def _complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer to a poll, before the client has its last byte."""
@@ -330,7 +353,9 @@ def _conversation(services: Services, tenant: str, call: UpstreamCall, request: 
     """Returns the id of the conversation that a call is about; its deployment answers the call."""
     named = {k.decode("latin-1"): v.decode("latin-1") for k, v in call.headers}
     known = identify(named, request.body, services.resolver.settings)
-    return conversation_id(tenant, known.value) if known.value is not None else ""
+    if known.value is not None:
+        return conversation_id(tenant, known.value)
+    return ""
 
 
 async def _send_json(
@@ -357,7 +382,7 @@ async def _send_json(
         raise NotFound(f"the upstream of {model!r} does not have {call.path}")
     alone = request is None or not native or native == [services.table.default]
     if alone or call.seat is not None:
-        return await _to_keeper(services, exchange, call, raw)
+        return await _to_keeper(services, exchange, call, content=raw)
     delivery = await services.dispatcher.send(call, model, native_only=True)
     target = delivery.target
     exchange.upstream.lane = target.lane
@@ -369,7 +394,7 @@ async def _send_stream(
     services: Services, exchange: Exchange, call: UpstreamCall, upload: Upload
 ) -> LaneResponse:
     try:
-        return await _to_keeper(services, exchange, call, upload)
+        return await _to_keeper(services, exchange, call, content=upload)
     except UpstreamFailure:
         if upload.error is not None:
             raise upload.error from None  # to the transport it looks like a broken connection
@@ -396,13 +421,13 @@ async def _to_keeper(
         refusal = call.instead_of_operator_key
         headers = await sign(target, call.method, url, headers, content, refusal)
     try:
-        return await services.native.send(call.method, url, headers, content)
+        return await services.native.send(call.method, url, headers, content=content)
     except StaleConnection:
         # It was closed as the request was sent, which may have been executed all the same.
         if call.method not in _IDEMPOTENT or not isinstance(content, bytes):
             raise
     exchange.response.headers.append((b"x-gateway-attempts", b"2"))
-    return await services.native.send(call.method, url, headers, content, fresh=True)
+    return await services.native.send(call.method, url, headers, content=content, fresh=True)
 
 
 async def _relay(

@@ -49,7 +49,10 @@ async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
     closed at the end, also when the task is cancelled. A peer that vanished without a word is
     noticed by the kernel's keep-alive probes."""
     moved = [0, 0]
-    ways = [spawn(_pipe(one[0], other[1], moved, 0)), spawn(_pipe(other[0], one[1], moved, 1))]
+    ways = [
+        spawn(_pipe(one[0], other[1], moved, way=0)),
+        spawn(_pipe(other[0], one[1], moved, way=1)),
+    ]
     try:
         _, unfinished = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         if unfinished:
@@ -126,8 +129,8 @@ class RealtimeEndpoint:
                 body=lambda _: b"",
                 parsed=lambda _: {},
             )
-            target, talk = await self._admit(services, scope, principal, call)
-            answer = await _ask(services, exchange, call, target)
+            target, talk = await self._admit(services, scope, principal, call=call)
+            answer = await _ask(services, exchange, call, target=target)
         if answer.status in self.refused_as_http:
             refuse_websocket(headers)
         if answer.streams is None:
@@ -141,7 +144,7 @@ class RealtimeEndpoint:
         """The upstream of a client that may connect, asked for the model by the upstream's name,
         and what is done once it has accepted."""
         exchange: Exchange = scope[EXCHANGE]
-        await self._rights.require_right(self._runtime, services, principal, call)
+        await self._rights.require_right(self._runtime, services, principal, call=call)
         exchange.request.model = model = parse_qs(call.query.decode("latin-1")).get("model", [""])[
             0
         ]
@@ -152,7 +155,7 @@ class RealtimeEndpoint:
                 f"no deployment of {model!r} is reached without translation, which /realtime needs"
             )
         body = CallBody(fields={}, raw=b"", answers=False, counted="", route=self.path)
-        counted = await admit(self._runtime, services, exchange, call, body)
+        counted = await admit(self._runtime, services, exchange, call=call, sent=body)
         if counted is not None:  # as one call: what crosses is not read
             await counted.guard.settle(counted.admission, Amounts(calls=1))
         target = native[0]

@@ -216,11 +216,15 @@ class Relay:
     def received(self) -> bytes:
         """The bytes of the answer so far, decompressed; empty when they cannot be read."""
         watch = self._watch or self._whole
-        return watch.content if watch is not None else b""
+        if watch is not None:
+            return watch.content
+        return b""
 
     def seen(self) -> bytes:
         """The bytes of a stream so far, decompressed; empty when it cannot be read."""
-        return self._watch.content if self._watch is not None else b""
+        if self._watch is not None:
+            return self._watch.content
+        return b""
 
     async def answer(
         self,
@@ -277,16 +281,20 @@ class Relay:
         await self._start(response, (b"content-length",))
         # A comment would spoil anything but events.
         silent_s = self.server.sse_keepalive_s if plain and labelled else 0
-        keepalive = KeepAlive(silent_s, self._comment) if silent_s else None
+        keepalive = None
+        if silent_s:
+            keepalive = KeepAlive(silent_s, self._comment)
         if plain and self.write and self.write(b"") and isinstance(response, Http1Answer):
-            response.pass_to(_passing(watch, usage_filter, keepalive, self.write))
+            response.pass_to(_passing(watch, usage_filter, keepalive, write=self.write))
         completed = False
         try:
             async for chunk in response:
                 if keepalive is not None:
                     keepalive.hold()
                 watch.feed(chunk)
-                out = usage_filter.feed(chunk) if usage_filter else chunk
+                out = chunk
+                if usage_filter:
+                    out = usage_filter.feed(chunk)
                 if watch.ended and not completed:
                     completed = await self._try_complete(watch, response)
                 if out:
@@ -308,7 +316,9 @@ class Relay:
         finally:
             if keepalive is not None:
                 keepalive.stop()
-        rest = usage_filter.flush() if usage_filter else b""
+        rest = b""
+        if usage_filter:
+            rest = usage_filter.flush()
         await self._body(rest, last=True)
         self.delivered()
 
@@ -340,7 +350,9 @@ class Relay:
                 await self.complete(_read_body(self.dialect, watch, response.usage))
             body = b"".join(chunks)
             chunks.clear()
-            restored = echo.whole(body) if echo and watch.plain else body
+            restored = body
+            if echo and watch.plain:
+                restored = echo.whole(body)
             await self._start(response, () if restored is body else (b"content-length",))
             await self._body(restored, last=True)
             self.delivered()

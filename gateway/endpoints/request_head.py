@@ -25,7 +25,10 @@ def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) 
         raise BadRequest(f"HTTP/{version} is not supported, only HTTP/1.1 and HTTP/1.0")
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1 and (hosts or version == "1.1"):
-        count = "no Host header" if not hosts else f"{len(hosts)} Host headers"
+        if not hosts:
+            count = "no Host header"
+        else:
+            count = f"{len(hosts)} Host headers"
         raise BadRequest(f"the request has {count}, and needs one (RFC 9112 section 3.2)")
     if hosts and not host_name(hosts[0]):
         raise BadRequest("the Host header is not a host name with an optional port")

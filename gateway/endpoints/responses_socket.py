@@ -94,13 +94,17 @@ class ResponsesSocket(RealtimeEndpoint):
             refuse_websocket(call.headers)  # over HTTP the model's own deployment can be asked
         counts = bool(principal.key) or services.budgets is not None
         workloads = self._runtime.opened.workloads
-        pilot = workloads.pilot if workloads is not None else None
+        pilot = None
+        if workloads is not None:
+            pilot = workloads.pilot
         if not counts and _is_off(services, call.headers, assigned=pilot is not None):
             return target, partial(relay_frames, exchange)
         # Extensions change the frames: only who relays those untouched may offer them.
         call.headers = [h for h in call.headers if h[0] != b"sec-websocket-extensions"]
         settings = services.settings
-        connection = _Connection(self.app, scope, call, target, settings, counts=counts)
+        connection = _Connection(
+            self.app, scope, call, target=target, settings=settings, counts=counts
+        )
         new_share = partial(self.room.share, settings.server, principal.key)
         return target, partial(connection.talk, new_share, self._runtime, exchange)
 
@@ -110,7 +114,10 @@ def _is_off(services: Services, headers: RawHeaders, *, assigned: bool) -> bool:
     conversation another mode than the config's. Raises: BadRequest."""
     named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
     settings = services.settings
-    usual = "" if assigned or settings.experiment.id else settings.steering.mode
+    if assigned or settings.experiment.id:
+        usual = ""
+    else:
+        usual = settings.steering.mode
     return (ControlHeaders.read(named).mode or usual) == "off"
 
 
@@ -234,7 +241,9 @@ class _Connection:
         """Pass a message of the client on, or answer it as a request."""
         raw = event.data.encode()
         request = await read_request(raw)
-        kind = request.body.get("type") if request is not None else None
+        kind = None
+        if request is not None:
+            kind = request.body.get("type")
         if request is not None and kind == "response.create":
             self._idle.clear()
             self._client.keep(len(raw))
@@ -398,8 +407,13 @@ class _Connection:
         if not sent:
             raise UpstreamUnreachable("the upstream has closed the WebSocket")
         first = await self._next(events, "first_byte_s")
-        refused = refusal_of(orjson.loads(first[1])) if first[0] == "error" else None
-        status = 200 if refused is None else status_of(refused)
+        refused = None
+        if first[0] == "error":
+            refused = refusal_of(orjson.loads(first[1]))
+        if refused is None:
+            status = 200
+        else:
+            status = status_of(refused)
         return _Answer(status, first[1], self._stream(events, first, refused=status != 200))
 
     async def _stream(

@@ -80,13 +80,16 @@ class SteeredEndpoint:
             limit = int(services.settings.server.max_body_mb * 2**20)
             offers = scope.get("extensions", {})
             socket = offers.get(SOCKET)  # which has the room of its messages
-            raw = await read_body(headers, receive, exchange, limit, None if socket else share)
-            packed = await unpacked(raw, coding_of(headers), limit, share)
+            raw = await read_body(
+                headers, receive, exchange, limit=limit, share=None if socket else share
+            )
+            packed = await unpacked(raw, coding_of(headers), limit, share=share)
             if packed is None:
                 request = self.dialect.opaque(raw, asked)  # the upstream may know the coding
             else:
-                headers = without(headers, (b"content-encoding",)) if packed.coding else headers
-                request = await self._parse(services, tenant, packed.plain, asked)
+                if packed.coding:
+                    headers = without(headers, (b"content-encoding",))
+                request = await self._parse(services, tenant, packed.plain, asked=asked)
             if socket is not None:
                 socket.prepare(request)
             exchange.request.model = request.model
@@ -94,11 +97,13 @@ class SteeredEndpoint:
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 call = Call(request=request, services=services, tenant=tenant, exchange=exchange)
                 await self.pipeline.prepare(call, headers, principal.terms)
-                sending = call.upstream_call(headers, query, principal.key_headers, seat)
+                sending = call.upstream_call(headers, query, principal.key_headers, seat=seat)
                 sending.packed = packed
                 if socket is not None:
                     socket.bind(call, sending)
-                await self.rights.require_own(self.runtime, services, principal, sending, request)
+                await self.rights.require_own(
+                    self.runtime, services, principal, call=sending, request=request
+                )
                 recorder = self.pipeline.recorder
                 relay = Relay(
                     send=send,
@@ -127,7 +132,7 @@ class SteeredEndpoint:
     async def _answer(self, call: Call, sending: UpstreamCall, relay: Relay) -> None:
         response = await self.pipeline.send(call, sending)
         try:
-            await relay.answer(response, call.request.stream, call.asked_usage, call.echo())
+            await relay.answer(response, call.request.stream, call.asked_usage, echo=call.echo())
         finally:
             await response.aclose()
 
@@ -145,7 +150,9 @@ class SteeredEndpoint:
     ) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
         known = services.index.known_prefix(tenant, raw, self.dialect.list_key)
-        new_from = known.end if known is not None else 0
+        new_from = 0
+        if known is not None:
+            new_from = known.end
         if len(raw) - new_from > services.settings.steering.max_new_mb * 2**20:
             return await reading(self.dialect.skim, raw, orjson.loads, asked)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
@@ -167,7 +174,7 @@ class SteeredEndpoint:
         self, raw: bytes, known: BodyPrefix | None, asked: Addressed | None
     ) -> SteeredRequest:
         try:
-            return self.dialect.parse(raw, orjson.loads, known, asked)
+            return self.dialect.parse(raw, orjson.loads, known, addressed=asked)
         except BeyondParser:
             with contextlib.suppress(BadRequest):
                 return self.dialect.skim(raw, orjson.loads, asked)

@@ -54,7 +54,10 @@ async def unpacked(content: bytes, coding: bytes, limit: int, share: Share) -> P
     codings = codings_of(coding) if coding else []
     if not codings:
         is_big = len(content) > _AT_ONCE_BYTES
-        plain = await off_loop(_as_utf8, content) if is_big else _as_utf8(content)
+        if is_big:
+            plain = await off_loop(_as_utf8, content)
+        else:
+            plain = _as_utf8(content)
         return PackedBody(content=content, coding=coding, plain=plain)
     if unreadable(codings):
         return None
@@ -124,6 +127,8 @@ def _as_utf8(content: bytes) -> bytes:
         return content
     encoding = json.detect_encoding(content)
     try:
-        return content if encoding == "utf-8" else content.decode(encoding).encode()
+        if encoding == "utf-8":
+            return content
+        return content.decode(encoding).encode()
     except UnicodeError:
         return content

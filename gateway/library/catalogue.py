@@ -220,7 +220,9 @@ class PatternLibrary:
 
     def _masked(self, pattern: Pattern) -> Pattern:
         masks = self.masks_secrets
-        return replace(pattern, fields=_mask_values(pattern.fields)) if masks else pattern
+        if masks:
+            return replace(pattern, fields=_mask_values(pattern.fields))
+        return pattern
 
     async def import_lines(
         self,
@@ -235,7 +237,9 @@ class PatternLibrary:
         `names_tenant`, those of the tenant that their line names. An invalid line refuses the whole
         file (ValueError, before anything is stored) or, with `keep_going`, is reported."""
         report = ImportReport()
-        refused = report.refused.append if keep_going else None
+        refused = None
+        if keep_going:
+            refused = report.refused.append
         read = read_lines(lines, tenant=tenant, names_tenant=names_tenant, refused=refused)
         patterns = iter(await off_loop(list, read))
         while batch := list(itertools.islice(patterns, _BATCH)):
@@ -334,13 +338,13 @@ class PatternTally:
         for (tenant, event, number), pattern_ids in grouped.items():
             try:
                 if available:
-                    await self.store.record(tenant, pattern_ids, event, number)
+                    await self.store.record(tenant, pattern_ids, event, by=number)
             except StoreError as error:
                 if not self._failing:
                     self.failed(error)
                 self._failing = True
                 available = not isinstance(error, StoreUnavailable)  # else the count is lost
             if not available:
-                self.note(tenant, pattern_ids, event, number)
+                self.note(tenant, pattern_ids, event, by=number)
         if available:
             self._failing = False

@@ -165,7 +165,9 @@ class PatternMemory:
     @property
     def searched(self) -> PatternCopy | None:
         """The newest copy, if the patterns that are searched are in it."""
-        return self.copy if self.copy is not None and self.copy.searched else None
+        if self.copy is not None and self.copy.searched:
+            return self.copy
+        return None
 
     def forget(self) -> None:
         """Patterns have changed: until they are read again, the store is searched."""

@@ -101,7 +101,10 @@ class EventHub:
         if after is not None:
             kept = [event["id"] for event in self._recent]
             subscription.dropped += after not in kept
-            missed = kept.index(after) + 1 if after in kept else len(kept)
+            if after in kept:
+                missed = kept.index(after) + 1
+            else:
+                missed = len(kept)
             for event in list(self._recent)[missed:]:
                 subscription.put(event)
         self._subscriptions.add(subscription)

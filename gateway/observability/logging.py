@@ -90,7 +90,9 @@ def redact(_logger: Any, _name: str, line: Any) -> str:
     lowered = text.lower()
     if "sk-" in lowered or "rk-" in lowered or "pk-" in lowered or "gw-" in lowered:
         text = _KEY.sub(_REDACTED, text)
-    return _BEARER.sub(_REDACTED, text) if _BEARER_SIGN in lowered else text
+    if _BEARER_SIGN in lowered:
+        return _BEARER.sub(_REDACTED, text)
+    return text
 
 
 def get_logger(name: str) -> Any:

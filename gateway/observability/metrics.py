@@ -26,7 +26,9 @@ class Counter(prometheus_client.Counter):
     def labels(self, *labelvalues: Any, **named: Any) -> "Counter":
         """See prometheus_client."""
         child: Counter | None = self._metrics.get(labelvalues)  # type: ignore[assignment]
-        return super().labels(*labelvalues, **named) if child is None else child
+        if child is None:
+            return super().labels(*labelvalues, **named)
+        return child
 
     def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
         """Add `amount`, at least 0; without exemplars."""

@@ -99,7 +99,10 @@ class Telemetry:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         end = time.time_ns()
-        carrier = {"traceparent": trace_parent} if trace_parent else {}
+        if trace_parent:
+            carrier = {"traceparent": trace_parent}
+        else:
+            carrier = {}
         span = self._tracer.start_span(
             f"chat {exchange.request.model}",
             context=TraceContextTextMapPropagator().extract(carrier),
@@ -126,7 +129,9 @@ class Telemetry:
 
         newest, session = self._newest.get(conversation, (None, conversation))
         ids = {"gen_ai.conversation.id": conversation, "session.id": session, "gateway.run.id": run}
-        above = set_span_in_context(NonRecordingSpan(newest)) if newest else None
+        above = None
+        if newest:
+            above = set_span_in_context(NonRecordingSpan(newest))
         with self._tracer.start_as_current_span("evaluate outcome", above, attributes=ids) as span:
             span.add_event(_EVALUATION, outcome)
 
@@ -143,23 +148,32 @@ def evaluations(
 ) -> list[FieldDict]:
     """A step's difficulty with the run's state, the monitors that fired, whose reasons may quote
     the run's texts, and what a header says of its outcome."""
-    found = [evaluation("outcome", outcome == "success", outcome)] if outcome else []
+    if outcome:
+        found = [evaluation("outcome", outcome == "success", outcome)]
+    else:
+        found = []
     if (latest := position.latest) is None:
         return found
     readings = latest.readings
     state = position.state.value
-    why = readings.evidence if settings.content else {}
+    if settings.content:
+        why = readings.evidence
+    else:
+        why = {}
     reason = f"monitors that fired: {', '.join(readings.fired) or 'none'}"
     for name in readings.fired:
         score = readings.scores[name]
-        found.append(evaluation(f"monitor.{name}", score, "fired", why.get(name, "")))
-    return [evaluation("difficulty", latest.difficulty, state, reason), *found]
+        found.append(evaluation(f"monitor.{name}", score, "fired", explanation=why.get(name, "")))
+    return [evaluation("difficulty", latest.difficulty, state, explanation=reason), *found]
 
 
 def caller(body: Fields, identity: Identity, key: str) -> dict[str, str]:
     """`session.id` and `user.id` of a call, as far as the client names them: by an id of its own,
     and by a person or the name of its gateway key. Nothing that looks like a secret."""
-    session = None if identity.weak else identity.value
+    if identity.weak:
+        session = None
+    else:
+        session = identity.value
     person = _person(mapping_at(body, "metadata").get("user_id"))
     users = (person, body.get("safety_identifier"), body.get("user"), key)
     found: dict[str, str] = {}
@@ -173,7 +187,9 @@ def caller(body: Fields, identity: Identity, key: str) -> dict[str, str]:
 def _person(value: object) -> object:
     """The person named beside the session by Claude Code, in its JSON and in its earlier form."""
     if not isinstance(value, str) or not value.startswith("{"):
-        return value.partition("_session_")[0] if isinstance(value, str) else None
+        if isinstance(value, str):
+            return value.partition("_session_")[0]
+        return None
     try:
         parsed = as_mapping(json.loads(value))
     except (ValueError, RecursionError):
@@ -286,7 +302,9 @@ def call_texts(
 
     def clean(text: str) -> str:
         text = mask_secrets(text) if mask else text
-        return text if len(text) <= settings.max_chars else text[: settings.max_chars] + "…"
+        if len(text) <= settings.max_chars:
+            return text
+        return text[: settings.max_chars] + "…"
 
     try:
         given = [_message(message, clean) for message in _newest(history)]

@@ -112,7 +112,7 @@ def recorded_calls(recording: Recording) -> list[RecordedCall]:
     """The calls of a recording, in order: one for each assistant message or exported row."""
     if recording.messages is None:
         rows = [row.get("call") for row in recording.steps or () if isinstance(row, Mapping)]
-        return [RecordedCall(0, 0, 0, _reported(row) or (0, 0)) for row in rows]
+        return [RecordedCall(0, 0, 0, tokens=_reported(row) or (0, 0)) for row in rows]
     calls = []
     sent = 0
     for at, message in enumerate(recording.messages):
@@ -122,7 +122,7 @@ def recorded_calls(recording: Recording) -> list[RecordedCall]:
             if message.get("role") == "assistant":
                 estimate = sent // CHARS_PER_TOKEN, own // CHARS_PER_TOKEN
                 tokens = _reported(message.get("usage")) or estimate
-                calls.append(RecordedCall(at, sent, own, tokens))
+                calls.append(RecordedCall(at, sent, own, tokens=tokens))
             sent += own
     return calls
 
@@ -165,7 +165,9 @@ class ReplayedCalls:
     def sent_with(self, call: int) -> int:
         """Number of messages in the recorded call; all of them after the last one."""
         messages = self._recording.messages or ()
-        return self._calls[call].before if call < len(self._calls) else len(messages)
+        if call < len(self._calls):
+            return self._calls[call].before
+        return len(messages)
 
     def _decide(self, position: RunPosition) -> Decision:
         rules = self._policy.rules
@@ -177,14 +179,17 @@ class ReplayedCalls:
             arm=self._policy.arm and replace(self._policy.arm, unit=recording.label.id),
             tools=lambda: tool_names(recording.request),
         )
-        proposal = steer.propose(rules, self._memory, position, call, recording.label.id)
+        proposal = steer.propose(rules, self._memory, position, call=call, unit=recording.label.id)
         found = self._look_ups.look_up(proposal.plan.queries)
         own = (recording.request, recording.messages or (), 0)
         asked = proposal.lessons and replace(
             proposal.lessons, opening=lambda: opening_prompts(*own)
         )
-        lessons = self._look_ups.lessons(asked) if asked else ()
-        decision = steer.conclude(rules, self._memory, proposal, found, lessons)
+        if asked:
+            lessons = self._look_ups.lessons(asked)
+        else:
+            lessons = ()
+        decision = steer.conclude(rules, self._memory, proposal, found=found, lessons=lessons)
         self._memory = decision.memory
         self.models.append(decision.model)
         return decision
@@ -243,8 +248,13 @@ def given(decision: Decision) -> list[FieldDict]:
             about = {"failure_type": item.failure_type, "severity": item.severity}
             given.append({"source": item.source, **(about if item.failure_type else {})})
         elif item.tier is not Tier.E3:
-            pattern_id = item.match.pattern.pattern_id if item.match else ""
-            named = {} if pattern_id.startswith(_STAND_IN) else {"pattern_id": pattern_id}
+            pattern_id = ""
+            if item.match:
+                pattern_id = item.match.pattern.pattern_id
+            if pattern_id.startswith(_STAND_IN):
+                named = {}
+            else:
+                named = {"pattern_id": pattern_id}
             given.append({"source": item.tier.value, **named})
     return given
 

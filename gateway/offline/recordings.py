@@ -195,7 +195,9 @@ def _request(data: Fields, messages: object) -> Fields:
         functions = (mapping_at(as_mapping(call), "function") for call in calls)
         names = dict.fromkeys(text_at(each, "name") or "tool" for each in functions)
         tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {**request, "tools": tools} if tools else request
+    if tools:
+        return {**request, "tools": tools}
+    return request
 
 
 def steps_of(recording: Recording) -> tuple[Step, ...]:
@@ -210,7 +212,9 @@ def scored_steps(records: Iterable[Fields]) -> list[tuple[Step, float | None]]:
     difficulty, or None. A row without content, as for a run's first call, is left out."""
     steps: list[tuple[Step, float | None]] = []
     for record in records:
-        content = record.get("content") if isinstance(record, Mapping) else None
+        content = None
+        if isinstance(record, Mapping):
+            content = record.get("content")
         if isinstance(content, Mapping):
             step = _content_step(len(steps), content)
         elif isinstance(record, Mapping) and not {"state", "at"} <= record.keys():

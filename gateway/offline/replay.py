@@ -146,7 +146,9 @@ def run_replay(
         from gateway.offline.replay_summary import print_summary
 
         print_summary(kept, recordings.report_console(out))
-    return 1 if problems else 0
+    if problems:
+        return 1
+    return 0
 
 
 def replay_files(
@@ -156,7 +158,9 @@ def replay_files(
     go to `out`, problems and progress to `err`. Raises ConfigError: no recording can be read."""
     known = err.isatty() and all(file.is_file() for file in files)
     found = recordings.recording_files(files)
-    total = sum(1 for _ in recordings.read_lines(found)) if known else None
+    total = None
+    if known:
+        total = sum(1 for _ in recordings.read_lines(found))
     lines = ((f"{file.name}:{number}", text) for file, number, text in recordings.read_lines(found))
     kept: list[Replayed] = []
     seen = problems = 0

@@ -53,4 +53,6 @@ def _summary_cells(runs: Sequence[Run]) -> list[str]:
 
 
 def _share(count: int, total: int) -> str:
-    return f"{100 * count / total:.0f} %" if total else "-"
+    if total:
+        return f"{100 * count / total:.0f} %"
+    return "-"

@@ -71,7 +71,9 @@ def state_database() -> Path:
 def _folder() -> Path:
     """A folder that only this user can write. Raises: OSError when it is another's."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    user = os.getuid() if hasattr(os, "getuid") else 0
+    user = 0
+    if hasattr(os, "getuid"):
+        user = os.getuid()
     folder = Path(tempfile.gettempdir()) / f"steering-gateway-{user}"
     if runtime:
         folder = Path(runtime) / "steering-gateway"

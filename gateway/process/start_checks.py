@@ -67,7 +67,9 @@ def unwritable(path: Path, *, is_file: bool = True) -> str:
     if not folder.is_dir():
         return f"{str(folder)!r} is a file, not a folder"
     needed = [each for each in (folder, path) if each.exists() and not os.access(each, os.W_OK)]
-    return f"{str(needed[0])!r} cannot be written" if needed else ""
+    if needed:
+        return f"{str(needed[0])!r} cannot be written"
+    return ""
 
 
 def refuse_workers(settings: Settings) -> None:

@@ -109,9 +109,13 @@ class Supervisor:
             place = Place(
                 index=index, count=count, directory=folder, instance=instance, parent=self._parent
             )
-            status = 0 if self._serve(place, own) else NOT_STARTED
+            status = NOT_STARTED
+            if self._serve(place, own):
+                status = 0
         except SystemExit as exc:
-            status = exc.code if isinstance(exc.code, int) else 1
+            status = 1
+            if isinstance(exc.code, int):
+                status = exc.code
         except BaseException:
             self._log.exception("worker failed", worker=index)
             status = 1
@@ -157,7 +161,10 @@ class Supervisor:
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket on the address, which no other program has. Raises: ConfigError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     sock = socket.socket(family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -62,7 +62,9 @@ def export_lines(traces: Sequence[RunTrace], form: str, *, first: bool) -> bytes
     if form == "csv":
         head = [RUN_COLUMNS] if first else []
         return csv_lines([*head, *(run_row(trace.run) for trace in traces)])
-    make = _chat if form == "openai" else trace_state
+    make = trace_state
+    if form == "openai":
+        make = _chat
     return b"".join(orjson.dumps(made, default=as_json_value) + b"\n" for made in map(make, traces))
 
 

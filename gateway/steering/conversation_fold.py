@@ -70,7 +70,9 @@ class ConversationFold:
     def open_calls(self) -> int:
         """Calls and results of the newest step, as far as they are known."""
         draft = self._reader.draft
-        return len(draft.reply.calls) + len(draft.results) if draft is not None else 0
+        if draft is not None:
+            return len(draft.reply.calls) + len(draft.results)
+        return 0
 
     def extend(self, messages: Sequence[Any]) -> list[StepOutcome]:
         """Fold the new messages of a transcript; the outcomes of the newly scored steps.
@@ -111,7 +113,9 @@ class ConversationFold:
         """Whether this assistant message, if it is complete, would end the run as the next one."""
         if self._never_ends or self._reader.would_call(reply):
             return False
-        content = reply.get("content") if isinstance(reply, dict) else None
+        content = None
+        if isinstance(reply, dict):
+            content = reply.get("content")
         return not self._asks(read_content(content).text)
 
     def share(self, judged: Judged, answers: Collection[int]) -> None:
@@ -202,7 +206,10 @@ class ConversationFold:
         if change is Change.OPENED:
             self._score()
             self._scored = None
-            self._pending = self._reader.draft if is_new else None
+            if is_new:
+                self._pending = self._reader.draft
+            else:
+                self._pending = None
         elif change is Change.ANSWERED:
             return self._scored is None
         elif change is Change.FINAL and is_new:

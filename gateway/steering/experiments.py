@@ -52,7 +52,9 @@ class ExperimentSettings:
 
 def mode_of(arm: str) -> str:
     """The mode of an arm's requests; that of `random` is `on`."""
-    return "on" if arm == "random" else arm
+    if arm == "random":
+        return "on"
+    return arm
 
 
 def assign(settings: ExperimentSettings, unit: str) -> str:
@@ -109,7 +111,9 @@ class Pilot:
         project."""
         if not self.over and began >= self.windows[0][0] and self.runs.includes(*about):
             if any(start <= began and (end is None or began < end) for start, end in self.windows):
-                arm = "on" if draw(self.id + self.salt, unit) < 0.5 else "shadow"
+                arm = "shadow"
+                if draw(self.id + self.salt, unit) < 0.5:
+                    arm = "on"
                 return arm, arm
             return None, "shadow"
         return None, next((each.mode for each in self.applied if each.includes(*about)), "")
@@ -148,13 +152,19 @@ class RandomArm(Value):
         keeps `found`."""
         if step < 1:
             return ActionSignals(routing=found, guidance=found)
-        state = FSMState.SKIP if found.state is FSMState.SKIP else FSMState.SLOW
+        if found.state is FSMState.SKIP:
+            state = FSMState.SKIP
+        else:
+            state = FSMState.SLOW
         readings = found.readings and self._fired(found.readings, weights)
         troubled = ActionSignal(state=state, readings=readings, at_risk=True)
-        state = FSMState.NORMAL if found.state in HARD_STATES else found.state
+        if found.state in HARD_STATES:
+            state = FSMState.NORMAL
+        else:
+            state = found.state
         untroubled = replace(found, severity=0, state=state, at_risk=False)
-        routes = random_switch(self.experiment, self.unit, step, self.routing_share)
-        guides = random_switch(self.experiment, self.unit, step, self.guidance_share)
+        routes = random_switch(self.experiment, self.unit, step, share=self.routing_share)
+        guides = random_switch(self.experiment, self.unit, step, share=self.guidance_share)
         return ActionSignals(
             routing=troubled if routes else untroubled,
             guidance=troubled if guides else untroubled,

@@ -160,11 +160,11 @@ def begin(
         return RunChoice(model=default, default=default, probabilities=certain, learned=False)
     known = [model for model in models if model == default or rates.knows(model)]
     chances = {model: rates.rate(model) for model in models}
-    close = close_to_best(rates, known, default, regret)
+    close = close_to_best(rates, known, default, regret=regret)
     costs = _costs(rates, models)
     best = min(close, key=lambda model: (costs[model], -chances[model]))
     shares = dict.fromkeys(models, explore / len(models))
-    for tried, times in trials(rates, list(models), best, regret, costs).items():
+    for tried, times in trials(rates, list(models), best, regret=regret, costs=costs).items():
         shares[tried] += min(times * explore, 1.0 - explore)
     rest = 1.0 - sum(shares.values())
     probabilities = {
@@ -235,8 +235,13 @@ class LearnedRouting(Value):
             default = by_state.model
             choice = begin(self.rates, able, default, regret=self.regret, explore=self.explore)
             reasons = (choice.reason,)
-        current = pinned.model if pinned is not None else choice.model
-        problem = self._refusal(current) if choice.learned else None
+        if pinned is not None:
+            current = pinned.model
+        else:
+            current = choice.model
+        problem = None
+        if choice.learned:
+            problem = self._refusal(current)
         if problem is not None:
             reasons = (*reasons, f"routing: {current} not used: {problem}")
         if problem is not None or not choice.learned:
@@ -244,10 +249,10 @@ class LearnedRouting(Value):
         model = current
         if state in HARD_STATES:
             able = self._able(current)
-            model = escalate(self.rates, able, current, by_state.model, regret=self.regret)
+            model = escalate(self.rates, able, current, fallback=by_state.model, regret=self.regret)
         moved = (f"routing: {current} -> {model}, trouble",) if model != current else ()
         routed = RoutedModel(
-            model=model, pin=pin(model, state, step, pinned), reasons=(*reasons, *moved)
+            model=model, pin=pin(model, state, step, before=pinned), reasons=(*reasons, *moved)
         )
         return routed, choice
 
@@ -257,7 +262,9 @@ class LearnedRouting(Value):
         return {model: self.models[model] for model in able}
 
     def _refusal(self, model: str) -> str | None:
-        return None if model == self.requested or self.serves is None else self.serves(model)
+        if model == self.requested or self.serves is None:
+            return None
+        return self.serves(model)
 
 
 def _costs(rates: WorkloadRates, models: Mapping[str, int]) -> dict[str, float]:

@@ -105,7 +105,9 @@ class Account:
         """The limits in force; none for an account that was lifted."""
         if self.forged:
             return dict(configured)
-        return {} if self.lifted else {**configured, **self.limits}
+        if self.lifted:
+            return {}
+        return {**configured, **self.limits}
 
     def share(self, configured: Mapping[str, float], now: float) -> tuple[float, str]:
         """(share of the limit that is used most, its metric); (0, "") without a limit. Counts only
@@ -172,7 +174,9 @@ class Settlement(Value):
         """The part of `actual` that is estimated."""
         if self.estimated:
             return self.actual
-        return Amounts(usd=self.actual.usd) if self.unpriced else NOTHING
+        if self.unpriced:
+            return Amounts(usd=self.actual.usd)
+        return NOTHING
 
 
 class Lease(Value):
@@ -258,7 +262,10 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
     for metric, limit in account.limits_of(wanted.limits).items():
         bound = limit * wanted.stop_at
         used = account.used(metric, claim.at)
-        asked = 0.0 if metric == "minutes" else claim.estimate.of(metric)
+        if metric == "minutes":
+            asked = 0.0
+        else:
+            asked = claim.estimate.of(metric)
         slack = bound * _TINY
         known = not claim.guessed or metric in ("calls", "minutes")
         if used >= bound - slack or (used + asked > bound + slack and (known or used)):
@@ -271,7 +278,9 @@ def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str
     less than is reserved for them, but each is a call; leases may be given back."""
     if metric in ("minutes", STORE_AWAY):
         return False
-    reserved = account.reserved if metric == "calls" else NOTHING
+    reserved = NOTHING
+    if metric == "calls":
+        reserved = account.reserved
     without = replace(account, reserved=reserved, leased=NOTHING)
     return refused_by(without, wanted, claim) is None
 
@@ -296,9 +305,15 @@ def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:
     """Addition to a lease, in whole calls: a quarter of what is left at most, but all that wait if
     there is room for them."""
     calls = asked.calls
-    limits = {} if wanted.stop_at is None else account.limits_of(wanted.limits)
+    if wanted.stop_at is None:
+        limits = {}
+    else:
+        limits = account.limits_of(wanted.limits)
     for metric, limit in limits.items():
-        each = 0.0 if metric == "minutes" else asked.each.of(metric)
+        if metric == "minutes":
+            each = 0.0
+        else:
+            each = asked.each.of(metric)
         if each > 0:
             used = account.used(metric, 0.0)
             bound = limit * (wanted.stop_at or 0.0)
@@ -306,7 +321,9 @@ def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:
             if asked.guessed and metric != "calls" and used <= 0:
                 fitting = max(1, fitting)
             calls = min(calls, max(fitting // _SHARE, min(fitting, asked.waiting)))
-    return asked.each * calls if limits else NOTHING
+    if limits:
+        return asked.each * calls
+    return NOTHING
 
 
 def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
@@ -326,7 +343,9 @@ def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
     mine = leases.pop(asked.lease, None)
     if mine is not None and mine.number == asked.holds.number:
         return structs.replace(found, account=account, leases={**leases, asked.lease: mine})
-    counted = asked.had if mine is None else NOTHING
+    counted = NOTHING
+    if mine is None:
+        counted = asked.had
     for name, amounts in report.moved.items():
         if name in leases:
             # The call may have been taken from what its gateway had free when it last renewed.
@@ -407,10 +426,14 @@ class BudgetStore(ABC):
             return False
 
         def change(found: Stored | None) -> Stored:
-            tenant = found.account.tenant if found else ""
+            tenant = ""
+            if found:
+                tenant = found.account.tenant
             fresh = Account(budget=key.budget, subject=key.subject, tenant=tenant)
             fresh = self.signed(replace(fresh, started_at=at, updated_at=at))
-            return structs.replace(found, account=fresh) if found else Stored(account=fresh)
+            if found:
+                return structs.replace(found, account=fresh)
+            return Stored(account=fresh)
 
         await self.change({key: change})
         return True

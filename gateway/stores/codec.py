@@ -102,7 +102,9 @@ def update_row(run: records.RunUpdate) -> tuple[Any, ...]:
 
 def tags_json(tags: Texts) -> str:
     """To the `tags` column, in order of the names."""
-    return _json(dict(sorted(tags.items()))) if tags else "{}"
+    if tags:
+        return _json(dict(sorted(tags.items())))
+    return "{}"
 
 
 def conversation_of(row: Sequence[Any]) -> records.ConversationRecord:
@@ -184,7 +186,10 @@ def step_row(step: records.StepRow) -> tuple[Any, ...]:
     if step.scores or step.fired or step.evidence or found:
         scored = {"scores": step.scores, "fired": step.fired, "evidence": step.evidence}
         readings = _json({**scored, **found})
-    call = None if step.call is None else _json(step.call)
+    if step.call is None:
+        call = None
+    else:
+        call = _json(step.call)
     return (*_step(step), readings, call, content_json(step.content))
 
 
@@ -198,7 +203,10 @@ def step_of(run_id: str, row: Sequence[Any]) -> records.StepRow:
     """From STEP_COLUMNS."""
     *values, readings, call, content = row
     kind = records.StepReadings
-    read = kind() if readings is None else _read(readings, kind)
+    if readings is None:
+        read = kind()
+    else:
+        read = _read(readings, kind)
     return records.StepRow(
         run_id=run_id,
         **dict(zip(STEP_COLUMNS, values, strict=False)),
@@ -215,7 +223,9 @@ def call_json(call: records.CallRow) -> str:
 
 def content_json(content: records.StepContent | None) -> str | None:
     """To the `content` column."""
-    return None if content is None else _json(content)
+    if content is None:
+        return None
+    return _json(content)
 
 
 def call_of(text: str) -> records.CallRow:
@@ -232,7 +242,9 @@ def injection_of(run_id: str, row: Sequence[Any]) -> records.InjectionRow:
 
 def content_of(text: str | None) -> records.StepContent | None:
     """From the `content` column."""
-    return None if text is None else _read(text, records.StepContent)
+    if text is None:
+        return None
+    return _read(text, records.StepContent)
 
 
 def _read(text: str, kind: type[T]) -> T:
@@ -253,7 +265,9 @@ def _read(text: str, kind: type[T]) -> T:
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value
 
 
 def _json(value: Any) -> str:

@@ -84,7 +84,9 @@ def plan_steps(steps: Iterable[StepRow], stored: Mapping[int, StoredStep]) -> St
         known[index] = after = _with_call(plan, _with_scores(plan, before, step), step)
         if index in places:  # the step occurs twice in one call
             fresh = plan.fresh[places[index]]
-            scores = step if fresh.composite is None and step.composite is not None else fresh
+            scores = fresh
+            if fresh.composite is None and step.composite is not None:
+                scores = step
             plan.fresh[places[index]] = structs.replace(
                 scores, at=fresh.at, call=after.call, content=after.content
             )
@@ -115,7 +117,9 @@ def _with_acts(plan: StepPlan, stored: StoredStep, step: StepRow, *, counts: boo
 
 
 def _acts(content: StepContent | None) -> tuple[Intervention, ...]:
-    return content.human if content is not None else ()
+    if content is not None:
+        return content.human
+    return ()
 
 
 def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:

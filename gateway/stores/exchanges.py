@@ -90,7 +90,9 @@ class RawStore:
         """The call at a step; None when it was not kept, was removed, or is another tenant's."""
         place = {"run_id": run_id, "step_index": step_index, "tenant": tenant}
         rows = await self._engine.fetch(_FIND_RAW, **place)
-        return made(RawCall, _FOUND, rows[0]) if rows else None
+        if rows:
+            return made(RawCall, _FOUND, rows[0])
+        return None
 
 
 class RawKeeper:
@@ -121,7 +123,10 @@ class RawKeeper:
 
 def _packed(call: RawCall, max_bytes: int, mask: bool) -> RawCall:
     def pack(body: bytes) -> bytes:
-        kept = body if len(body) <= max_bytes else body[:max_bytes] + CUT
+        if len(body) <= max_bytes:
+            kept = body
+        else:
+            kept = body[:max_bytes] + CUT
         if mask:
             text = kept.decode("utf-8", "surrogateescape")
             kept = mask_secrets(text).encode("utf-8", "surrogateescape")

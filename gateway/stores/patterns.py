@@ -99,7 +99,9 @@ class Search(Value):
 
 def scope_of(tier: Tier, tenant: str) -> str:
     """The tenant whose patterns of a tier are searched for a tenant; empty for the shared ones."""
-    return tenant if tier is Tier.E1 else ""
+    if tier is Tier.E1:
+        return tenant
+    return ""
 
 
 class Mark(Value):

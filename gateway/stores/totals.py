@@ -93,7 +93,9 @@ class RunTotals(CountedSteps):
     @property
     def composite_mean(self) -> float:
         """Mean composite of the scored steps, in [0, 1]; 0.0 when there is none."""
-        return self.composite_sum / self.scored_steps if self.scored_steps else 0.0
+        if self.scored_steps:
+            return self.composite_sum / self.scored_steps
+        return 0.0
 
     def including(
         self,
@@ -109,7 +111,9 @@ class RunTotals(CountedSteps):
         """These totals plus `fresh` steps and `calls`. `retries`: of `calls`, those that repeat a
         call counted before. `injections`: new pieces of guidance, from `sources`. `late`: steps
         counted before without scores, with the states that they were counted in."""
-        scored = [*fresh, *[step for _, step in late]] if late else fresh
+        scored = fresh
+        if late:
+            scored = [*fresh, *[step for _, step in late]]
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
         states = dict(_counted(self.states, [s.state for s in fresh if s.step_index >= 0]))
@@ -188,13 +192,17 @@ def severity_of(composite: float) -> str:
     """`low`, `warn` or `danger`."""
     if composite < WARN_COMPOSITE:
         return "low"
-    return "warn" if composite < DANGER_COMPOSITE else "danger"
+    if composite < DANGER_COMPOSITE:
+        return "warn"
+    return "danger"
 
 
 def plus(left: float | None, right: float | None) -> float | None:
     """The sum, where None is unknown and adds nothing; None when both are unknown."""
     if left is None or right is None:
-        return right if left is None else left
+        if left is None:
+            return right
+        return left
     return left + right
 
 
@@ -238,7 +246,9 @@ class Stop(Value):
         (ann)`."""
         if self.action == "ask":
             return "waiting for an answer"
-        done = "paused" if self.action == "pause" else "stopped"
+        done = "stopped"
+        if self.action == "pause":
+            done = "paused"
         if self.by == "budget" and self.name:
             return f"{done} by budget {self.name}"
         return f"{done} by {STOPPERS[self.by]}{f' ({self.name})' if self.name else ''}"
@@ -266,7 +276,8 @@ def resume_command(subject: str) -> str:
 def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
     """The stop of a run on which there is a hold."""
     by = {ON_TROUBLE: "on_trouble", UNANSWERED: "ask"}.get(why[: why.find(": ") + 2], "operator")
-    why = why if by == "operator" else why.partition(": ")[2]
+    if by != "operator":
+        why = why.partition(": ")[2]
     go_on = resume_command(subject)
     if action == "ask":
         go_on = go_on.replace("resume", "approve", 1)
@@ -313,8 +324,12 @@ class RunRecord(RunUpdate):
     @property
     def last_at(self) -> float:
         """The time of the newest call; of an imported run that of its session's."""
-        ended = self.ended_at if self.imported else None
-        return self.updated_at if ended is None else ended
+        ended = None
+        if self.imported:
+            ended = self.ended_at
+        if ended is None:
+            return self.updated_at
+        return ended
 
     @property
     def duration_s(self) -> float:
@@ -342,7 +357,10 @@ def worst(*found: str) -> Severity:
 
 def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
     """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
-    by_score = "low" if step.composite is None else severity_of(step.composite)
+    if step.composite is None:
+        by_score = "low"
+    else:
+        by_score = severity_of(step.composite)
     by_fires = _severity_of_fires(bool(step.fired), stuck_steps)
     return worst(by_score, by_fires, _STATES.get(step.state, "low"))
 
@@ -350,7 +368,9 @@ def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
 def _severity_of_fires(fired: bool, times: int) -> Severity:
     if times >= STUCK_STEPS:
         return "danger"
-    return "warn" if fired else "low"
+    if fired:
+        return "warn"
+    return "low"
 
 
 def run_severity(totals: RunTotals) -> Severity:
@@ -372,7 +392,10 @@ def streaks(steps: Sequence[StepRow]) -> list[int]:
     found = []
     length = 0
     for step in steps:
-        length = length + 1 if any(name != LENGTH_MONITOR for name in step.fired) else 0
+        if any(name != LENGTH_MONITOR for name in step.fired):
+            length = length + 1
+        else:
+            length = 0
         found.append(length)
     return found
 

@@ -34,7 +34,9 @@ class Sums:
     @property
     def cached_share(self) -> float:
         """Cached of all input tokens, in [0, 1]."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
+        if self.input_tokens:
+            return self.cached_tokens / self.input_tokens
+        return 0.0
 
     @property
     def tokens(self) -> int:
@@ -55,7 +57,9 @@ def added(parts: Sequence[Sums]) -> Sums:
 
     def total(name: str) -> Any:
         known = [value for part in parts if (value := getattr(part, name)) is not None]
-        return sum(known) if known else None
+        if known:
+            return sum(known)
+        return None
 
     return Sums(runs=sum(part.runs for part in parts), **{name: total(name) for name in SUMMED})
 
@@ -117,7 +121,9 @@ _ADDED = (*SUMS, *AMOUNTS, "runs", "successes", "failures")
 
 def tag_of(by: str) -> str:
     """The name of the tag that `by` stands for; empty for another dimension."""
-    return by.removeprefix(TAG) if by.startswith(TAG) else ""
+    if by.startswith(TAG):
+        return by.removeprefix(TAG)
+    return ""
 
 
 def bucket_start(at: float, bucket: Bucket) -> int:
@@ -187,17 +193,23 @@ class UsagePoint:
     def success_rate(self) -> float | None:
         """Of the runs with an outcome; None where there is none."""
         judged = self.successes + self.failures
-        return self.successes / judged if judged else None
+        if judged:
+            return self.successes / judged
+        return None
 
     @property
     def cached_share(self) -> float | None:
         """Share of the input tokens that were cached; None without input tokens."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else None
+        if self.input_tokens:
+            return self.cached_tokens / self.input_tokens
+        return None
 
     @property
     def mean_latency_s(self) -> float | None:
         """Per call; None without a call."""
-        return self.latency_s / self.calls if self.calls else None
+        if self.calls:
+            return self.latency_s / self.calls
+        return None
 
 
 def merged(

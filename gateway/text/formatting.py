@@ -15,7 +15,9 @@ STATE_COLOURS = {"FAST": "green", "NORMAL": "cyan", "SLOW": "yellow", "SKIP": "r
 
 def about(text: str, estimated: object) -> str:
     """`text`, marked when `estimated` says that a part of it is not as a provider reported it."""
-    return f"about {text}" if estimated else text
+    if estimated:
+        return f"about {text}"
+    return text
 
 
 def money(value: float | None) -> str:
@@ -30,7 +32,9 @@ def money(value: float | None) -> str:
         return f"{sign}${size:,.0f}"
     if size >= 1:
         return f"{sign}${size:,.2f}"
-    return f"{sign}${size:.3g}" if size >= 0.001 else f"{sign}${size:.2g}"
+    if size >= 0.001:
+        return f"{sign}${size:.3g}"
+    return f"{sign}${size:.2g}"
 
 
 def count(value: float | None) -> str:
@@ -40,8 +44,12 @@ def count(value: float | None) -> str:
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             scaled = value / size
-            return f"{scaled:.0f}{unit}" if abs(scaled) >= 100 else f"{scaled:.3g}{unit}"
-    return f"{value:.3g}" if value % 1 else f"{value:.0f}"
+            if abs(scaled) >= 100:
+                return f"{scaled:.0f}{unit}"
+            return f"{scaled:.3g}{unit}"
+    if value % 1:
+        return f"{value:.3g}"
+    return f"{value:.0f}"
 
 
 def counted(number: int, thing: str) -> str:
@@ -51,27 +59,37 @@ def counted(number: int, thing: str) -> str:
 
 def percent(value: float | None, digits: int = 0) -> str:
     """A share in [0, 1]."""
-    return UNKNOWN if value is None else f"{100 * value:.{digits}f}%"
+    if value is None:
+        return UNKNOWN
+    return f"{100 * value:.{digits}f}%"
 
 
 def budget_share(value: float) -> str:
     """Tokens over the budget: a percentage below twice the budget, a multiple from there on."""
-    return f"{percent(value)} of budget" if value < 2 else f"{value:,.1f} times the budget"
+    if value < 2:
+        return f"{percent(value)} of budget"
+    return f"{value:,.1f} times the budget"
 
 
 def points(value: float | None) -> str:
     """A difference of shares, in percentage points."""
-    return UNKNOWN if value is None else f"{100 * value:+.1f}"
+    if value is None:
+        return UNKNOWN
+    return f"{100 * value:+.1f}"
 
 
 def score(value: float | None) -> str:
     """A value in [0, 1] to two digits."""
-    return UNKNOWN if value is None else f"{value:.2f}"
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}"
 
 
 def change(ratio: float | None) -> str:
     """A ratio as the change it means: 0.9 is -10%."""
-    return UNKNOWN if ratio is None else f"{100 * (ratio - 1):+.1f}%"
+    if ratio is None:
+        return UNKNOWN
+    return f"{100 * (ratio - 1):+.1f}%"
 
 
 def seconds(value: float | None) -> str:
@@ -84,16 +102,22 @@ def seconds(value: float | None) -> str:
         return f"{value:.1f} s"
     minutes, left = divmod(round(value), 60)
     if minutes < 60:
-        return f"{minutes} min {left} s" if minutes < 10 else f"{minutes} min"
+        if minutes < 10:
+            return f"{minutes} min {left} s"
+        return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def milliseconds(value: float | None) -> str:
     """A short duration given in milliseconds."""
     if value is None:
         return UNKNOWN
-    return f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms"
+    if value < 10:
+        return f"{value:.2f} ms"
+    return f"{value:.0f} ms"
 
 
 def ago(at: float, now: float | None = None) -> str:
@@ -102,7 +126,9 @@ def ago(at: float, now: float | None = None) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if passed >= size:
             return f"{passed / size:.0f} {unit} ago"
-    return "now" if passed < 5 else f"{passed:.0f} s ago"
+    if passed < 5:
+        return "now"
+    return f"{passed:.0f} s ago"
 
 
 def iso(at: float) -> str:
@@ -117,7 +143,9 @@ def clock(at: float) -> str:
 
 def size(characters: int) -> str:
     """The length of a text."""
-    return f"{characters:,} characters" if characters < 100_000 else f"{characters / 1e6:.1f} M"
+    if characters < 100_000:
+        return f"{characters:,} characters"
+    return f"{characters / 1e6:.1f} M"
 
 
 def progress_bar(err: TextIO) -> Progress:

@@ -62,4 +62,6 @@ def style_sheet() -> str:
 
 
 def _sanitized(value: Any) -> Any:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value)
+    return value

@@ -32,14 +32,18 @@ def one_line(text: str, limit: int) -> str:
     """The start of `text` in one line of at most `limit` characters, with single spaces."""
     # Only the start is needed, so the rest of a long text is not sanitized.
     words = " ".join(visible(text[: 4 * limit]).split())
-    return words if len(words) <= limit else words[: max(0, limit - 1)] + "…"
+    if len(words) <= limit:
+        return words
+    return words[: max(0, limit - 1)] + "…"
 
 
 def _picture(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code < 0x20:
         return chr(_PICTURES + code)
-    return "\u2421" if code == 0x7F else f"<U+{code:04X}>"
+    if code == 0x7F:
+        return "\u2421"
+    return f"<U+{code:04X}>"
 
 
 _FOLDERS = re.compile(r"(?<![\w/:.])(?:/[^\s/'\"]+)*/(?=[^\s/])")

@@ -42,7 +42,10 @@ def find_secrets(text: str) -> list[SecretSpan]:
     for span in sorted(span for rule in _RULES for span in rule.find(text, lowered)):
         if joined and span.start < joined[-1].end:
             last = joined[-1]
-            kind = span.kind if last.kind == _RULES[-1].kind else last.kind
+            if last.kind == _RULES[-1].kind:
+                kind = span.kind
+            else:
+                kind = last.kind
             joined[-1] = SecretSpan(last.start, max(last.end, span.end), kind)
         else:
             joined.append(span)
@@ -177,7 +180,9 @@ def _is_bearer(text: str, match: re.Match[str]) -> bool:
 
 def _is_user_info(text: str, match: re.Match[str]) -> bool:
     value = _value(text, match)
-    return _looks_random(value) if match["secret"] is None else not _is_placeholder(value)
+    if match["secret"] is None:
+        return _looks_random(value)
+    return not _is_placeholder(value)
 
 
 def _is_prefixed_key(_: str, match: re.Match[str]) -> bool:

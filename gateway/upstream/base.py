@@ -36,7 +36,9 @@ def retry_after_s(headers: RawHeaders) -> float | None:
         value = header(headers, name).decode("latin-1")
         with contextlib.suppress(ValueError, OverflowError):
             seconds = float(value) / unit
-            return None if math.isnan(seconds) else max(0.0, seconds)
+            if math.isnan(seconds):
+                return None
+            return max(0.0, seconds)
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return None
@@ -52,7 +54,10 @@ class IdleGuard:
         self.limit_s = limit_s
         self.total_s = total_s
         self._loop = asyncio.get_running_loop()
-        self._ends_at = self._loop.time() + total_s if total_s else math.inf
+        if total_s:
+            self._ends_at = self._loop.time() + total_s
+        else:
+            self._ends_at = math.inf
         self._task: asyncio.Task[Any] | None = None
         self._entered = 0.0
         self._handle: asyncio.TimerHandle | None = None
@@ -96,7 +101,10 @@ class IdleGuard:
             self._handle = None
 
     def _due(self) -> float:
-        start = self._entered if self._task is not None else self._loop.time()
+        if self._task is not None:
+            start = self._entered
+        else:
+            start = self._loop.time()
         return min(start + self.limit_s if self.limit_s else math.inf, self._ends_at)
 
     def _ring(self) -> None:

@@ -41,7 +41,9 @@ def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bo
     """Why a model refuses a request's parameters, or None. `dialect`: the name of the client's
     dialect; `native`: whether its bytes go to the provider."""
     listed = info.listed
-    most = listed.max_output_tokens if listed is not None else None
+    most = None
+    if listed is not None:
+        most = listed.max_output_tokens
     asked = max((as_number(body.get(name), 0.0) for name in _OUTPUT_NAMES), default=0.0)
     if most is not None and info.provider in _BOUNDED_OUTPUT and asked > most:
         return f"at most {most} output tokens"
@@ -52,11 +54,13 @@ def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bo
     unmarked = info.reasoning is None and listed and info.provider in _REASONING_MARKED
     if info.reasoning is False or unmarked:
         asks = effort not in (None, "none") or thinking in ("enabled", "adaptive")
-        return "no reasoning" if asks else None
+        if asks:
+            return "no reasoning"
+        return None
     if listed is None:
         return None
     if info.provider == "openai":
-        return _refused_by_openai(listed, body, dialect, effort)
+        return _refused_by_openai(listed, body, dialect, effort=effort)
     if info.provider == "anthropic":
         if thinking == "adaptive" and not listed.adaptive_thinking:
             return "no adaptive thinking"
@@ -122,7 +126,9 @@ class ModelCatalogue:
     def cost(self, model: str, usage: Fields | None) -> float | None:
         """US dollars for one call; None when the model or its usage is unknown, never 0 for it."""
         info = self.info(model)
-        return None if info is None or not usage else info.cost(usage)
+        if info is None or not usage:
+            return None
+        return info.cost(usage)
 
     def doubts(self, settings: Settings) -> Iterator[str]:
         """Yields a warning, which begins with the setting, for each configured model without a
@@ -131,7 +137,10 @@ class ModelCatalogue:
         control = settings.control
         in_usd = [each.name for each in settings.all_budgets() if each.limits.usd is not None]
         price = control.unpriced_price
-        how = "refuse it" if control.unpriced == "refuse" else f"count it as {price}"
+        if control.unpriced == "refuse":
+            how = "refuse it"
+        else:
+            how = f"count it as {price}"
         names = {name: f"model_list ({name})" for name in self._table.names if "*" not in name}
         names |= {model: path for path, model in named_models(settings)}
         for name, path in names.items() if in_usd and control.unpriced != "count_as" else ():
@@ -147,13 +156,18 @@ class ModelCatalogue:
         own = [(each.key, each.model) for each in self._table.resolve(model)]
         if (target.key, target.model) in own:
             return model
-        return target.name if target.key else target.model or model
+        if target.key:
+            return target.name
+        return target.model or model
 
     def price(self, model: str) -> float | None:
         """US dollars for an average step's share of a million tokens read, by which models are
         compared; None when the model's prices are not known."""
         info = self.info(model)
-        rates = info.rates if info is not None else {}
+        if info is not None:
+            rates = info.rates
+        else:
+            rates = {}
         if "input" not in rates or "output" not in rates:
             return None
         return rates["input"] * INPUT_PER_OUTPUT + rates["output"]

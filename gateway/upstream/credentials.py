@@ -78,7 +78,9 @@ def owner_of_host(host: str) -> str:
 @functools.lru_cache(maxsize=1024)  # clients choose the names
 def _belongs_to(name: bytes) -> str | None:
     """The provider that a header authenticates to, by its name in lower case; None: to nobody."""
-    other = _OTHER if _OTHER_CREDENTIAL.search(name) else None
+    other = None
+    if _OTHER_CREDENTIAL.search(name):
+        other = _OTHER
     starts = (family for start, family in _PREFIXES if name.startswith(start))
     return _HEADERS.get(name) or next(starts, other)
 
@@ -92,7 +94,9 @@ def family_of_key(key: str) -> str:
     """The provider that a key, or a key within a text, shows by its form, and a token by the name
     of its issuer; ANY for most keys."""
     found = _FORM.search(key)
-    return _issuer(key) if found is None else found.lastgroup or ANY
+    if found is None:
+        return _issuer(key)
+    return found.lastgroup or ANY
 
 
 def _issuer(text: str) -> str:
@@ -113,12 +117,18 @@ def _stray(text: str, owner: str, claude: bool) -> str:
     Claude's, because it is the one for Anthropic's API."""
     shown = family_of_key(text)
     if owner != ANY or shown == ANY:
-        return ANY if shown == owner else shown
+        if shown == owner:
+            return ANY
+        return shown
     if shown == "anthropic":
-        return shown if not claude and "sk-ant-oat" in text else ANY
+        if not claude and "sk-ant-oat" in text:
+            return shown
+        return ANY
     if shown == "chatgpt":
         return shown
-    return shown if shown in _LOGINS and _FORM.search(text) else ANY
+    if shown in _LOGINS and _FORM.search(text):
+        return shown
+    return ANY
 
 
 def family_of_provider(provider: str) -> str:
@@ -153,7 +163,9 @@ def operator_key(target: Target) -> str | None:
         return None
     owner = owner_of_host(target.api_base.host)
     own = {ANY, owner, family_of_provider(target.provider)}
-    return target.api_key if owner == ANY or family_of_key(target.api_key) in own else None
+    if owner == ANY or family_of_key(target.api_key) in own:
+        return target.api_key
+    return None
 
 
 def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawHeaders:
@@ -169,7 +181,7 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
     claude = api == "anthropic" and "messages" in target.dialects and target.lane == "native"
     claude = claude and target.api_base == target.messages_base
     if query:
-        _refuse_query(query, target, claude, replaced)
+        _refuse_query(query, target, claude, replaced=replaced)
     kept = []
     for name, value in headers:
         belongs_to = _belongs_to(name)
@@ -180,7 +192,7 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
         if family != ANY and belongs_to not in (None, ANY, family):
             continue
         looked = owner != ANY or belongs_to is not None
-        if looked and (shown := _shown(name, value, owner, claude)) != ANY:
+        if looked and (shown := _shown(name, value, owner, claude=claude)) != ANY:
             if replaced:
                 continue
             raise _foreign(name.decode("latin-1"), shown, host)
@@ -203,7 +215,9 @@ def _families(target: Target) -> tuple[str, str]:
     own = _OF_SEAT.get(target.seat, ANY)
     family = family_of_host(host)
     owner = owner_of_host(host)
-    return (family, owner) if owner != ANY else (own, own)
+    if owner != ANY:
+        return (family, owner)
+    return (own, own)
 
 
 def _refuse_query(query: bytes, target: Target, claude: bool, replaced: bool) -> None:
@@ -228,7 +242,7 @@ def _refuse_query(query: bytes, target: Target, claude: bool, replaced: bool) ->
 
 def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
     """The key that the client sent for the provider of the target's host. Raises: as `allowed`."""
-    for name, value in allowed(headers, b"", target, api):
+    for name, value in allowed(headers, b"", target, api=api):
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].decode("latin-1").strip()
         if name in (b"x-api-key", b"x-goog-api-key"):

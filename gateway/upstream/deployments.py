@@ -101,8 +101,13 @@ def _star(pattern: str, model: str) -> str | None:
     if not model.startswith(first) or not model.endswith(last):
         return None
     for part in reversed(middle):
-        end = model.rfind(part, len(first), end) if end >= len(first) else -1
-    return model[len(first) : end] if end >= len(first) else None
+        if end >= len(first):
+            end = model.rfind(part, len(first), end)
+        else:
+            end = -1
+    if end >= len(first):
+        return model[len(first) : end]
+    return None
 
 
 _TRANSPORT_PARAMS = frozenset(providers.TABLE["parameters"]["transport"].split())
@@ -174,7 +179,9 @@ class Target(Upstream):
         if self.speaks(dialect):
             if dialect.api == "google":
                 return self._at_google()
-            return self._at_anthropic_api() if dialect.api == "anthropic" else self
+            if dialect.api == "anthropic":
+                return self._at_anthropic_api()
+            return self
         if self.lane == "litellm":
             return self
         return replace(self, lane="litellm", params=self.litellm_params)
@@ -192,7 +199,10 @@ class Target(Upstream):
     def _at_google(self) -> Target:
         """The same host as the Gemini API, whose version is in the client's path."""
         base = httpx.URL(_VERSION.sub("", str(self.api_base)))
-        params = self.params if self.lane == "native" else {}
+        if self.lane == "native":
+            params = self.params
+        else:
+            params = {}
         return replace(
             self, lane="native", api_base=base, params=params, key_header="x-goog-api-key"
         )
@@ -202,7 +212,10 @@ class Target(Upstream):
         base = self.messages_base or self.api_base
         # The default upstream's key is for its own host only.
         elsewhere = self.name == "default" and not self.key and base.netloc != self.api_base.netloc
-        key = "" if elsewhere else self.api_key or ""
+        if elsewhere:
+            key = ""
+        else:
+            key = self.api_key or ""
         anthropic = self.provider == "anthropic" or base.host.endswith("anthropic.com")
         own_header = anthropic and not key.startswith(_OAUTH_PREFIX)
         return replace(
@@ -257,7 +270,10 @@ class _Targets:
         provider, name = providers.provider_of(params)
         known = providers.OPENAI_COMPATIBLE.get(provider)
         given = params.get("api_base") or params.get("base_url")
-        usual = known.api_base if known else {"gemini": providers.GEMINI_API_BASE}.get(provider)
+        if known:
+            usual = known.api_base
+        else:
+            usual = {"gemini": providers.GEMINI_API_BASE}.get(provider)
         base = given or usual
         if (
             provider in providers.BASELESS
@@ -267,24 +283,33 @@ class _Targets:
             raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
         lane = deployment.lane
         if lane == "auto":
-            lane = "native" if known and base and not params.get("mock_response") else "litellm"
+            lane = "litellm"
+            if known and base and not params.get("mock_response"):
+                lane = "native"
         if lane == "native" and not base:
             raise ValueError(f"{deployment.model_name!r} takes the native lane and has no api_base")
         messages_base = _versioned(str(given or providers.ANTHROPIC_API_BASE))
         host = urlsplit(str(base)).hostname or ""
         documented = providers.documented_dialects(host, provider)
-        dialects = _dialects(deployment, provider, lane, documented)
+        dialects = _dialects(deployment, provider, lane, documented=documented)
         anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
         if provider == "anthropic" and anthropic_api:
             own_api = "anthropic"
             host = messages_base.netloc.decode("ascii")
         else:
-            own_api = "google" if provider == "gemini" else "openai"
-            host = urlsplit(str(base)).netloc if base else ""
+            own_api = "openai"
+            if provider == "gemini":
+                own_api = "google"
+            host = ""
+            if base:
+                host = urlsplit(str(base)).netloc
         own_host = bool(host) and host == self._client_hosts[own_api]
         api_key = self._key(provider, params)
         organization = params.get("organization")
-        headers = {"openai-organization": organization} if organization else {}
+        if organization:
+            headers = {"openai-organization": organization}
+        else:
+            headers = {}
         headers |= params.get("extra_headers") or {}
         spoken = lane == "native" or any(DIALECTS[name].api == own_api for name in dialects)
         apis = frozenset({own_api} if own_host and spoken else ())
@@ -314,7 +339,10 @@ class _Targets:
         if params.get("api_base") or params.get("base_url"):
             return None
         known = providers.OPENAI_COMPATIBLE.get(provider)
-        variables = known.key_variables if known else providers.KEY_VARIABLES.get(provider, ())
+        if known:
+            variables = known.key_variables
+        else:
+            variables = providers.KEY_VARIABLES.get(provider, ())
         return next((self._env[n] for n in variables if self._env.get(n)), None)
 
 
@@ -371,7 +399,10 @@ class DeploymentTable:
         """The targets of a name's own deployments, best first. A conversation keeps its order, on
         every replica: the provider's prompt cache is where its last call went. Others take
         turns. `seated`: the client is one of a seat."""
-        group = self.seated(model) if seated else self.resolve(model)
+        if seated:
+            group = self.seated(model)
+        else:
+            group = self.resolve(model)
         if len(group) == 1:
             return list(group)
         if conversation:
@@ -463,7 +494,9 @@ class DeploymentTable:
         """Whether requests of a cloud's clients may have the gateway's own credentials.
         `at_provider`: whether they go to a host of that cloud."""
         allowed = self._settings.default_upstream.cloud_credentials
-        return at_provider and not self._has_keys if allowed is None else allowed
+        if allowed is None:
+            return at_provider and not self._has_keys
+        return allowed
 
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
@@ -502,7 +535,9 @@ class DeploymentTable:
         try:
             target = self._targets.of(deployment, key)
         except UnknownProvider as exc:
-            named = "custom_llm_provider" if params.get("custom_llm_provider") else "model"
+            named = "model"
+            if params.get("custom_llm_provider"):
+                named = "custom_llm_provider"
             hint = "a server of your own needs an api_base"
             raise ConfigError(f"{at}.litellm_params.{named}: {exc}; {hint}") from exc
         except ValueError as exc:

@@ -113,7 +113,9 @@ class UpstreamCall(ClientRequest, kw_only=True):
         if self.dialect is not None:
             return self.dialect.api
         own = [header for header in self.headers if header[0] not in self.key_headers]
-        return "anthropic" if credentials.speaks_anthropic(own) else "openai"
+        if credentials.speaks_anthropic(own):
+            return "anthropic"
+        return "openai"
 
 
 class Delivery(Value):
@@ -150,7 +152,7 @@ class Dispatcher:
         """The first answer below status 400, else the last attempt's error answer. `native_only`
         leaves out targets of the LiteLLM lane, which serves dialects only. `once`: no target is
         asked again. Raises: UpstreamFailure: the last attempt gave no answer at all."""
-        schedule = self._schedule(call, model, native_only, once)
+        schedule = self._schedule(call, model, native_only, once=once)
         at = 0
         while True:
             target = schedule[at]
@@ -166,9 +168,9 @@ class Dispatcher:
             others = await self._for_content(call, model, outcome)
             if others and others[0] not in schedule:
                 schedule[at + 1 :] = others
-                upcoming, pause_s = await self._next(call, schedule, at, outcome)
+                upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)
             elif may_help(outcome, target):
-                upcoming, pause_s = await self._next(call, schedule, at, outcome)
+                upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)
                 in_answer = isinstance(outcome, Delivery) and outcome.response.status < 400
                 if upcoming is not None or not in_answer:  # else when the answer has been read
                     self.note_end(target, failed=True)
@@ -188,7 +190,10 @@ class Dispatcher:
         """The targets in order: where the answer is stored, else the name's own and fallbacks."""
         if call.connection is not None:
             return [call.connection.target]
-        retries = 0 if once else self.settings.num_retries
+        if once:
+            retries = 0
+        else:
+            retries = self.settings.num_retries
         if call.opaque:
             default = self.table.default.for_client(call.dialect, "", call.seat)
             return attempt_schedule([default], [], num_retries=retries)
@@ -201,7 +206,8 @@ class Dispatcher:
         if call.at is not None:
             key = call.at.key
             keeping = [[target for target in group if target.key == key] for group in groups]
-            groups = keeping if any(keeping) else groups
+            if any(keeping):
+                groups = keeping
         own, fallbacks = (
             [
                 asked
@@ -234,7 +240,9 @@ class Dispatcher:
         asked = target.for_client(call.dialect, "", call.seat)
         unspoken = asked.lane == "litellm" and not asked.litellm_params  # the default upstream
         known = _route(call, asked, model) in self._unspoken
-        return asked.translated(model) if unspoken or known else asked
+        if unspoken or known:
+            return asked.translated(model)
+        return asked
 
     async def _translated(
         self, call: UpstreamCall, model: str, refused: Delivery
@@ -258,7 +266,10 @@ class Dispatcher:
             response = await self._forward(call, target)
         except UpstreamFailure as exc:
             outcome = exc
-            label = exc.label if exc.raw_body is None else str(exc.status)
+            if exc.raw_body is None:
+                label = exc.label
+            else:
+                label = str(exc.status)
         else:
             status = response.status
             if status < 300 and call.dialect is not None and isinstance(response, Http1Answer):
@@ -284,13 +295,18 @@ class Dispatcher:
             if call.instead_of_operator_key is not None:
                 raise call.instead_of_operator_key
             headers = [h for h in call.headers if h[0] not in call.key_headers]
-            return await self.litellm.send(target, call.parsed(target), headers, call.dialect)
+            return await self.litellm.send(
+                target, call.parsed(target), headers, dialect=call.dialect
+            )
         if call.connection is not None:
             if call.instead_of_operator_key is not None and target.api_key is not None:
                 raise call.instead_of_operator_key
             return await call.connection.ask(call.body(target))
         headers = outgoing_headers(call, target, self.instance)
-        path = call.path if call.path_at is None else call.path_at(target)
+        if call.path_at is None:
+            path = call.path
+        else:
+            path = call.path_at(target)
         url = target_url(target.api_base, path, call.query)
         body = call.body(target)
         if (given := call.packed) is not None and body is given.plain:
@@ -303,8 +319,10 @@ class Dispatcher:
             body = await _packed_again(body, given.coding)
         if target.seat:
             refusal = call.instead_of_operator_key
-            headers = await self.signer.signed(target, call.method, url, headers, body, refusal)
-        return await self.native.send(call.method, url, headers, body)
+            headers = await self.signer.signed(
+                target, call.method, url, headers=headers, body=body, refusal=refusal
+            )
+        return await self.native.send(call.method, url, headers, content=body)
 
     async def _next(
         self,
@@ -339,7 +357,9 @@ class Dispatcher:
 async def _packed_again(body: bytes, coding: bytes) -> bytes:
     """A body in the coding that the client's own was in; a large one is packed in a thread."""
     work = functools.partial(packed, body, codings_of(coding))
-    return work() if len(body) < _PACKED_AT_ONCE else await off_loop(work)
+    if len(body) < _PACKED_AT_ONCE:
+        return work()
+    return await off_loop(work)
 
 
 _NO_ROUTE = frozenset({404, 405})
@@ -385,7 +405,9 @@ async def _shown_status(dialect: Dialect, response: Http1Answer) -> int:
                 failure = refusal_of(orjson.loads(content))
             else:
                 failure = dialect.read_stream(content, orjson.loads).failure
-    return response.status if failure is None else status_of(failure)
+    if failure is None:
+        return response.status
+    return status_of(failure)
 
 
 def _tells(content: bytes) -> bool:
@@ -414,11 +436,13 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
     credentials.refuse_key_in_path(call.path)
     drop = _OWN_HEADERS | call.key_headers
     given = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
-    out = credentials.allowed(given, call.query, target, call.api)
+    out = credentials.allowed(given, call.query, target, api=call.api)
     if (key := credentials.operator_key(target)) is not None:
         if call.instead_of_operator_key is not None:
             raise call.instead_of_operator_key
-        value = f"Bearer {key}" if target.key_header == "authorization" else key
+        value = key
+        if target.key_header == "authorization":
+            value = f"Bearer {key}"
         out.append((target.key_header.encode(), value.encode()))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
     passed = [value for name, value in call.headers if name == INSTANCE_HEADER]
@@ -498,7 +522,10 @@ async def ask(
     is an error; ValueError, LookupError, TypeError: it is no chat completion."""
 
     def parsed(target: Target) -> Fields:
-        own = target.params if target.lane == "native" else {}
+        if target.lane == "native":
+            own = target.params
+        else:
+            own = {}
         return {**own, "model": target.model or model, "messages": list(messages)}
 
     call = UpstreamCall(

@@ -183,7 +183,9 @@ class Http1Answer:
             return
         async for piece in body:
             if piece:
-                framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
+                framed = piece
+                if chunked:
+                    framed = b"%x\r\n%b\r\n" % (len(piece), piece)
                 transport.write(head + framed)
                 head = b""
                 await drain()

@@ -13,7 +13,9 @@ WITHOUT_LITELLM = "LiteLLM is not installed: `pip install .` in a clone of the g
 def litellm_folders() -> list[Path]:
     """The folders of LiteLLM's package, which is not imported; empty when it is not installed."""
     spec = importlib.util.find_spec("litellm")
-    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    if spec:
+        return [Path(folder) for folder in (spec.submodule_search_locations or ())]
+    return []
 
 
 def can_translate() -> bool:

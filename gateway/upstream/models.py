@@ -29,7 +29,9 @@ def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
         return None
 
     def rate(kind: str) -> float:
-        return rates[kind] if kind in rates else rate(_CHARGED_AS[kind])
+        if kind in rates:
+            return rates[kind]
+        return rate(_CHARGED_AS[kind])
 
     return sum(count * rate(kind) for kind, count in tokens.items())
 
@@ -125,4 +127,6 @@ def default_list() -> ModelList | None:
 def capabilities(model: str) -> ModelInfo | None:
     """The entry of `model` in that list; None when it is unknown."""
     prices = default_list()
-    return None if prices is None else prices.capabilities(model)
+    if prices is None:
+        return None
+    return prices.capabilities(model)

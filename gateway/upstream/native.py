@@ -58,7 +58,10 @@ class NativeLane:
             headers = end_to_end([(k.lower(), v) for k, v in headers], _SET_HERE)
         try:
             once = fresh or not isinstance(content, bytes)  # such a body cannot be sent twice
-            route = self._route_once(method, url) if once else self._route(method, url)
+            if once:
+                route = self._route_once(method, url)
+            else:
+                route = self._route(method, url)
             answer = await self._exchange(route, headers, content, without_body=method == "HEAD")
         except TimeoutError as exc:
             first = self._timeouts.first_byte_s
@@ -90,7 +93,9 @@ class NativeLane:
             length = len(content)
         else:  # None: the body is sent in chunks
             announced = header(headers, b"content-length")
-            length = int(announced) if announced.isdigit() else None
+            length = None
+            if announced.isdigit():
+                length = int(announced)
         headers = [h for h in headers if h[0] != b"content-length"]
         head = route.head(headers, length)
         guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)

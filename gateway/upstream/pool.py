@@ -129,7 +129,10 @@ class Pool:
                     connection.close()
         self._idle = kept
         times = [each[0].idle_until for each in kept.values()]
-        self._sweep = loop.call_at(min(times), self._close_expired) if times else None
+        if times:
+            self._sweep = loop.call_at(min(times), self._close_expired)
+        else:
+            self._sweep = None
 
     async def _opened(self, origin: Origin) -> PooledConnection:
         """A new connection. Raises: UpstreamFailure."""
@@ -207,7 +210,10 @@ class Route:
         self._says_length = method not in _BODILESS
         self._login = _login(url)
         absolute = origin.proxy is not None and url.scheme == "http"
-        target = str(url.with_user(None).with_fragment(None)) if absolute else url.raw_path_qs
+        if absolute:
+            target = str(url.with_user(None).with_fragment(None))
+        else:
+            target = url.raw_path_qs
         start = f"{method} {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n".encode()
         if absolute and origin.login:
             start += b"Proxy-Authorization: %b\r\n" % origin.login
@@ -248,7 +254,9 @@ def _proxy_for(url: URL) -> tuple[URL | None, bytes]:
         file = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
         with contextlib.suppress(OSError, netrc.NetrcParseError):
             known = netrc.netrc(file).authenticators(proxy.host or "")
-            login = _basic(known[0] or known[1] or "", known[2] or "") if known else b""
+            login = b""
+            if known:
+                login = _basic(known[0] or known[1] or "", known[2] or "")
     return proxy.with_user(None), login
 
 
@@ -297,7 +305,10 @@ def _unreachable(exc: Exception, origin: Origin) -> UpstreamUnreachable | Upstre
         case ConnectionError() if not exc.errno:
             return closed_early(place)
         case OSError():
-            named = os.strerror(exc.errno) if exc.errno else exc.strerror or "refused"
+            if exc.errno:
+                named = os.strerror(exc.errno)
+            else:
+                named = exc.strerror or "refused"
             reason = f"{place} cannot be reached: {named}"
         case _:
             return UpstreamMalformed(f"{place} did not answer in HTTP")

@@ -61,7 +61,9 @@ def documented_dialects(host: str, provider: str = "") -> frozenset[str]:
     """The dialects of OpenAI's API that are documented for the provider at a host, or for servers
     of a kind that the operator runs; empty: it has to be tried."""
     for name, row in OPENAI_COMPATIBLE.items():
-        own = urlsplit(row.api_base).hostname if row.api_base else None
+        own = None
+        if row.api_base:
+            own = urlsplit(row.api_base).hostname
         if host == own or (own is None and name == provider):
             return frozenset(row.dialects)
     return frozenset()
@@ -137,7 +139,9 @@ def provider_of(params: Fields) -> tuple[str, str]:
     # The provider under which LiteLLM's list files a name without a prefix (`jamba-1.5`): LiteLLM
     # reads it so, too.
     info = capabilities(model)
-    filed = (info.provider or "").partition("-")[0] if info is not None else ""
+    filed = ""
+    if info is not None:
+        filed = (info.provider or "").partition("-")[0]
     filed = _FILED_AS.get(filed, filed)
     listed = is_known(filed) and not _is("openai", filed) and filed != "text"
     return filed if listed else "openai", model
@@ -168,12 +172,16 @@ def unknown_prefix(model: str) -> str | None:
     The star of a pattern such as `*/chat` stands for any provider."""
     prefix, slash, _ = model.partition("/")
     named = slash and "*" not in prefix and not prefix.startswith("arn:")
-    return prefix if named and not is_known(prefix) else None
+    if named and not is_known(prefix):
+        return prefix
+    return None
 
 
 def unknown_provider(prefix: str, model: str) -> UnknownProvider:
     """The error for a prefix that nobody knows; it names the nearest known one."""
     near = difflib.get_close_matches(prefix.lower(), sorted({*_TABLED, *litellm_names()}), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "no known name is close to it"
+    hint = "no known name is close to it"
+    if near:
+        hint = f"did you mean {near[0]!r}?"
     hint += "" if can_translate() else f" ({WITHOUT_LITELLM} brings others)"
     return UnknownProvider(f"{prefix!r} in {model!r} is not a known provider; {hint}")

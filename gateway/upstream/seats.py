@@ -52,8 +52,13 @@ class Seat(Value):
     @property
     def model(self) -> str:
         """The one that the path names, if any."""
-        found = None if self.api == "chatgpt" else _MODEL.search(_plain(self.path))
-        return unquote(found[1] or found[2]) if found is not None else ""
+        if self.api == "chatgpt":
+            found = None
+        else:
+            found = _MODEL.search(_plain(self.path))
+        if found is not None:
+            return unquote(found[1] or found[2])
+        return ""
 
 
 class Seats:
@@ -82,7 +87,10 @@ class Seats:
             case "chatgpt":
                 base = self._chatgpt
                 own = path.removeprefix("/backend-api")
-                path = own if own != path else _CODEX + path.removeprefix("/v1")
+                if own != path:
+                    path = own
+                else:
+                    path = _CODEX + path.removeprefix("/v1")
             case "google":
                 base = self._google
             case "bedrock":

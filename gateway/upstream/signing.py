@@ -72,7 +72,10 @@ class CloudSigner:
             )
         if not isinstance(body, bytes):
             raise Unauthorized(f"for {api} the gateway signs bodies of JSON only")
-        make = self._for_bedrock if api == "bedrock" else self._for_vertex
+        if api == "bedrock":
+            make = self._for_bedrock
+        else:
+            make = self._for_vertex
         try:
             added = await _in_thread(make, method, url, body)
         except Exception as exc:  # of many kinds, from files, networks and other programs
@@ -99,7 +102,10 @@ class CloudSigner:
                 raise LookupError("no AWS credentials")
             found = found.get_frozen_credentials()
             region = _REGION.match(url.host or "")
-            named = region[1] if region else self._aws.get_config_variable("region")
+            if region:
+                named = region[1]
+            else:
+                named = self._aws.get_config_variable("region")
         request = AWSRequest(method=method, url=str(url), data=body)
         SigV4Auth(found, "bedrock", named or "us-east-1").add_auth(request)
         return dict(request.headers.items())

@@ -35,7 +35,10 @@ def tokens_of(usage: Fields) -> dict[str, int]:
     audio_input = _count(input_details, "audio_tokens")
     audio_output = _count(output_details, "audio_tokens")
     reasoning = min(completion, _count(output_details, "reasoning_tokens"))
-    charged_apart = audio_input if anthropic else audio_input + read + written
+    if anthropic:
+        charged_apart = audio_input
+    else:
+        charged_apart = audio_input + read + written
     return {
         "input": max(0, prompt - charged_apart),
         "output": max(0, completion - reasoning - audio_output),

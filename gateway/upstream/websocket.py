@@ -112,7 +112,10 @@ class MessageSide:
     ) -> None:
         self._streams = streams
         self._share = share
-        kind = ConnectionType.CLIENT if asks else ConnectionType.SERVER
+        if asks:
+            kind = ConnectionType.CLIENT
+        else:
+            kind = ConnectionType.SERVER
         self._connection = Connection(kind)
         self._limit = int(limit_mb * 2**20)
         self._writing = asyncio.Lock()

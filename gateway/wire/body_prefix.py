@@ -55,7 +55,9 @@ class AsMappings(MessagesView):
 
     def at(self, index: int) -> Fields:
         found = self._messages[index]
-        return found if isinstance(found, dict) else {}
+        if isinstance(found, dict):
+            return found
+        return {}
 
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
@@ -115,7 +117,7 @@ class BodyPrefix(Value):
         listed = body.get(self.list_key)
         if not isinstance(listed, list) or not listed or listed[0] != _PLACEHOLDER:
             return None
-        body[self.list_key] = KnownMessages(raw, self.spans, listed[1:], loads)
+        body[self.list_key] = KnownMessages(raw, self.spans, listed[1:], loads=loads)
         return body
 
 
@@ -164,4 +166,6 @@ class KnownMessages(MessagesView):
 
 def _space_end(raw: bytes, at: int) -> int:
     found = _SPACE.match(raw, at)
-    return found.end() if found is not None else at
+    if found is not None:
+        return found.end()
+    return at

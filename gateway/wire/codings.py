@@ -88,7 +88,10 @@ class Inflater:
             self._member = None
         if self._member is None:
             data = self._first + data
-            self._first = data if len(data) < 2 else b""
+            if len(data) < 2:
+                self._first = data
+            else:
+                self._first = b""
             if not self._first:
                 self._members += 1
                 if self._members > MOST_MEMBERS:

@@ -47,7 +47,9 @@ def plain_payloads(stream: bytes) -> list[bytes] | None:
     body = stream[len(b"data: ") : -len(_END) - 2]
     payloads = body.split(b"\n\ndata: ")
     # Every line end was part of a separator: no comments, no other fields, no further lines.
-    return payloads if body.count(b"\n") == 2 * (len(payloads) - 1) else None
+    if body.count(b"\n") == 2 * (len(payloads) - 1):
+        return payloads
+    return None
 
 
 def merge_runs(payloads: list[bytes]) -> list[bytes]:
@@ -193,7 +195,9 @@ def _index_of(calls: Mapping[int, FieldDict], part: Fields) -> int:
     if id := part.get("id"):
         return next((at for at, call in calls.items() if call["id"] == id), newest + 1)
     named = mapping_at(part, "function").get("name")
-    return newest + 1 if newest < 0 or (named and calls[newest]["name"]) else newest
+    if newest < 0 or (named and calls[newest]["name"]):
+        return newest + 1
+    return newest
 
 
 def _add_call(calls: dict[int, FieldDict], part: Fields, index: int) -> None:

@@ -104,7 +104,9 @@ def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
             low = middle
         else:
             high = middle - 1
-    return (low, low + len(sent) - len(own)) if sent.endswith(own[low:]) else None
+    if sent.endswith(own[low:]):
+        return (low, low + len(sent) - len(own))
+    return None
 
 
 OWN_ANSWER = "Stopped by the gateway: "

@@ -35,7 +35,9 @@ def replaced(headers: RawHeaders, name: bytes, value: bytes) -> RawHeaders:
 
 def end_to_end(headers: RawHeaders, drop: frozenset[bytes] = frozenset()) -> RawHeaders:
     """`headers` without the hop-by-hop ones, those that Connection names, and `drop`."""
-    unwanted = HOP_BY_HOP | drop if drop else HOP_BY_HOP
+    unwanted = HOP_BY_HOP
+    if drop:
+        unwanted = HOP_BY_HOP | drop
     for key, value in headers:
         if key == b"connection":
             unwanted = unwanted | {token.strip().lower() for token in value.split(b",")}
@@ -45,8 +47,12 @@ def end_to_end(headers: RawHeaders, drop: frozenset[bytes] = frozenset()) -> Raw
 def coding_of(headers: RawHeaders) -> bytes:
     """The coding that compresses the body, in lower case; empty for a plain body."""
     values = [value for name, value in headers if name == b"content-encoding"]
-    named = b", ".join(values).strip().lower() if values else b""
-    return b"" if named == b"identity" else named
+    named = b""
+    if values:
+        named = b", ".join(values).strip().lower()
+    if named == b"identity":
+        return b""
+    return named
 
 
 def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
@@ -54,7 +60,10 @@ def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
     out = []
     for name, value in headers:
         if name == b"accept-encoding":
-            offers = [] if plain else value.split(b",")
+            if plain:
+                offers = []
+            else:
+                offers = value.split(b",")
             kept = [o.strip() for o in offers if o.split(b";")[0].strip().lower() in READABLE]
             value = b", ".join(kept) or b"identity"
         out.append((name, value))

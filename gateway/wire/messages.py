@@ -38,7 +38,9 @@ _VOLATILE_KEYS = ("cache_control", "id", "status")
 def _number(text: str) -> float | int:
     """A JSON number as JavaScript clients write it: 1.0 becomes 1."""
     value = float(text)
-    return int(value) if value.is_integer() else value
+    if value.is_integer():
+        return int(value)
+    return value
 
 
 # What `json.JSONDecoder.decode` calls, without the four calls around it.
@@ -105,7 +107,9 @@ def _arguments(value: object) -> str:
             return text
         if end < len(text):
             return text
-    return "{}" if value is None else _written(value)
+    if value is None:
+        return "{}"
+    return _written(value)
 
 
 def _split(content: object) -> tuple[str, list[object]]:
@@ -240,10 +244,15 @@ class MessageReader:
         call_id = call.get("call_id") or call.get("id")
         self._expect(call_id if isinstance(call_id, str) else "")
         inner = call.get("function") or call.get("custom")
-        function = inner if isinstance(inner, dict) else call
+        function = call
+        if isinstance(inner, dict):
+            function = inner
         name = function.get("name")
         arguments = function.get("arguments") or function.get("input")
-        named = name if isinstance(name, str) else _canonical(name)
+        if isinstance(name, str):
+            named = name
+        else:
+            named = _canonical(name)
         asked = _arguments(arguments)
         return _digest(f"4:call{len(named)}:{named}{len(asked)}:{asked}")
 
@@ -264,14 +273,19 @@ class MessageReader:
 def fold(atoms: Sequence[bytes]) -> bytes | None:
     """Returns one digest, 16 bytes, for the atoms of one message; None if it has no atoms."""
     if len(atoms) < 2:
-        return atoms[0] if atoms else None
+        if atoms:
+            return atoms[0]
+        return None
     return digest_bytes(b"".join(atoms))
 
 
 def reply_message(message: object) -> dict[str, object]:
     """A choice's `message` as the client is expected to send it back. Only the fields that have
     part in the digest are kept: `content`, `tool_calls` and `function_call`."""
-    given = message if isinstance(message, dict) else {}
+    if isinstance(message, dict):
+        given = message
+    else:
+        given = {}
     kept = {key: given[key] for key in ("content", "tool_calls", "function_call") if given.get(key)}
     return {"role": "assistant", **kept}
 
@@ -296,7 +310,9 @@ def history(body: Mapping[str, object]) -> Sequence[object]:
     messages = body.get("messages", body.get("input"))
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
-    return messages if isinstance(messages, (list, KnownMessages)) else []
+    if isinstance(messages, (list, KnownMessages)):
+        return messages
+    return []
 
 
 def system_text(body: Mapping[str, object], messages: Sequence[object]) -> str:
@@ -340,7 +356,9 @@ def tool_names(body: Mapping[str, object]) -> tuple[str, ...]:
 
 def _tool_name(tool: Fields) -> str:
     inner = tool.get("function") or tool.get("custom")
-    named = inner if isinstance(inner, dict) else tool
+    named = tool
+    if isinstance(inner, dict):
+        named = inner
     name = named.get("name")
     if isinstance(name, str) and name:
         return name

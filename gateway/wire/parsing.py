@@ -192,7 +192,9 @@ def skim(raw: bytes, loads: Loads) -> tuple[FieldDict, dict[str, list[Span]]]:
         for count, (name, start, end) in enumerate(_members(raw)):
             if count == _MOST_MEMBERS:
                 raise BadRequest(f"the body has more than {_MOST_MEMBERS} members")
-            key = str(parse_value(name, loads)) if len(name) <= SMALL_BYTES else ""
+            key = ""
+            if len(name) <= SMALL_BYTES:
+                key = str(parse_value(name, loads))
             body[key] = _value(raw[start:end], loads) if end - start <= SMALL_BYTES else None
             spans.setdefault(key, []).append((start, end))
     except IndexError:
@@ -257,7 +259,9 @@ def _member_end(raw: bytes, at: int) -> int:
         return _string_end(raw, at + 1)
     if raw[at] not in b"[{":
         found = _SCALAR.match(raw, at)
-        return found.end() if found else _refuse(at)
+        if found:
+            return found.end()
+        return _refuse(at)
     return _brackets_end(raw, at + 1)
 
 
@@ -287,7 +291,8 @@ def _brackets_end(raw: bytes, at: int) -> int:
             at += len(piece)
             depth += 2 * brackets.count(b"[") - len(brackets)
             in_string = (in_string + len(texts) - 1) % 2
-            size = size if is_near else min(2 * size, _MOST_BYTES)
+            if not is_near:
+                size = min(2 * size, _MOST_BYTES)
         elif size == 1:
             return at + len(piece)
         else:
@@ -316,7 +321,9 @@ def _string_end(raw: bytes, at: int) -> int:
 
 def _expected(raw: bytes, at: int, token: bytes) -> int:
     """The place behind the token that has to be at `at`."""
-    return at + 1 if raw[at] == token[0] else _refuse(at)
+    if raw[at] == token[0]:
+        return at + 1
+    return _refuse(at)
 
 
 def _refuse(at: int) -> int:
@@ -325,4 +332,6 @@ def _refuse(at: int) -> int:
 
 def _after_space(raw: bytes, at: int) -> int:
     found = _SPACES.match(raw, at)
-    return found.end() if found else at
+    if found:
+        return found.end()
+    return at

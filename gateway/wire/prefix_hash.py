@@ -64,7 +64,7 @@ def start_state(tenant: str) -> ChainState:
 
 def extend(state: ChainState, messages: Sequence[object]) -> PrefixHashes:
     """The prefix hashes of a transcript that continues after `state` with `messages`."""
-    reader = MessageReader(state.call_ids, state.answered, state.in_turn, state.turns)
+    reader = MessageReader(state.call_ids, state.answered, state.in_turn, turns=state.turns)
     prefix_hash = state.digest
     digests = [prefix_hash]
     turns = [state.turns]

@@ -40,7 +40,9 @@ def refusal_of(answer: Any) -> Refusal | None:
         if any(error.values()):
             return {**whole, **error}
     said = (whole.get("type"), whole.get("object"), whole.get("status"))
-    return whole if "error" in said or "failed" in said else None
+    if "error" in said or "failed" in said:
+        return whole
+    return None
 
 
 def status_of(refusal: Refusal) -> int:
@@ -50,7 +52,9 @@ def status_of(refusal: Refusal) -> int:
         status = as_int(value, 0) or STATUS_OF_TYPE.get(str(value), 0)
         if 400 <= status < 600:
             return status
-    return 400 if kind_of(refusal) in ("length", "policy") else 500
+    if kind_of(refusal) in ("length", "policy"):
+        return 400
+    return 500
 
 
 def kind_of(refusal: Refusal) -> Kind:

@@ -82,13 +82,18 @@ class ChatRequest:
     def prefix(self) -> BodyPrefix | None:
         """The prefix that a later request may begin with; None without messages."""
         if self._prefix is None and self.messages:
-            self._prefix = self.known.extended(self.raw) if self.known else self._scanned()
+            if self.known:
+                self._prefix = self.known.extended(self.raw)
+            else:
+                self._prefix = self._scanned()
         return self._prefix
 
     @property
     def message_spans(self) -> Sequence[Span]:
         """(start, end) of each message in `raw`."""
-        return self.prefix.spans if self.prefix is not None else ()
+        if self.prefix is not None:
+            return self.prefix.spans
+        return ()
 
     def spans(self, key: str) -> list[Span]:
         """(start, end) in `raw` of each value of top-level `key`, which may be repeated."""
@@ -96,7 +101,10 @@ class ChatRequest:
             self._spans = {}
             raw, cut, missing = self._outline()
             # A body that is read for the first time is gone through once for both.
-            self._elements = {} if self.known else {self.list_key: []}
+            if self.known:
+                self._elements = {}
+            else:
+                self._elements = {self.list_key: []}
             for name, start, end in object_spans(scannable(raw), 0, self._elements):
                 start, end = (at + missing if at > cut else at for at in (start, end))
                 self._spans.setdefault(name, []).append((start, end))
@@ -127,7 +135,9 @@ class ChatRequest:
 
     def with_model(self, model: str) -> list[Splice]:
         """The splices that ask for another model."""
-        return [] if model == self.model else self.set_value("model", model)
+        if model == self.model:
+            return []
+        return self.set_value("model", model)
 
     def with_usage(self) -> list[Splice]:
         """The splices that ask for a stream's usage chunk, keeping the other stream options."""
@@ -197,19 +207,25 @@ def append_to_message(
     message = scannable(request.raw[start:end])
     found = [(s, e) for name, s, e in object_spans(message, 0) if name == key]
     if not found:
-        comma = "" if message[skip_space(message, 1)] == "}" else ", "
+        comma = ", "
+        if message[skip_space(message, 1)] == "}":
+            comma = ""
         joined = json.dumps("\n\n".join(texts))
         return [Splice(start=start + 1, end=start + 1, text=f"{json.dumps(key)}: {joined}{comma}")]
     s, e = (start + at for at in found[-1])
     content = message[found[-1][0] : found[-1][1]]
     if content[0] == "[" and content[skip_space(content, 1)] != "]":
-        return _append_parts(content, s, [_part(t, part_type) for t in texts], breakpoint)
+        return _append_parts(
+            content, s, [_part(t, part_type) for t in texts], breakpoint=breakpoint
+        )
     if content[0] != '"' or content == '""':
         return [Splice(start=s, end=e, text=json.dumps("\n\n".join(texts)))]
     if breakpoint is None and not as_parts:
         added = json.dumps("".join(f"\n\n{t}" for t in texts))[1:-1]
         return [Splice(start=e - 1, end=e - 1, text=added)]
-    marker = f', "cache_control": {json.dumps(dict(breakpoint))}' if breakpoint else ""
+    marker = ""
+    if breakpoint:
+        marker = f', "cache_control": {json.dumps(dict(breakpoint))}'
     head = Splice(start=s, end=s, text='[{"type": "text", "text": ')
     parts = "".join(f", {_part(t)}" for t in texts)
     return [head, Splice(start=e, end=e, text=f"{marker}}}{parts}]")]

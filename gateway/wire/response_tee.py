@@ -43,7 +43,10 @@ class ResponseWatch:
     larger, or in a compression that cannot be decoded, is `opaque`: it is relayed unwatched."""
 
     def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
-        codings = codings_of(content_encoding) if content_encoding else []
+        if content_encoding:
+            codings = codings_of(content_encoding)
+        else:
+            codings = []
         self.opaque = bool(unreadable(codings))
         self._unpacker = Unpacker(codings) if codings and not self.opaque else None
         self.oversized = False
@@ -76,7 +79,10 @@ class ResponseWatch:
                 return False
             self._chunks.append(chunk)
             self._size += len(chunk)
-            tail = chunk[-5:] if len(chunk) > 4 else (tail + chunk)[-5:]
+            if len(chunk) > 4:
+                tail = chunk[-5:]
+            else:
+                tail = (tail + chunk)[-5:]
             self._tail = tail if tail.find(b"[") >= 0 else b""
             if self._size > self.allowance.now and not self.allowance.grows(self._size):
                 self._oversize()
@@ -173,7 +179,8 @@ class NamedEnd:
     def __init__(self, *names: str, keys: bool = False) -> None:
         choice = "|".join(map(re.escape, names))
         pattern = rf'(?:^|\n)event: ?(?:{choice})\r?\n|"type": ?"(?:{choice})"'
-        pattern = rf'"(?:{choice})"' if keys else pattern
+        if keys:
+            pattern = rf'"(?:{choice})"'
         self._keys = keys
         self._names = [name.encode() for name in names]
         self._pattern = re.compile(pattern.encode())
@@ -228,12 +235,16 @@ class UsageFilter:
             if match.start() < end:
                 continue
             before = events.rfind(b"\n\n", end, match.start())
-            start = before + 2 if before >= 0 else end
+            start = end
+            if before >= 0:
+                start = before + 2
             end = events.find(b"\n\n", match.start()) + 2
             if self._is_usage(parse_event(events[start:end])):
                 kept.append(events[done:start])
                 done = end
-        return b"".join([*kept, events[done:]]) if done else events
+        if done:
+            return b"".join([*kept, events[done:]])
+        return events
 
     def _kept(self, event: SSEEvent) -> bytes:
         """The bytes of an event to send; of a usage chunk only the blank lines before it."""

@@ -40,7 +40,9 @@ class SSEDecoder:
 
     def feed(self, chunk: bytes) -> list[SSEEvent]:
         """The events that `chunk` completes."""
-        buffer = self._buffer + chunk if self._buffer else chunk
+        buffer = chunk
+        if self._buffer:
+            buffer = self._buffer + chunk
         events = []
         start = 0
         # A terminator may begin up to three bytes before the old end of the buffer.
@@ -64,7 +66,9 @@ class SSEDecoder:
         rest = self._buffer
         self._buffer = b""
         self._scanned = 0
-        return [parse_event(rest)] if rest else []
+        if rest:
+            return [parse_event(rest)]
+        return []
 
 
 def parse_event(raw: bytes) -> SSEEvent:

@@ -16,7 +16,9 @@ def arguments_text(value: object) -> str:
     """Arguments as a string, as the API has them: null is empty, an object is serialised."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 class _Call(Struct):

@@ -5,6 +5,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from gateway.core.ledger.bounds import keep_newest
 from gateway.core.step import ActionFacts, CallText, Question
 
 MAX_ENTRIES = 128
@@ -131,8 +132,7 @@ class Entries:
                 entry.newest = since
                 entry.changes = clock.changes
         self._open[key] = entry
-        if len(self._open) > MAX_ENTRIES:
-            del self._open[next(iter(self._open))]
+        keep_newest(self._open, MAX_ENTRIES)
         if entry.newest != clock.step:
             entry.unchanged = entry.unchanged + 1 if entry.changes == clock.changes else 1
             entry.count += 1

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
+from gateway.core.ledger.bounds import keep_newest
 from gateway.core.step import FileEdit
 from gateway.values import Value
 
@@ -48,8 +49,7 @@ class Files:
             found = EditedAgain(key=f"set {edit.path}", reverts=False, since=since)
         seen.append((edit, step))
         self._edits[edit.path] = seen
-        if len(self._edits) > REMEMBERED_FILES:
-            del self._edits[next(iter(self._edits))]
+        keep_newest(self._edits, REMEMBERED_FILES)
         return found
 
 

@@ -7,6 +7,7 @@ step costs what an early one does."""
 from collections import deque
 from copy import copy
 
+from gateway.core.ledger.bounds import keep_newest
 from gateway.core.ledger.entries import PATIENCE, Clock, Ending, Entries, Entry
 from gateway.core.ledger.failures import failing, failure_key, is_about, refusal_key, settles
 from gateway.core.ledger.files import Files
@@ -176,8 +177,7 @@ class Ledger:
             clock.news += 1
             if facts.effect.acts:
                 self._acts[facts.tool] = clock.calls
-                if len(self._acts) > MAX_CALLS:
-                    del self._acts[next(iter(self._acts))]
+                keep_newest(self._acts, MAX_CALLS)
         return Try(
             kind=kind,
             count=count,
@@ -212,8 +212,7 @@ class Ledger:
             count=count,
             changes=clock.changes,
         )
-        if len(self._calls) > MAX_CALLS:
-            del self._calls[next(iter(self._calls))]
+        keep_newest(self._calls, MAX_CALLS)
         self._recent.append(self._seen(action, facts))
         result = 0 if facts.failure is not None else facts.answer.result
         self._turns.append((hash((facts.call, result)), clock.step))

@@ -2,6 +2,7 @@
 
 import re
 
+from gateway.core.ledger.bounds import keep_newest
 from gateway.core.step import Action, ActionFacts, alike
 from gateway.values import Value
 
@@ -181,6 +182,5 @@ class ShownLines:
                 newest = max(newest, shown)
             line = max(line, end + 1)
         self._files[path] = (changes, [*spans[1 - MAX_SPANS :], (first, last, step)])
-        if len(self._files) > MAX_FILES:
-            del self._files[next(iter(self._files))]
+        keep_newest(self._files, MAX_FILES)
         return newest if known >= KNOWN_LINES * (last - first + 1) else 0

@@ -3,11 +3,14 @@
 Only what is exactly equal counts; whether words mean the same is not asked here."""
 
 import re
+from collections.abc import Iterator
 
 from msgspec import Struct
 
+from gateway.core.ledger.bounds import keep_newest
 from gateway.core.ledger.labels import ordinal, quoted
 from gateway.core.ledger.ledger import LedgerStep
+from gateway.core.step import ActionFacts
 
 SET_AGAIN = 3
 CLAIMED_AGAIN = 3
@@ -61,24 +64,17 @@ class SessionLedger:
             found.append(claimed)
         if read.facts.cue == "stopped":
             what = "the person stopped the agent three times within twelve steps"
-            found.append(self._count("stopped", what, run, read.number))
+            found.append(self._count("stopped", what, run, step=read.number))
         for facts, each in read.actions:
             if facts.failure is not None or each.kind == "cancelled" or facts.answer.by_user:
                 continue
             if read.facts.prompted or read.number == 1:
                 continue  # a person may want it so once more
-            for edit in facts.edits:
-                found += self._set(
-                    edit.path,
-                    str(edit.new),
-                    f"{quoted(edit.path)} is set to the same text",
-                    run,
-                    read,
-                )
-            command = facts.command
-            if command and _SETS.search(command[:400]):
-                name = command.rsplit(None, 1)[0]
-                found += self._set(name, command, f"{quoted(command)} is run", run, read)
+            for key, what in _settings(facts):
+                known = self._known.get(key)
+                # A run that sets it again counts once.
+                if known is None or known.run != run:
+                    found.append(self._count(key, what, run, step=read.number))
         if not found:
             return found
         return [each for each in found if each.key == "stopped" or each.count >= SET_AGAIN]
@@ -89,17 +85,9 @@ class SessionLedger:
         if len(words) < CLAIM_WORDS:
             return
         key = f"claim {hash(tuple(words))}"
-        claimed = self._count(key, f"the run ends with {quoted(text)}", run, step)
+        claimed = self._count(key, f"the run ends with {quoted(text)}", run, step=step)
         if claimed.count >= CLAIMED_AGAIN:
             self._claimed = claimed
-
-    def _set(self, name: str, value: str, what: str, run: int, read: LedgerStep) -> list[Returned]:
-        """Count a setting in each run that makes it again."""
-        key = f"set {name} {hash(value)}"
-        known = self._known.get(key)
-        if known is not None and known.run == run:
-            return []
-        return [self._count(key, what, run, read.number)]
 
     def _count(self, key: str, what: str, run: int, step: int) -> Returned:
         known = self._known.pop(key, None)
@@ -109,6 +97,16 @@ class SessionLedger:
         known.run = run
         known.newest = step
         self._known[key] = known
-        if len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
+        keep_newest(self._known, REMEMBERED)
         return known
+
+
+def _settings(facts: ActionFacts) -> Iterator[tuple[str, str]]:
+    """The values that a call sets: a key of name and value, and words for both."""
+    for edit in facts.edits:
+        what = f"{quoted(edit.path)} is set to the same text"
+        yield f"set {edit.path} {hash(str(edit.new))}", what
+    command = facts.command
+    if command and _SETS.search(command[:400]):
+        name = command.rsplit(None, 1)[0]
+        yield f"set {name} {hash(command)}", f"{quoted(command)} is run"

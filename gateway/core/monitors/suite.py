@@ -122,7 +122,7 @@ SEVERITIES = (1, 2, 4)  # steps in a row with an alarm from which its severity i
 
 def severity_of(alarmed_steps: int) -> int:
     """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
-    return sum([1 for least in SEVERITIES if alarmed_steps >= least]) if alarmed_steps else 0
+    return sum([1 for least in SEVERITIES if alarmed_steps >= least])
 
 
 class RobustSuite(Suite[LedgerStep]):

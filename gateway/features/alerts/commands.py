@@ -27,7 +27,7 @@ def add_alerts(commands: Any) -> None:
     add_common(test)
     test.set_defaults(run=lambda args: asyncio.run(_test_alerts(args)))
     test.add_argument("--sink", help="only to this one (alerts.sinks)")
-    listed = add_verb(verbs, "list", "alerts, newest first", _list_alerts)
+    listed = add_verb(verbs, "list", "alerts, newest first", command=_list_alerts)
     listed.add_argument("--tenant", help="only those about runs of this tenant")
     listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
 
@@ -60,7 +60,9 @@ def _sent(delivery: DeliveryState) -> str:
     """The state of a delivery, in a word."""
     if not delivery.done_at:
         return "waiting"
-    return "failed" if delivery.error else "sent"
+    if delivery.error:
+        return "failed"
+    return "sent"
 
 
 async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -34,4 +34,6 @@ async def now_part(visit: Visit, shown: Set[str]) -> AlertPart | None:
         for stored in found
         if stored.seen_at > since and stored.alert.facts.get("run_id") not in shown
     ]
-    return AlertPart(alerts[:_SHOWN]) if alerts else None
+    if alerts:
+        return AlertPart(alerts[:_SHOWN])
+    return None

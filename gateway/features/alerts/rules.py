@@ -220,7 +220,10 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         subject = account.subject
         alike = [one.run for one in signals.live]
         found = [run.id for run in alike if subject in (run.id, run.conversation_id)]
-        run = subject if account.scope == "run" else next(iter(found), "")
+        if account.scope == "run":
+            run = subject
+        else:
+            run = next(iter(found), "")
         guess = f"; the price of {counted(account.unpriced, 'call')} is unknown"
         yield Finding(
             rule="budget",

@@ -39,7 +39,9 @@ def signature(secret: str, body: bytes, at: int) -> str:
 
 
 def _link(alert: AlertRecord, base_url: str | None) -> str | None:
-    return f"{base_url.rstrip('/')}{alert.path}" if base_url and alert.path else None
+    if base_url and alert.path:
+        return f"{base_url.rstrip('/')}{alert.path}"
+    return None
 
 
 def _line(alert: AlertRecord) -> str:
@@ -77,17 +79,23 @@ def _webhook(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
 
 def _slack(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     # Source: Slack's mrkdwn, which gives `&`, `<` and `>` a meaning.
-    return {"text": _lines(alerts, base_url, " <{}|open>", partial(escape, quote=False))}
+    return {"text": _lines(alerts, base_url, " <{}|open>", escaped=partial(escape, quote=False))}
 
 
 def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     text = _lines(alerts, base_url, " <{}>")
-    content = text if len(text) <= _DISCORD_CHARS else text[: _DISCORD_CHARS - 1] + "…"
+    if len(text) <= _DISCORD_CHARS:
+        content = text
+    else:
+        content = text[: _DISCORD_CHARS - 1] + "…"
     return {"content": content, "allowed_mentions": {"parse": []}}
 
 
 def _apprise(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
-    title = alerts[0].title if len(alerts) == 1 else counted(len(alerts), "alert")
+    if len(alerts) == 1:
+        title = alerts[0].title
+    else:
+        title = counted(len(alerts), "alert")
     return {"title": one_line(title, 120), "body": _lines(alerts, base_url, "\n{}")}
 
 
@@ -115,7 +123,9 @@ async def _by_apprise(url: str, message: Texts, timeout_s: float) -> str:
         sent = await asyncio.wait_for(receivers.async_notify(**message), timeout_s)
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
-    return "" if sent else "not taken by the receiver"
+    if sent:
+        return ""
+    return "not taken by the receiver"
 
 
 async def send_alerts(

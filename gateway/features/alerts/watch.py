@@ -209,7 +209,9 @@ async def used_accounts(accounting: Accounting, since: float) -> list[UsedAccoun
             continue
         used, metric = account.share(budget.limits.given(), now)
         if metric:
-            kind = ForgedAccount if account.forged else UsedAccount
+            kind = UsedAccount
+            if account.forged:
+                kind = ForgedAccount
             found.append(
                 kind(
                     budget=budget.name,
@@ -251,9 +253,9 @@ async def start(runtime: Runtime) -> None:
         lambda: runtime.settings,
         opened.stores,
         opened.accounting,
-        outbox,
-        RestCounter(runtime.metrics),
-        runtime.degraded,
+        outbox=outbox,
+        rests=RestCounter(runtime.metrics),
+        degraded=runtime.degraded,
     )
     runtime.acted.append(watch.acted)
     runtime.follow(watch.follow_rules(), "rules of alerts")
@@ -313,7 +315,10 @@ class AlertOutbox:
             self._seen[found.key] = (now, noted)
             return False
         self._seen[found.key] = (now, now)
-        task = {"task": found.task} if settings.with_task and found.task else {}
+        if settings.with_task and found.task:
+            task = {"task": found.task}
+        else:
+            task = {}
         alert = AlertRecord(
             id=secrets.token_hex(8),
             key=found.key,
@@ -326,7 +331,10 @@ class AlertOutbox:
             path=found.path,
         )
         due = dict.fromkeys(sinks, due_at(found.rule, now, settings))
-        cooldown_s = 8 * _DAY_S if found.rule == "weekly_report" else settings.cooldown_s
+        if found.rule == "weekly_report":
+            cooldown_s = 8 * _DAY_S
+        else:
+            cooldown_s = settings.cooldown_s
         is_new = await self._keep(alert, due, cooldown_s, known=known)
         if is_new:
             self.metrics.raised.labels(found.rule).inc()
@@ -406,7 +414,7 @@ class AlertOutbox:
             self.metrics.sent.labels(sink.name, "sent").inc(len(fresh))
             self._sent.update((d.alert.id, d.sink) for d in fresh)
         repeated = [_settled(d) for d in batch if d not in fresh]
-        return repeated + [self._after(d, error, now, settings) for d in fresh]
+        return repeated + [self._after(d, error, now, limits=settings) for d in fresh]
 
     async def _with_links(self, alert: AlertRecord, base_url: str | None) -> AlertRecord:
         """The alert with the links that answer its question, if that is open: what is stored can be
@@ -421,7 +429,10 @@ class AlertOutbox:
                 base = (base_url or "").rstrip("/")
                 key = self.controls.engine.secret
                 links = {n: base + answer_path(each, n, key) for n in ("yes", "no")}
-                lines = [f"{name}: {link}" for name, link in links.items()] if base_url else []
+                if base_url:
+                    lines = [f"{name}: {link}" for name, link in links.items()]
+                else:
+                    lines = []
                 return replace(alert, facts={**alert.facts, **links, "lines": lines})
         return alert
 
@@ -454,15 +465,23 @@ def due_at(rule: str, now: float, settings: AlertSettings) -> float:
     """Returns the time of the first attempt for an alert raised at `now` (both epoch seconds).
     All alerts within one `group_wait_s` are due together, on every gateway, and make one
     message."""
-    wait_s = 0.0 if rule == "approval_asked" else settings.group_wait_s
-    due = (now // wait_s + 1) * wait_s if wait_s else now
+    if rule == "approval_asked":
+        wait_s = 0.0
+    else:
+        wait_s = settings.group_wait_s
+    due = now
+    if wait_s:
+        due = (now // wait_s + 1) * wait_s
     quiet = settings.quiet_minutes()
     if quiet is None or rule in settings.quiet_rules:
         return due
     begin, end = quiet
     local = datetime.fromtimestamp(due).astimezone()
     minute = local.hour * 60 + local.minute
-    within = begin <= minute < end if begin <= end else minute >= begin or minute < end
+    if begin <= end:
+        within = begin <= minute < end
+    else:
+        within = minute >= begin or minute < end
     if not within:
         return due
     over = local.replace(hour=end // 60, minute=end % 60, second=0, microsecond=0)

@@ -23,11 +23,15 @@ def _demo(args: argparse.Namespace) -> int:
     from gateway.features.demo.show import run_demo
 
     if not args.keep:
-        return 0 if run_demo() else 1
+        if run_demo():
+            return 0
+        return 1
     storage = load_settings(args.config).storage
     if not storage.file:
         raise ConfigError("demo --keep: storage.path must name a file")
     worked = run_demo(database=Path(storage.path))
     shown = f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard."
     sys.stdout.write(shown + "\n")
-    return 0 if worked else 1
+    if worked:
+        return 0
+    return 1

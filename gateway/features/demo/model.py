@@ -93,7 +93,10 @@ def run_agent(client: OpenAI, folder: Path, *, model: str, max_calls: int) -> It
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
             failed = "FAILED" in result
             action = " ".join([name, *list(arguments.values())[:1]])
-        answer = None if action else message["content"]
+        if action:
+            answer = None
+        else:
+            answer = message["content"]
         about: Any = {"headers": dict(raw.headers), "usage": said["usage"], "action": action}
         yield Turn(**about, failed=failed, answer=answer)
         if answer is not None:

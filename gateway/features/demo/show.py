@@ -122,7 +122,9 @@ def _line(number: int, turn: Turn) -> Text:
     text.append(f"{turn.action.replace('_file ', ' ') or 'final answer':<20}")
     # The first two monitors by name, the others as a number: a line has 80 columns.
     monitors = turn.headers.get("x-gateway-monitors", "").split(",")
-    more = f" +{len(monitors) - 2}" if len(monitors) > 2 else ""
+    more = ""
+    if len(monitors) > 2:
+        more = f" +{len(monitors) - 2}"
     return text.append(" ".join(monitors[:2]) + more, "yellow")
 
 
@@ -155,7 +157,9 @@ def _cost(run: list[Turn], model: str = "") -> str:
     infos = zip(map(capabilities, names), run, strict=True)
     costs = [info.cost(turn.usage) if info is not None else None for info, turn in infos]
     known = [cost for cost in costs if cost is not None]
-    return f"${sum(known):.4f}" if len(known) == len(costs) else "unknown"
+    if len(known) == len(costs):
+        return f"${sum(known):.4f}"
+    return "unknown"
 
 
 def _closing(advice: str) -> Panel:

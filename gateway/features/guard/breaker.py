@@ -48,7 +48,10 @@ class Breaker:
             return False
         now = self._clock()
         again = now - self._ended_at < _REPEATS_WITHIN_S
-        self._hold_s = min(max(1.0, 2 * self._hold_s), _LONGEST_HOLD_S) if again else 0.0
+        if again:
+            self._hold_s = min(max(1.0, 2 * self._hold_s), _LONGEST_HOLD_S)
+        else:
+            self._hold_s = 0.0
         self._hold_until = now + self._hold_s
         self.incident = Incident(kind=kind, reason=reason, since=time.time())
         self._log.error(

@@ -77,7 +77,9 @@ class DiskSpool:
     @property
     def records(self) -> int:
         """Number of records that wait on disk."""
-        return sum([len(file.entries) for file in self._files.files]) if self._files else 0
+        if self._files:
+            return sum([len(file.entries) for file in self._files.files])
+        return 0
 
     def add(self, record: CallRecord) -> Entry | None:
         """Begin to write a record; `written` waits for it. None without a folder."""

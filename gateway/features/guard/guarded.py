@@ -57,7 +57,10 @@ class _ReadGuard:
             await asyncio.sleep(self._settings.probe_interval_s)
             if not (self._refuses or degraded()):
                 continue
-            others = 0 if self._refuses else self._failures
+            if self._refuses:
+                others = 0
+            else:
+                others = self._failures
             try:
                 await self.within(self.limit_s, probe)
                 self._failures = others  # those of reads that are slower than this one
@@ -118,7 +121,9 @@ class GuardedStateStore(WatchedStates):
         in_memory_only: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._recovery = Recovery(store, settings, count, self._release, merge, in_memory_only)
+        self._recovery = Recovery(
+            store, settings, count, opened=self._release, merge=merge, in_memory_only=in_memory_only
+        )
         # Called after the store was opened again, which may be an empty one.
         self.reopened = self._recovery.reopened
         limit_ms = settings.commit_limit_ms

@@ -55,7 +55,9 @@ class Pace:
         if passed > 2 * _DAY_S:  # the first of two days no longer counts
             self.calls //= 2
             self._since += passed / 2
-        return room * passed / self.calls if self.calls else None
+        if self.calls:
+            return room * passed / self.calls
+        return None
 
 
 class Spool:

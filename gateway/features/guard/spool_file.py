@@ -137,7 +137,7 @@ class SpoolFile:
             rows = self._connection.execute("SELECT number, record FROM records ORDER BY number")
             stored = os.pread(self._marks, os.fstat(self._marks).st_size, 0)
             found = [
-                Entry(decoded(record), tried, self, number)
+                Entry(decoded(record), tried, self, number=number)
                 for number, record in rows
                 if not any(stored[number : number + 1])
             ]

@@ -63,7 +63,9 @@ def _history(args: argparse.Namespace) -> int:
         raise ConfigError("--html: use --keep, which puts the sessions on the dashboard's pages")
     if args.json and args.keep:
         raise ConfigError("--keep: not with --json, which writes nothing but its lines")
-    begin = since(args.since, datetime.now(UTC)) if args.since else None
+    begin = None
+    if args.since:
+        begin = since(args.since, datetime.now(UTC))
     wanted = Wanted(since=begin, project=args.project, agent=args.agent)
     found = _found(args)
     readings: list[SessionReading] = []
@@ -78,7 +80,9 @@ def _history(args: argparse.Namespace) -> int:
 
         for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
             sys.stdout.write(session_line(reading))
-        return 1 if problems else 0
+        if problems:
+            return 1
+        return 0
     if not readings:
         raise ConfigError(_nothing(args, len(found), problems))
     from rich.console import Console
@@ -90,10 +94,14 @@ def _history(args: argparse.Namespace) -> int:
     print_screen(summarise(readings), console, options=[str(path) for path in args.paths])
     if args.keep:
         logs = [each for each in found if each.format is not None]
-        return run_keep(logs, load_settings(args.config), sys.stdout, sys.stderr, wanted.takes)
+        return run_keep(
+            logs, load_settings(args.config), sys.stdout, err=sys.stderr, takes=wanted.takes
+        )
     if not args.paths:
         console.print(_NEXT, style="dim", markup=False)
-    return 1 if problems else 0
+    if problems:
+        return 1
+    return 0
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -106,12 +114,14 @@ def _show(args: argparse.Namespace) -> int:
         raise ConfigError("show: prints one session, without --json and --keep")
     *args.paths, _, name = args.paths
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    show(_found(args), name, args.steps, Policy(), console)
+    show(_found(args), name, args.steps, policy=Policy(), console=console)
     return 0
 
 
 def _found(args: argparse.Namespace) -> list[Found]:
-    return named(Path(path) for path in args.paths) if args.paths else at_home(Path.home())
+    if args.paths:
+        return named(Path(path) for path in args.paths)
+    return at_home(Path.home())
 
 
 def _nothing(args: argparse.Namespace, files: int, problems: int) -> str:
@@ -136,7 +146,7 @@ def run_keep(
     exit status. The database is the one that other commands read; if there is none, that of
     `gateway wrap` is made. Raises ConfigError: the store cannot be opened or written."""
     with reported():
-        return asyncio.run(_keep_all(found, _with_database(settings), out, err, takes))
+        return asyncio.run(_keep_all(found, _with_database(settings), out, err=err, takes=takes))
 
 
 def _with_database(settings: Settings) -> Settings:
@@ -161,11 +171,11 @@ async def _keep_all(
             task = bar.add_task("keeping", total=len(found))
             # The oldest first: a session that was resumed has copies of the answers before it.
             for each in sorted(found, key=_changed_at):
-                await _keep_file(keeper, each, takes, problems)
+                await _keep_file(keeper, each, takes, problems=problems)
                 bar.advance(task)
             runs = keeper.counts.runs
             task = bar.add_task("learning", total=len(runs))
-            await _learn(runs, stores, settings, lambda: bar.advance(task))
+            await _learn(runs, stores, settings, done=lambda: bar.advance(task))
     finally:
         await stores.close()
     for problem in problems[:_MOST_REASONS]:
@@ -173,7 +183,9 @@ async def _keep_all(
     if more := len(problems[_MOST_REASONS:]):
         err.write(f"gateway: not kept: {counted(more, 'more session')}\n")
     out.write(_kept_line(keeper.counts) + "\n")
-    return 1 if problems and not keeper.counts.kept + keeper.counts.known else 0
+    if problems and not keeper.counts.kept + keeper.counts.known:
+        return 1
+    return 0
 
 
 def _changed_at(found: Found) -> float:

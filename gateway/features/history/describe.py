@@ -38,4 +38,6 @@ def _about(arguments: str) -> str:
     for key in _ABOUT:
         if text := text_at(values, key):
             return text
-    return arguments if values else ""
+    if values:
+        return arguments
+    return ""

@@ -174,7 +174,9 @@ class Keeper:
 
     def _conversation(self, session: Session, name: str) -> ConversationRecord:
         def id_of(other: str | None) -> str | None:
-            return imported_id(self._tenant, session.agent, other) if other else None
+            if other:
+                return imported_id(self._tenant, session.agent, other)
+            return None
 
         return ConversationRecord(
             id=name,
@@ -254,7 +256,9 @@ class _Rows:
         ends = self._history.ends_run(self._source.session.messages[position])
         call = self._source.calls.get(position)
         newest = self._newest
-        model = call.model_requested if call is not None else ""
+        model = ""
+        if call is not None:
+            model = call.model_requested
         if newest is None or newest.sequence != run.index:
             task = title_of(task_of(self._history.window, run.start))
             newest = replace(
@@ -264,7 +268,9 @@ class _Rows:
                 started_at=at,
                 task_preview=records.preview(task, masks_secrets=self._source.masks_secrets),
             )
-        outcome = self._source.session.outcome if position == self._source.last_answer else None
+        outcome = None
+        if position == self._source.last_answer:
+            outcome = self._source.session.outcome
         self._newest = replace(
             newest,
             ended_at=at,  # nothing of it is under way
@@ -279,7 +285,9 @@ class _Rows:
         agent = run.agent
         model = run.model_requested
         tenant = self._conversation.tenant
-        workload = workload_of(tenant, agent, (), model)  # no log says which tools were offered
+        workload = workload_of(
+            tenant, agent, (), requested=model
+        )  # no log says which tools were offered
         return WorkloadRun(
             run_id=run.id,
             tenant=tenant,
@@ -292,7 +300,9 @@ class _Rows:
 
     def _since_answer(self) -> list[Any]:
         run = self._history.fold.current
-        latest = run.outcomes[-1].step if run.outcomes else None
+        latest = None
+        if run.outcomes:
+            latest = run.outcomes[-1].step
         return observe.later_messages(self._history.window, latest)
 
     def _note_acts(
@@ -310,7 +320,7 @@ class _Rows:
         cut = cut and not any(map(is_interruption, said_in(since)))
         name = self._conversation.id
         fold = self._history.fold
-        self._acts += observe.acts_of(name, fold, outcomes, since, last=answered, cut=cut)
+        self._acts += observe.acts_of(name, fold, outcomes, new=since, last=answered, cut=cut)
 
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
@@ -330,7 +340,10 @@ class _Rows:
             at=at,
             state=run.state.value,
         )
-        prompts = observe.opening_prompts({}, window, run.start) if opens or not run.steps else []
+        if opens or not run.steps:
+            prompts = observe.opening_prompts({}, window, run.start)
+        else:
+            prompts = []
         if prompts and (folder := self._source.session.project):  # logs have no system prompt
             prompts.insert(0, PromptMessage(role="system", text=f"Working directory: {folder}"))
         if run.steps:

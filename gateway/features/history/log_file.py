@@ -125,7 +125,9 @@ class LogFile:
 
     def _open(self) -> IO[bytes]:
         packed = self.path.name.endswith(".gz")
-        return cast(IO[bytes], gzip.open(self.path)) if packed else self.path.open("rb")
+        if packed:
+            return cast(IO[bytes], gzip.open(self.path))
+        return self.path.open("rb")
 
 
 def _values(line: bytes) -> list[Any]:
@@ -154,4 +156,6 @@ def _values(line: bytes) -> list[Any]:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return found[0] if found[1] else r"\\"
+    if found[1]:
+        return found[0]
+    return r"\\"

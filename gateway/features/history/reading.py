@@ -52,13 +52,16 @@ def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float |
     unknown. `tokens`: from `tokens_of`, if they have been read already."""
     if call.cost_usd is not None:
         return call.cost_usd
-    tokens = tokens_of(call.usage) if tokens is None else tokens
+    if tokens is None:
+        tokens = tokens_of(call.usage)
     if not any(tokens.values()):
         return None
     if past := _past_rates(call):
         return charge(tokens, past)
     model = capabilities(call.model)
-    return model.cost_of_tokens(tokens) if model else None
+    if model:
+        return model.cost_of_tokens(tokens)
+    return None
 
 
 def _past_rates(call: ModelCall) -> Rates | None:
@@ -171,7 +174,9 @@ class SessionReading(FileFacts, kw_only=True):
     def usd(self) -> float | None:
         """US dollars of the calls with a known price; None if no call has one."""
         priced = [call.usd for call in self.calls if call.usd is not None]
-        return sum(priced) if priced else None
+        if priced:
+            return sum(priced)
+        return None
 
     def acts(self, kind: str) -> int:
         """Number of the person's acts of one kind."""
@@ -224,7 +229,9 @@ def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) 
     message = messages[call.position]
     tools = len(read_calls(message, read_content(message.get("content"))))
     usd = cost_of(call, tokens)
-    return CallCost(call.key, step, call.at, call.model, grouped(tokens), usd, tools)
+    return CallCost(
+        call.key, step, call.at, model=call.model, tokens=grouped(tokens), usd=usd, tools=tools
+    )
 
 
 def is_alarm(outcome: StepOutcome) -> bool:
@@ -271,7 +278,9 @@ def _places(
             continue
         said = turn.text
         if not said and later and later[0].kind == "message":
-            said = later[0].text if bisect_left(starts, later[0].position) - 1 == step else ""
+            said = ""
+            if bisect_left(starts, later[0].position) - 1 == step:
+                said = later[0].text
         if said:
             yield Place(step=step, what=f'{_ACTS[turn.kind]}: "{said}"')
 
@@ -279,7 +288,9 @@ def _places(
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:
     said = next((turn.text for turn in human if turn.kind == "message" and turn.text), "")
     words = " ".join((said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID])).split())
-    return words[: _TITLE - 3] + "..." if len(words) > _TITLE else words
+    if len(words) > _TITLE:
+        return words[: _TITLE - 3] + "..."
+    return words
 
 
 IN_PROCESS_BYTES = 40_000_000

@@ -26,8 +26,12 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     command = shlex.join(["gateway", "history", *options])
     sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
     print_line(console, f"{sessions}, {days(summary)}")
-    cost = f", {money(total.usd)}" if total.usd else ""
-    read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
+    cost = ""
+    if total.usd:
+        cost = f", {money(total.usd)}"
+    read = 0.0
+    if total.tokens.total:
+        read = total.tokens.cache_read / total.tokens.total
     console.print(
         f"{counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
         f"({percent(read)} from cache){cost}\n"
@@ -41,7 +45,7 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     if summary.places:
         console.print("Where that was, alarms first, each the newest first:")
     for number, place in enumerate(summary.places, 1):
-        _print_place(console, number, place, command)
+        _print_place(console, number, place, command=command)
 
 
 def days(summary: Summary) -> str:
@@ -49,7 +53,9 @@ def days(summary: Summary) -> str:
     first, last = (
         day_of(moment, year=True) for moment in (summary.read.started, summary.read.ended)
     )
-    return first if first == last else f"{first} to {last}"
+    if first == last:
+        return first
+    return f"{first} to {last}"
 
 
 def _sums(summary: Summary) -> Table:
@@ -81,7 +87,9 @@ def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> Non
 def sums_cost(sums: Sums) -> str:
     """US dollars, with a plus if the price of a part is unknown."""
     if not sums.usd:
-        return UNKNOWN if sums.unpriced else "$0"
+        if sums.unpriced:
+            return UNKNOWN
+        return "$0"
     return money(sums.usd) + ("+" if sums.unpriced else "")
 
 
@@ -133,7 +141,9 @@ def alarmed(summary: Summary) -> str:
 
 def short_id(session_id: str) -> str:
     """The beginning of an id, long enough to be typed; a sub-agent's is kept whole."""
-    return session_id if "/" in session_id else session_id[:_ID_CHARACTERS]
+    if "/" in session_id:
+        return session_id
+    return session_id[:_ID_CHARACTERS]
 
 
 def day_of(moment: float | None, *, year: bool = False) -> str:

@@ -71,8 +71,14 @@ class Session(FileFacts, kw_only=True):
         """Read a time stamp, extend the session's span to it, and return it."""
         moment = epoch(value)
         if moment is not None:
-            self.started = moment if self.started is None else min(self.started, moment)
-            self.ended = moment if self.ended is None else max(self.ended, moment)
+            if self.started is None:
+                self.started = moment
+            else:
+                self.started = min(self.started, moment)
+            if self.ended is None:
+                self.ended = moment
+            else:
+                self.ended = max(self.ended, moment)
         return moment
 
     def reply(self, text: str = "", reasoning: str = "", **noted: Any) -> FieldDict:
@@ -96,7 +102,10 @@ class Session(FileFacts, kw_only=True):
         """Add the result of a call. `rejected`: the person refused it; None: its text says so."""
         message = {"role": "tool", "tool_call_id": call_id, "content": content}
         self.messages.append({**message, "is_error": True} if failed else message)
-        said = None if rejected is False else rejection(as_text(content, ""))
+        if rejected is False:
+            said = None
+        else:
+            said = rejection(as_text(content, ""))
         if rejected or said is not None:
             self.did("reject", said or "", at, back=1)
 
@@ -133,8 +142,13 @@ class Session(FileFacts, kw_only=True):
     def interrupted(self, at: float | None) -> None:
         """Note an interruption, which a log may repeat: for each call that it stopped, or as an
         event and as a message."""
-        answer = self.calls[-1].position if self.calls else -1
-        last = self.human[-1] if self.human else None
+        if self.calls:
+            answer = self.calls[-1].position
+        else:
+            answer = -1
+        last = None
+        if self.human:
+            last = self.human[-1]
         if last is None or last.kind != "interrupt" or last.position <= answer:
             self.did("interrupt", "", at)
 
@@ -192,7 +206,9 @@ def epoch(value: object) -> float | None:
     """A time stamp as seconds of the epoch: ISO 8601, or a number of seconds or milliseconds."""
     number = as_number(value, None)
     if number is not None:
-        return number / 1000 if number > 1e11 else number
+        if number > 1e11:
+            return number / 1000
+        return number
     text = as_text(value, "")
     if not text:
         return None

@@ -75,11 +75,13 @@ def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console
     for step, start in zip(steps, starts, strict=True):
         while turn is not None and turn.position < start:
             if step.index in asked or step.index - 1 in asked:
-                said = f": {one_line(turn.text, 4 * _CHARACTERS)}" if turn.text else ""
+                said = ""
+                if turn.text:
+                    said = f": {one_line(turn.text, 4 * _CHARACTERS)}"
                 print_line(console, f"  you {_ACTS[turn.kind]}{said}", "cyan")
             turn = next(turns)
         if step.index in asked:
-            _print_step(step, scored.get(step.index), reading, console)
+            _print_step(step, scored.get(step.index), reading, console=console)
     while turn is not None and steps[-1].index in asked:
         print_line(console, f"  you {_ACTS[turn.kind]}: {one_line(turn.text, 640)}", "cyan")
         turn = next(turns)
@@ -89,7 +91,9 @@ _ACTS = {"message": "said", "interrupt": "interrupted", "reject": "rejected the 
 
 
 def _head(reading: SessionReading) -> str:
-    cost = f", {money(reading.usd)}" if reading.usd is not None else ""
+    cost = ""
+    if reading.usd is not None:
+        cost = f", {money(reading.usd)}"
     agent = f"{reading.agent} {reading.version}".strip()
     folder = reading.project
     names = ", ".join((reading.id, agent, folder or "unknown folder"))

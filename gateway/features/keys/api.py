@@ -75,7 +75,7 @@ async def add_key(request: ApiRequest[Parameters]) -> ApiResponse:
     """Make a key. After the first one every request needs a key."""
     given = request.read(NewKeyBody).model_dump()
     store = stored_keys(request.runtime)
-    work = create_key(store, given.pop("tenant"), given.pop("name"), given)
+    work = create_key(store, given.pop("tenant"), given.pop("name"), terms=given)
     made = await done(request.runtime, work)
     return ApiResponse(key_view(made.record) | {"key": made.text})
 

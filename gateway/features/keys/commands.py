@@ -21,11 +21,11 @@ def add_keys(commands: Any) -> None:
     keys = commands.add_parser("keys", help="create, change, rotate and revoke gateway keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
     summary = "create a key, which is shown only once"
-    created = add_verb(verbs, "create", summary, _create_key, creates=True)
+    created = add_verb(verbs, "create", summary, command=_create_key, creates=True)
     created.add_argument("tenant", help="the tenant whose runs it creates and reads")
     created.add_argument("--name", default="", help="its agent or machine; its usage goes by it")
-    changed = add_verb(verbs, "set", "change the terms of a key", _change_key)
-    rotated = add_verb(verbs, "rotate", "make a key in the place of another", _rotate_key)
+    changed = add_verb(verbs, "set", "change the terms of a key", command=_change_key)
+    rotated = add_verb(verbs, "rotate", "make a key in the place of another", command=_rotate_key)
     text = "time for which the old one stays valid (default: 24h)"
     rotated.add_argument("--overlap", default="24h", metavar="TIME", help=text)
     for parser in (created, changed):
@@ -36,13 +36,13 @@ def add_keys(commands: Any) -> None:
             else:
                 parser.add_argument(f"--{name}", help=text)
     summary = "list the keys, without their secrets"
-    listed = add_verb(verbs, "list", summary, _list_keys, whole=True)
+    listed = add_verb(verbs, "list", summary, command=_list_keys, whole=True)
     listed.add_argument("--tenant", help="only the keys of this tenant")
-    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke_key)
+    revoked = add_verb(verbs, "revoke", "revoke a key", command=_revoke_key)
     for parser in (changed, rotated, revoked):
         parser.add_argument("key_id", help="the id that `gateway keys list` shows")
     summary = "delete all keys made with `create`, so that none is required"
-    reset = add_verb(verbs, "reset", summary, _reset_keys, whole=True)
+    reset = add_verb(verbs, "reset", summary, command=_reset_keys, whole=True)
     reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
@@ -68,7 +68,7 @@ def _keys(stores: Stores) -> KeyStore:
 async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     first = not settings.auth.names_keys and not await _keys(stores).list_keys()
     terms = read_terms(vars(args))
-    made = await create_key(_keys(stores), args.tenant, args.name, terms)
+    made = await create_key(_keys(stores), args.tenant, args.name, terms=terms)
     args.key_id = made.record.id
     if first:  # apart from the key, which scripts read on stdout
         _note(
@@ -130,7 +130,9 @@ def _note(text: str) -> None:
 
 def _key_line(key: FieldDict) -> str:
     ended = key["revoked_at"] or key["expires_at"]
-    until = f" {'until ' * (key['state'] == 'valid')}{formatting.clock(ended)}" if ended else ""
+    until = ""
+    if ended:
+        until = f" {'until ' * (key['state'] == 'valid')}{formatting.clock(ended)}"
     about = "  ".join(one_line(key[n], 40) for n in ("name", "owner", "team") if key[n])
     return (
         f"{key['id']}  {key['hint']}…  {one_line(key['tenant'], 30):30}  "

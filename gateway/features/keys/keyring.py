@@ -82,7 +82,7 @@ async def rotate_key(store: KeyStore, key_id: str, overlap: str) -> NewKey | Non
         fresh["expires_at"] = now + end - old.created_at
         ends = min(end, ends)
     # Usage and budgets go by the name of a key.
-    made = await create_key(store, old.tenant, old.name or old.id, fresh)
+    made = await create_key(store, old.tenant, old.name or old.id, terms=fresh)
     await store.change_key(key_id, {"expires_at": ends})
     return made
 
@@ -114,7 +114,9 @@ def state_of(key: KeyRecord) -> str:
     if key.revoked_at is not None:
         return "revoked"
     end = key.terms.expires_at
-    return "expired" if end is not None and end <= time.time() else "valid"
+    if end is not None and end <= time.time():
+        return "expired"
+    return "valid"
 
 
 def key_view(key: KeyRecord) -> FieldDict:
@@ -146,7 +148,10 @@ def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[Budget
 async def stored_budgets(stores: Stores) -> list[BudgetSettings]:
     """The budgets of the keys that are stored."""
     store = stores.of(KeyStore)
-    found = key_budgets(await store.list_keys()) if store is not None else {}
+    if store is not None:
+        found = key_budgets(await store.list_keys())
+    else:
+        found = {}
     return list(chain(*found.values()))
 
 
@@ -192,8 +197,12 @@ class KeyRing(Keys):
     def expiry(self, digest: bytes) -> str:
         """The time at which the key with this digest has expired; empty when none has."""
         key = self._active.get(digest)
-        end = key.terms.expires_at if key is not None and state_of(key) == "expired" else None
-        return "" if end is None else f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M UTC}"
+        end = None
+        if key is not None and state_of(key) == "expired":
+            end = key.terms.expires_at
+        if end is None:
+            return ""
+        return f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M UTC}"
 
     def tenants(self) -> Mapping[bytes, str]:
         """The tenants of the valid keys, by digest."""

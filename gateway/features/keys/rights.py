@@ -119,7 +119,7 @@ class RightsOfKeys(Rights):
                 call.instead_of_operator_key = _forbidden(principal, "a body that is not read")
             return
         if stored := _STORED.fullmatch(route):
-            refusal = await _unless_own(runtime, services, principal, stored[1] or stored[2])
+            refusal = await _unless_own(runtime, services, principal, name=stored[1] or stored[2])
             call.instead_of_operator_key = refusal
             return
         call.instead_of_operator_key = _forbidden(principal, route)
@@ -152,7 +152,7 @@ class RightsOfKeys(Rights):
             return
         at_cloud = in_path or call.seat is not None
         call.instead_of_operator_key = await _refusal(
-            runtime, services, principal, request, at_cloud
+            runtime, services, principal, request=request, at_cloud=at_cloud
         )
 
 
@@ -165,7 +165,7 @@ async def _refusal(
         return _forbidden(principal, "a stored prompt")
     earlier = body.get("previous_response_id")
     if isinstance(earlier, str) and earlier:
-        refusal = await _unless_own(runtime, services, principal, earlier)
+        refusal = await _unless_own(runtime, services, principal, name=earlier)
         if refusal is not None:
             return refusal
     for name in ("conversation", "prompt", "container", "cachedContent", "cached_content"):
@@ -185,13 +185,18 @@ async def _refusal(
     except StoreError:
         known = {}
     missing = next((name for name in names if name not in known), None)
-    return NotFound(f"there is no item {missing[:80]!r}") if missing is not None else None
+    if missing is not None:
+        return NotFound(f"there is no item {missing[:80]!r}")
+    return None
 
 
 def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]]:
     """(kind, id) of the things stored at the provider that a body names."""
     # What a cloud's dialect has read has members in the words of others.
-    body = parse_object(request.raw, json.loads) if at_cloud else request.whole
+    if at_cloud:
+        body = parse_object(request.raw, json.loads)
+    else:
+        body = request.whole
     found = []
     waiting = list[Any]([body])
     for item in _mappings(body.get("input")):
@@ -212,7 +217,9 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
 
 
 def _mappings(value: Any) -> list[Fields]:
-    return [v for v in value if isinstance(v, Mapping)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [v for v in value if isinstance(v, Mapping)]
+    return []
 
 
 async def _unless_own(
@@ -226,7 +233,9 @@ async def _unless_own(
         owner, _ = await services.loader.response(principal.tenant, name)
     except StoreError:
         owner = ""
-    return None if owner else NotFound(f"there is no response {name[:80]!r}")
+    if owner:
+        return None
+    return NotFound(f"there is no response {name[:80]!r}")
 
 
 def _forbidden(principal: Principal, what: str) -> Forbidden:

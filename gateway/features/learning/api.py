@@ -145,7 +145,7 @@ async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
     """Lessons, last changed first: the tenant's own and the shared ones."""
     params = request.params
     runtime = request.runtime
-    wanted = lesson_filter(request.tenant, params.status, params.tier, params.since)
+    wanted = lesson_filter(request.tenant, params.status, params.tier, since=params.since)
     found = await runtime.lessons.lessons(wanted, limit=params.limit)
     return ApiResponse({"lessons": [shown(each, runtime, request.access) for each in found]})
 
@@ -246,7 +246,7 @@ async def apply_change(
     else:
         status = Status(change.status or "")
         done = {Status.QUARANTINED: "paused", Status.RETIRED: "retired"}.get(status, "approved")
-        changed = await actions.move(stored, status, f"{done} by the operator", now)
+        changed = await actions.move(stored, status, f"{done} by the operator", at=now)
     learning_of(runtime).forget()
     publish_change(runtime, "lesson", "changed", pattern_id=kept)
     return kept, changed

@@ -113,13 +113,19 @@ def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
     for each in stored:
         pattern = each.pattern
         lesson = each.pattern.lesson
-        read = approved(each) if is_rule(pattern) else not is_guess(each)
+        if is_rule(pattern):
+            read = approved(each)
+        else:
+            read = not is_guess(each)
         if lesson is None or not read:
             continue
         texts = content(pattern.fields)
         harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
         if harms or (is_rule(pattern) and approved(each)):
-            trust = Trust.MODEL if harms else Trust.OPERATOR
+            if harms:
+                trust = Trust.MODEL
+            else:
+                trust = Trust.OPERATOR
             pattern = replace(pattern, lesson=replace(lesson, trust=trust))
         if is_rule(pattern):
             shelf.rules.append(replace(each, pattern=pattern))
@@ -139,15 +145,24 @@ def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> lis
         for pattern in by_key.get(key, ())
         if pattern.pattern_id not in query.exclude
     ]
-    opening = query.opening() if any(scope is not None for _, scope in found) else ()
+    if any(scope is not None for _, scope in found):
+        opening = query.opening()
+    else:
+        opening = ()
     # A run of which the opening is unknown may be of any project.
-    here = {None, project_of(opening)[0]} if opening else {None}
+    if opening:
+        here = {None, project_of(opening)[0]}
+    else:
+        here = {None}
     return [match for match, scope in found if scope in here]
 
 
 def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[LessonMatch]:
     """The rules to begin a run with, or to remind of after the calls before their mistakes."""
-    doing = {situation_of(action) for action in query.actions} if rules else set()
+    if rules:
+        doing = {situation_of(action) for action in query.actions}
+    else:
+        doing = set()
     fitting: list[tuple[Pattern, str]] = []
     for stored in rules:
         known = stored.pattern.lesson or Lesson(key="")

@@ -37,21 +37,25 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     learn = commands.add_parser("learn", help="lessons and rules, and how their trials go")
     verbs = learn.add_subparsers(required=True, metavar="VERB")
-    run = add_verb(verbs, "run", "read the stored runs", _run, whole=True)
+    run = add_verb(verbs, "run", "read the stored runs", command=_run, whole=True)
     run.add_argument("--tenant", help="only runs of this tenant")
-    approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", _approve)
+    approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", command=_approve)
     approve.add_argument("--active", action="store_true", help="without a trial")
-    retire = add_verb(verbs, "retire", "stop giving a lesson", _retire)
+    retire = add_verb(verbs, "retire", "stop giving a lesson", command=_retire)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
-    edit = add_verb(verbs, "edit", "give a lesson another text: a new version, in trial", _edit)
+    edit = add_verb(
+        verbs, "edit", "give a lesson another text: a new version, in trial", command=_edit
+    )
     for parser in (approve, retire, edit):
         parser.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
     edit.add_argument("advice", help="what it says from now on, at most 600 characters")
-    forget = add_verb(verbs, "forget", "remove the lessons that only this run supports", _forget)
+    forget = add_verb(
+        verbs, "forget", "remove the lessons that only this run supports", command=_forget
+    )
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
-    rules = add_verb(verbs, "rules", "the rules of projects, with who said them", _rules)
+    rules = add_verb(verbs, "rules", "the rules of projects, with who said them", command=_rules)
     rules.add_argument("--tenant", help="only rules of this tenant")
     rules.add_argument("--project", help="only rules of this project, as they are listed")
     what = "print a diff that adds the rules to this file, and give them no more"
@@ -83,19 +87,27 @@ def open_learner(stores: Stores, settings: Settings) -> Learner:
 
 
 async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    status = Status.ACTIVE if args.active else Status.TRIAL
-    await _move(stores, args, status, "approved by the operator")
+    if args.active:
+        status = Status.ACTIVE
+    else:
+        status = Status.TRIAL
+    await _move(stores, args, status, reason="approved by the operator")
 
 
 async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    status = Status.QUARANTINED if args.pause else Status.RETIRED
-    await _move(stores, args, status, f"{'paused' if args.pause else 'retired'} by the operator")
+    if args.pause:
+        status = Status.QUARANTINED
+    else:
+        status = Status.RETIRED
+    await _move(
+        stores, args, status, reason=f"{'paused' if args.pause else 'retired'} by the operator"
+    )
 
 
 async def _move(stores: Stores, args: argparse.Namespace, status: Status, reason: str) -> None:
     """Move a lesson to a status."""
     stored = await _stored(stores, args)
-    changed = await LessonActions(stores.learning).move(stored, status, reason, time.time())
+    changed = await LessonActions(stores.learning).move(stored, status, reason, at=time.time())
     shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
     answer(args, shown, "done" if changed else "nothing changed")
 
@@ -158,11 +170,16 @@ async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) ->
 
 def _added_to(file: str, rules: Sequence[str]) -> str:
     """A diff that adds rules to the end of a file in the current folder."""
-    text = Path(file).read_bytes().decode() if Path(file).exists() else ""
+    text = ""
+    if Path(file).exists():
+        text = Path(file).read_bytes().decode()
     end = "\r\n" if "\r\n" in text else "\n"
     old = StringIO(text, newline="\n").readlines()
     added = [*([""] if old else []), "## Rules", "", *(f"- {rule}" for rule in rules)]
-    whole = old if text.endswith("\n") or not old else [*old[:-1], old[-1] + end]
+    if text.endswith("\n") or not old:
+        whole = old
+    else:
+        whole = [*old[:-1], old[-1] + end]
     names = (f"a/{file}" if old else "/dev/null", f"b/{file}")
     lines = unified_diff(old, [*whole, *(line + end for line in added)], *names)
     return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines)

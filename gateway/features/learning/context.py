@@ -19,7 +19,9 @@ def situation_of(action: Action | None) -> str:
     if action is None:
         return ""
     head = read_action(action).head
-    program = program_of(command_of(action.arguments) or "") if head.startswith("$") else ""
+    program = ""
+    if head.startswith("$"):
+        program = program_of(command_of(action.arguments) or "")
     return program or head.lstrip("$")
 
 
@@ -40,15 +42,21 @@ def project_of(prompts: Sequence[PromptMessage]) -> tuple[str, str]:
         folder = _WORKTREE.sub("", found[1].rstrip(".,;)"))
         return digest(folder), re.split(r"[/\\]", folder)[-1][:40]
     head = mask_secrets(text[: 2 * _PROMPT_CHARS])[:_PROMPT_CHARS]  # as it is stored
-    return (digest(re.sub(r"\d+", "0", head)), "") if text else ("", "")
+    if text:
+        return (digest(re.sub(r"\d+", "0", head)), "")
+    return ("", "")
 
 
 def scope_of(pattern: Pattern) -> str | None:
     """Returns the digest of the project that a lesson is for; "" for runs without a project.
     None for a shared lesson and for one that was learned before lessons had projects: these
     apply in every project."""
-    lesson = pattern.lesson if pattern.tenant else None
-    return lesson.applies_when.get("scope") if lesson else None
+    lesson = None
+    if pattern.tenant:
+        lesson = pattern.lesson
+    if lesson:
+        return lesson.applies_when.get("scope")
+    return None
 
 
 _STEM = re.compile(r"(?:ies|ing|ed|es|s|e|y)$")

@@ -57,14 +57,18 @@ def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -
     if form("frames").search(text):
         return "it holds a mark of the gateway's own frames"
     if approved:
-        return f"it has over {MOST_CHARS} characters" if len(text) > MOST_CHARS else ""
+        if len(text) > MOST_CHARS:
+            return f"it has over {MOST_CHARS} characters"
+        return ""
     if len(text.split()) > MOST_WORDS:
         return f"it has more than {MOST_WORDS} words"
     if form("address").search(text) or form("orders").search(f"{text} {_spelled(text)}"):
         return "it holds an address or an order against the user"
     if value := _value(text, frozenset(known)):
         return f"{value!r} may be of one task"
-    return "it does what needs a person's approval" if does_harm(text) else ""
+    if does_harm(text):
+        return "it does what needs a person's approval"
+    return ""
 
 
 @lru_cache(maxsize=4096)

@@ -95,7 +95,10 @@ def approved(lesson: StoredLesson) -> bool:
 def rule_stays(lesson: StoredLesson) -> bool:
     """Whether it is a rule that an operator approved: only a person takes it back."""
     known = lesson.pattern.lesson
-    status = known.status if known else Status.CANDIDATE
+    if known:
+        status = known.status
+    else:
+        status = Status.CANDIDATE
     return is_rule(lesson.pattern) and approved(lesson) and status in RETRIEVED
 
 
@@ -154,7 +157,9 @@ def observations(
         rows = known[each.decision.run_id]
         if each.recurred is None or (of_person and run_id in seen):
             continue
-        success = outcome.verdict == "success" if (outcome := best(rows)) else None
+        success = None
+        if outcome := best(rows):
+            success = outcome.verdict == "success"
         if of_person:
             came_again = any(row.source in _CORRECTIONS for row in rows)
         else:  # a run that gives up soon after the lesson has not got over the failure
@@ -164,7 +169,7 @@ def observations(
         recurred = each.recurred or came_again
         drawn = each.decision
         first = run_id not in seen
-        found.append(Observation(drawn.given, drawn.share, recurred, success, first))
+        found.append(Observation(drawn.given, drawn.share, recurred, success=success, first=first))
         seen.add(run_id)
     return found
 
@@ -224,7 +229,9 @@ def near_outcome(
     if len(later) < WINDOW_CALLS and not ended:
         return None
     window = later[:WINDOW_CALLS]
-    head = decision.key.split("|")[1] if decision.key.count("|") >= 2 else ""
+    head = ""
+    if decision.key.count("|") >= 2:
+        head = decision.key.split("|")[1]
     worked = (
         n
         for n, call in enumerate(window, 1)
@@ -249,7 +256,8 @@ class LessonActions:
     async def move(self, stored: StoredLesson, status: Status, reason: str, at: float) -> bool:
         """Change the status; False when it is the lesson's already. A rule needs no trial."""
         pattern = stored.pattern
-        status = Status.ACTIVE if status is Status.TRIAL and is_rule(pattern) else status
+        if status is Status.TRIAL and is_rule(pattern):
+            status = Status.ACTIVE
         if pattern.lesson is None or pattern.lesson.status is status:
             return False
         if status is Status.TRIAL and pattern.lesson.status is Status.ACTIVE:
@@ -260,7 +268,7 @@ class LessonActions:
         if moved and status is Status.ACTIVE:
             found = replace(stored.posterior, share=ACTIVE_SHARE)
             version = pattern.lesson.version
-            await self.store.put_posterior(owner, pattern_id, version, found, at)
+            await self.store.put_posterior(owner, pattern_id, version, posterior=found, at=at)
         return moved
 
     async def edit(self, stored: StoredLesson, advice: str, at: float) -> Pattern:
@@ -270,7 +278,9 @@ class LessonActions:
         refused = refusal(advice, approved=True)
         if old.lesson is None or refused:
             raise ValueError(refused or "it is no lesson")
-        name = "intervention" if old.tier is Tier.E2 else "recommended_action"
+        name = "recommended_action"
+        if old.tier is Tier.E2:
+            name = "intervention"
         lesson = structs.replace(
             old.lesson,
             version=old.lesson.version + 1,
@@ -291,6 +301,8 @@ class LessonActions:
         await self.store.learn([(new, own)])
         if is_rule(old):
             at_once = Posterior(share=ACTIVE_SHARE)
-            await self.store.put_posterior(old.tenant, new.pattern_id, lesson.version, at_once, at)
-        await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at)
+            await self.store.put_posterior(
+                old.tenant, new.pattern_id, lesson.version, posterior=at_once, at=at
+            )
+        await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at=at)
         return new

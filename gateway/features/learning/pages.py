@@ -44,7 +44,7 @@ async def show_lessons(visit: Visit) -> Page:
         "groups": [(name, rows) for name, rows in groups if rows],
         "trials": settings.of(LearningSettings).trials == "on",
         "reader": await reader_view(
-            runtime.lessons, settings.of(ReaderSettings), visit.tenant, time.time()
+            runtime.lessons, settings.of(ReaderSettings), visit.tenant, now=time.time()
         ),
         "chosen": values,
         "statuses": lessons.STATUSES,

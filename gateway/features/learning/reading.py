@@ -23,7 +23,9 @@ class ReadCallOfRun:
     @property
     def key(self) -> str | None:
         """The key of its failure; None for a call that did not fail."""
-        return self.reading.failure.key if self.reading.failure else None
+        if self.reading.failure:
+            return self.reading.failure.key
+        return None
 
     @property
     def works(self) -> bool:
@@ -44,14 +46,18 @@ def command_of(arguments: str) -> str | None:
     """The shell command in a call's arguments, None where there is none."""
     values = parse(arguments)
     if values is None:
-        return arguments if arguments and arguments[0] not in "{[" else None
+        if arguments and arguments[0] not in "{[":
+            return arguments
+        return None
     for key in ("command", "cmd", "script", "code", "input", "commandline"):
         value = values.get(key)
         if isinstance(value, str):
             return value
         if isinstance(value, list):
             parts = [str(part) for part in value]
-            return parts[2] if len(parts) == 3 and parts[1] in ("-c", "-lc") else " ".join(parts)
+            if len(parts) == 3 and parts[1] in ("-c", "-lc"):
+                return parts[2]
+            return " ".join(parts)
     return None
 
 
@@ -61,7 +67,9 @@ def parse(arguments: str) -> Fields | None:
         values = json.loads(arguments)
     except (ValueError, RecursionError):
         return None
-    return values if isinstance(values, Mapping) else None
+    if isinstance(values, Mapping):
+        return values
+    return None
 
 
 _COMMAND = re.compile(
@@ -96,7 +104,9 @@ def program_of(command: str) -> str:
     """The last program of a shell command with its sub-command; "" for none that can be shown."""
     found = _COMMAND.findall(_QUOTED.sub("_", command))
     shown = [f"{name} {sub}".strip() for name, sub in found if name not in _PASSED]
-    return shown[-1] if shown else ""
+    if shown:
+        return shown[-1]
+    return ""
 
 
 def digest(text: str) -> str:

@@ -59,7 +59,9 @@ class ReaderSettings:
 
     def named_models(self) -> dict[str, str]:
         """The model that a setting names, by its key."""
-        return {"model": self.model} if self.model else {}
+        if self.model:
+            return {"model": self.model}
+        return {}
 
 
 def lesson_rules(settings: "Settings") -> LessonSettings:

@@ -84,11 +84,15 @@ def implicit(
     tests = [call for call in calls if is_test(call) and not call.reading.transient]
     if tests and answered:
         last = tests[-1]
-        verdict = "failure" if last.reading.failure else "success"
+        verdict = "success"
+        if last.reading.failure:
+            verdict = "failure"
         found.append(("result", verdict, f"step {last.step}", PRECISION["result"]))
     if next_task and (answered or stops):
         found += _by_person(next_task, stops, before)
-    failure = calls[-1].reading.failure if calls else None
+    failure = None
+    if calls:
+        failure = calls[-1].reading.failure
     last_failed = failure is not None and failure.kind != EMPTY
     if not answered and calls and (last_failed or failing_state):
         found.append(("abandoned", "failure", f"step {calls[-1].step}", PRECISION["abandoned"]))
@@ -118,7 +122,9 @@ def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
         for position, row in enumerate(outcomes)
         if row.metric == "task" and row.verdict and row.source in RANKS and row.weight >= USED_FROM
     ]
-    return min(usable)[2] if usable else None
+    if usable:
+        return min(usable)[2]
+    return None
 
 
 _FAILING = (FSMState.SLOW.value, FSMState.SKIP.value)
@@ -139,7 +145,7 @@ class Verdicts:
         new = 0
         run = trace.run
         if run.outcome and run.outcome_source in _TOLD:
-            new += await self.add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
+            new += await self.add(run, _TOLD[run.outcome_source], run.outcome, weight=1.0)
         new += await self._read_off(trace, calls, "")
         if run.sequence:
             earlier = await self.runs.get_run(
@@ -154,7 +160,9 @@ class Verdicts:
         self, trace: RunTrace, calls: Sequence[ReadCallOfRun], next_task: str
     ) -> int:
         run = trace.run
-        last = trace.steps[-1].content if trace.steps else None
+        last = None
+        if trace.steps:
+            last = trace.steps[-1].content
         human = last.human if last else ()
         acts = [act for act in human if act.of_reply or (act.kind == "reject" and act.words)]
         said = next((act.words for act in acts if act.words), next_task)
@@ -168,7 +176,7 @@ class Verdicts:
         )
         new = 0
         for source, verdict, where, weight in found:
-            new += await self.add(run, source, verdict, weight, where)
+            new += await self.add(run, source, verdict, weight=weight, where=where)
         await self.choose(run)
         return new
 
@@ -198,8 +206,13 @@ class Verdicts:
 
 def opening_words(trace: RunTrace) -> str:
     """The person's own words in the messages that a run began with; "" if they are not stored."""
-    first = trace.steps[0].content if trace.steps and trace.steps[0].step_index == 0 else None
-    prompts = first.messages if first is not None else ()
+    first = None
+    if trace.steps and trace.steps[0].step_index == 0:
+        first = trace.steps[0].content
+    if first is not None:
+        prompts = first.messages
+    else:
+        prompts = ()
     said = said_in([{"role": each.role, "content": each.text} for each in prompts])
     return Answer(said=said).words or trace.run.task_preview
 

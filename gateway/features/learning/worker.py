@@ -90,7 +90,7 @@ class Learner:
         known = self._touched.pop(run_id, None)
         before = known.decided if known else None
         newest = step if decided else before
-        self._touched[run_id] = _Touched(tenant, self.now(), ended, step, newest)
+        self._touched[run_id] = _Touched(tenant, self.now(), ended, step=step, decided=newest)
         if len(self._touched) > MOST_WAITING:
             del self._touched[next(iter(self._touched))]
 
@@ -107,7 +107,7 @@ class Learner:
             for run in newest:
                 ended = run.ended_at is not None
                 steps = run.totals.steps
-                known = _Touched(run.tenant, run.updated_at, ended, steps)
+                known = _Touched(run.tenant, run.updated_at, ended, step=steps)
                 self._touched.setdefault(run.id, known)
         except StoreError as error:
             self.failed(error)
@@ -173,8 +173,13 @@ class Learner:
     async def _unforgotten(self, run_id: str, tenant: str | None) -> RunTrace | None:
         """Returns a stored run; None if it is unknown or forgotten."""
         trace = await self.runs.get_run(run_id, tenant=tenant)
-        forgotten = await self.store.forgotten(trace.run.tenant) if trace else frozenset[str]()
-        return None if run_id in forgotten else trace
+        if trace:
+            forgotten = await self.store.forgotten(trace.run.tenant)
+        else:
+            forgotten = frozenset[str]()
+        if run_id in forgotten:
+            return None
+        return trace
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
         waiting = await self.store.open_decisions(trace.run.id)
@@ -184,7 +189,10 @@ class Learner:
             near = life_cycle.near_outcome(each, calls, ended=over, last_step=last)
             if near and each.key.startswith(f"{SAID}|"):
                 # What may come again is a correction, which is in the verdicts on the run.
-                near = replace(near, recurred=False) if over else None
+                if over:
+                    near = replace(near, recurred=False)
+                else:
+                    near = None
             known += [near] if near is not None else []
         if not known or not await self.store.settle(known):
             return 0
@@ -195,7 +203,9 @@ class Learner:
     async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
         """Compute the posterior of a lesson from all its decisions."""
         stored = await self.store.lesson(owner or None, pattern_id)
-        lesson = stored.pattern.lesson if stored else None
+        lesson = None
+        if stored:
+            lesson = stored.pattern.lesson
         now = self.now()
         active = lesson is not None and lesson.status is Status.ACTIVE
         of_person = lesson is not None and lesson.key.startswith(SAID)
@@ -209,7 +219,7 @@ class Learner:
         for _ in range(MOST_RECOMPUTED):
             seen = newest
             found = await off_loop(life_cycle.posterior, seen, active=active)
-            await self.store.put_posterior(owner, pattern_id, version, found, now)
+            await self.store.put_posterior(owner, pattern_id, version, posterior=found, at=now)
             newest = await observed()
             if newest == seen:
                 break  # no other gateway has settled a decision meanwhile, so this is the newest
@@ -244,7 +254,7 @@ class Learner:
                     await self.recompute(pattern.tenant, pattern.pattern_id, version)
         for stored in await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED)):
             if move := life_cycle.next_move(stored, now):
-                moved += await self._move(stored.pattern, move.status, move.reason, now)
+                moved += await self._move(stored.pattern, move.status, move.reason, at=now)
         if moved:
             self.changed()
         return moved

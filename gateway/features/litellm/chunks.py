@@ -87,7 +87,9 @@ def without_nulls(value: Any) -> Any:
 
 def finish_of(reason: Any) -> str | None:
     """The finish reason in OpenAI's words; None for none."""
-    return _FINISH.get(str(reason).lower(), str(reason)) if reason else None
+    if reason:
+        return _FINISH.get(str(reason).lower(), str(reason))
+    return None
 
 
 def drop_doubled_fields(message: FieldDict) -> None:

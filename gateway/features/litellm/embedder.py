@@ -81,7 +81,10 @@ def _refuse_foreign_key(settings: EmbeddingSettings, env: Texts) -> None:
     if provider in BASELESS and not (settings.api_base or env.get(f"{name}_API_BASE")):
         raise EmbeddingError(f"{settings.embedder}: {provider!r} needs embedding.api_base")
     known = OPENAI_COMPATIBLE.get(provider)
-    variables = (*known.key_variables, f"{name}_API_KEY") if known else ()
+    if known:
+        variables = (*known.key_variables, f"{name}_API_KEY")
+    else:
+        variables = ()
     given = settings.api_key or settings.api_base or any(env.get(each) for each in variables)
     if known and not given:
         raise EmbeddingError(f"{settings.embedder}: there is no key: set embedding.api_key")

@@ -50,7 +50,7 @@ def failure(
     if got.status is None:
         return _before_sending(error, call.secrets)
     if got.error_body is not None:
-        return _from_answer(got.status, got.headers, got.error_body, call.secrets)
+        return _from_answer(got.status, got.headers, got.error_body, secrets=call.secrets)
     return _from_body(error, got.tail, call.secrets, streaming=streaming)
 
 
@@ -147,7 +147,9 @@ def _from_body(
                 details=details,
                 retryable=status in AT_SAME_TARGET,
             )
-    code = _status_code(error) if streaming else None
+    code = None
+    if streaming:
+        code = _status_code(error)
     if code is not None:
         message = str(getattr(error, "message", None) or error)
         return _build(code, hide(message, secrets), retryable=code in AT_SAME_TARGET)
@@ -158,7 +160,9 @@ def _from_body(
 
 def _status_code(error: BaseException) -> int | None:
     status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) and 400 <= status < 600 else None
+    if isinstance(status, int) and 400 <= status < 600:
+        return status
+    return None
 
 
 def _read(body: bytes) -> Refusal:

@@ -102,7 +102,9 @@ class LiteLLMLane(TranslatingLane):
                 await self.start()
             assert self._sdk is not None
             async with limit:
-                return await self._ask(self._sdk, dialect, target, body, headers, call)
+                return await self._ask(
+                    self._sdk, dialect, target, body=body, headers=headers, call=call
+                )
         except Exception as exc:
             await call.close()
             if limit.expired():
@@ -130,10 +132,14 @@ class LiteLLMLane(TranslatingLane):
         provider, name = loaded.split(model, target.params)
         call.to.provider = provider
         call.to.withheld = keys_of_others(provider, target.params, os.environ)
-        translated = dialect.litellm if call.translated else None
+        translated = None
+        if call.translated:
+            translated = dialect.litellm
         openai = loaded.speaks_openai(provider)
         if translated is not None:
-            kwargs, dropped = request.translated_arguments(target, body, translated, provider, name)
+            kwargs, dropped = request.translated_arguments(
+                target, body, translated, provider=provider, name=name
+            )
         else:
             kwargs, dropped = request.prepare(
                 body,
@@ -154,7 +160,10 @@ class LiteLLMLane(TranslatingLane):
             if key is not None:  # else LiteLLM looks for the provider's own variable
                 kwargs["api_key"] = key
         asked = kwargs.setdefault("model", model)
-        messages = [] if call.translated else kwargs["messages"]
+        if call.translated:
+            messages = []
+        else:
+            messages = kwargs["messages"]
         kwargs |= _FIXED | {
             "stream": streaming,
             "timeout": self._timeouts.first_byte_s or None,
@@ -163,14 +172,19 @@ class LiteLLMLane(TranslatingLane):
         }
         ask = loaded.in_dialect[dialect.name]
         result = await (loaded.streamed.get(dialect.name, ask) if streaming else ask)(**kwargs)
-        return await _answered(result, call, body, dropped, dialect, model=name)
+        return await _answered(result, call, body, dropped=dropped, dialect=dialect, model=name)
 
 
 def _limit_s(params: Fields, *, streaming: bool) -> float | None:
     """LiteLLM's own limit of a deployment, in seconds; up to the first event for a stream."""
-    value = params.get("stream_timeout") if streaming else None
-    value = params.get("timeout") if value is None else value
-    return float(value) if value else None
+    value = None
+    if streaming:
+        value = params.get("stream_timeout")
+    if value is None:
+        value = params.get("timeout")
+    if value:
+        return float(value)
+    return None
 
 
 async def _answered(
@@ -189,7 +203,7 @@ async def _answered(
         left_out = ",".join(dropped).encode("ascii", "replace")
         headers.append((b"x-gateway-dropped-params", left_out))
     if streaming and call.translated:
-        return await TranslatedStream(result.__aiter__(), call, headers, dialect).primed()
+        return await TranslatedStream(result.__aiter__(), call, headers, dialect=dialect).primed()
     if streaming:
         id = f"chatcmpl-{uuid.uuid4().hex}"
         now = int(time.time())
@@ -308,7 +322,10 @@ class StreamedAnswer(PrimedStream):
             while not self._ended:
                 try:
                     chunk = await anext(self._received, _END)
-                    ready = [] if chunk is _END else self._out.push(self._as_mapping(chunk))
+                    if chunk is _END:
+                        ready = []
+                    else:
+                        ready = self._out.push(self._as_mapping(chunk))
                 except Exception as exc:
                     if not (self._out.complete and self._call.ended):
                         raise errors.failure(exc, self._call, streaming=True) from exc
@@ -338,7 +355,9 @@ class StreamedAnswer(PrimedStream):
         """A chunk of any kind that LiteLLM's adapters produce, as OpenAI's JSON."""
         if isinstance(chunk, dict):
             done = self._out.complete
-            return chunks.from_generic(chunk, finished=done) or {} if "text" in chunk else chunk
+            if "text" in chunk:
+                return chunks.from_generic(chunk, finished=done) or {}
+            return chunk
         if not hasattr(chunk, "choices"):
             chunk = self._source.chunk_creator(chunk)
         return {} if chunk is None else chunk.model_dump(exclude_none=True)
@@ -442,7 +461,10 @@ class TranslatedStream(PrimedStream):
                 return b""
             raise errors.failure(exc, self._call, streaming=True) from exc
         _join_arguments(self._source, event)
-        out = b"" if event is None else self._encoded(event)
+        if event is None:
+            out = b""
+        else:
+            out = self._encoded(event)
         if out.startswith(b"event: error"):
             # LiteLLM's own message; what the transport saw says more.
             broken = RuntimeError("the provider's stream broke off")

@@ -68,7 +68,9 @@ def normal(value: Any) -> Any:
         value.pop("error", None)
     if _is_chat(value):
         return _chat(value)
-    return _messages(value) if is_known(value) else value
+    if is_known(value):
+        return _messages(value)
+    return value
 
 
 def is_known(value: Any) -> bool:
@@ -127,14 +129,18 @@ def _choice(choice: FieldDict, at: int, *, streamed: bool) -> FieldDict:
 
 
 def _as_reason(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else str(value)
+    if value is None or isinstance(value, str):
+        return value
+    return str(value)
 
 
 def _index(value: Any, default: int) -> int:
     number = as_number(value, None)
     if number is None and isinstance(value, str) and value.isdecimal():
         number = float(value[:6])
-    return int(number) if number is not None and 0 <= number < 1e6 else default
+    if number is not None and 0 <= number < 1e6:
+        return int(number)
+    return default
 
 
 def _are_logprobs(value: Any) -> bool:
@@ -268,7 +274,10 @@ def _block(block: FieldDict) -> FieldDict:
             with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(given)
         if not isinstance(value, dict):
-            value = {} if value is None else {"arguments": value}
+            if value is None:
+                value = {}
+            else:
+                value = {"arguments": value}
         block["input"] = value
     if "stop_reason" in block:
         block["stop_reason"] = _as_reason(block["stop_reason"])

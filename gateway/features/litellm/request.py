@@ -84,13 +84,17 @@ def _json_object(arguments: Any) -> Any:
     echo a model's broken arguments together with the tool's complaint about them; broken ones
     are kept under one key, so that the model sees what it wrote."""
     if not isinstance(arguments, str):
-        return arguments if arguments is not None else "{}"
+        if arguments is not None:
+            return arguments
+        return "{}"
     try:
         if isinstance(orjson.loads(arguments), dict):
             return arguments
     except ValueError:
         pass
-    return json.dumps({"arguments": arguments}) if arguments.strip() else "{}"
+    if arguments.strip():
+        return json.dumps({"arguments": arguments})
+    return "{}"
 
 
 _PARAMETERS = TABLE["parameters"]

@@ -51,7 +51,9 @@ class ReadableEvents:
     @property
     def ended(self) -> bool | None:
         """Whether the provider has ended its turn; None in a form that is not known here."""
-        return None if self._others and not self._known else self._ended
+        if self._others and not self._known:
+            return None
+        return self._ended
 
     def _plain(self, event: SSEEvent) -> bytes:
         """An event in one line of ASCII; nothing for no object of JSON, or after the end marker."""
@@ -345,7 +347,10 @@ class CallTransport(httpx.AsyncBaseTransport):
         # What follows a call has its headers; an image is fetched from wherever it is.
         follows = _carries(request) or bool(call.to.redirected_from)
         moved = 300 <= answer.status < 400 and follows
-        call.to.redirected_from = _origin(request.url) if moved else ""
+        if moved:
+            call.to.redirected_from = _origin(request.url)
+        else:
+            call.to.redirected_from = ""
         return await _readable(
             call, request, answer, streamed=_STREAMED.search(content) is not None
         )

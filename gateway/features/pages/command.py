@@ -33,7 +33,9 @@ def _dashboard(args: argparse.Namespace) -> int:
     storage = found_storage(settings.storage, args.run_id)
     if not storage.shared and (storage.in_memory or not Path(storage.path).exists()):
         raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
-    page = f"/dashboard/runs/{args.run_id}" if args.run_id else "/dashboard"
+    page = "/dashboard"
+    if args.run_id:
+        page = f"/dashboard/runs/{args.run_id}"
     database = str(Path(storage.path).absolute())
     for each in running_gateways():
         if each.database == database:
@@ -48,9 +50,13 @@ def _dashboard(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{url}{page}\n{_key_line(process_key())}(until Ctrl-C)\n")
         sys.stdout.flush()
 
-    return 0 if serve(load(), load, path, announce) else 1
+    if serve(load(), load, path, listening=announce):
+        return 0
+    return 1
 
 
 def _key_line(key: str) -> str:
     """The line with the key that changes on the pages need; empty where an admin key is set."""
-    return f"to change something there, log in with {key}\n" if key else ""
+    if key:
+        return f"to change something there, log in with {key}\n"
+    return ""

@@ -35,7 +35,9 @@ _MOST_LISTED = 12
 async def show_health(visit: Visit) -> Page:
     """Health of the runs that the filters select."""
     read = visit.runtime.runs.health_summary(chosen(visit))
-    lost = visit.runtime.unsteered.unrecorded.total() if visit.tenant is None else 0
+    lost = 0
+    if visit.tenant is None:
+        lost = visit.runtime.unsteered.unrecorded.total()
     places = visit.runtime.services.steerer.places.listed()
     closed = [each for each in places if visit.tenant in (None, each[0].tenant)]
     shown = {
@@ -57,7 +59,9 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
     judged = summary.success_runs + summary.failure_runs
     fine = summary.severity_runs.get("low", 0)
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
-    part = percent(sum(summary.unsteered.values()) / calls, 1) if calls else "none"
+    part = "none"
+    if calls:
+        part = percent(sum(summary.unsteered.values()) / calls, 1)
     note = f"Forwarded without a decision, and recorded: {part} of the calls."
     if unrecorded:
         note += f" {counted(unrecorded, 'call')} since the start could not be recorded: the "

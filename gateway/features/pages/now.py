@@ -221,7 +221,9 @@ async def _bucket(visit: Visit) -> str:
     """Days, or hours while the first run is younger than two days."""
     first = PageRequest(limit=1, descending=False)
     found = await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant, mode=LIVE), first)
-    return "hour" if found.runs and time.time() - found.runs[0].started_at < 2 * 86400 else "day"
+    if found.runs and time.time() - found.runs[0].started_at < 2 * 86400:
+        return "hour"
+    return "day"
 
 
 def most_used(points: Sequence[usage.UsagePoint]) -> list[str]:
@@ -231,7 +233,9 @@ def most_used(points: Sequence[usage.UsagePoint]) -> list[str]:
         cost, tokens = sums.get(point.name, (0.0, 0))
         sums[point.name] = (cost + (point.cost_usd or 0.0), tokens + point.tokens)
     ranked = sorted(sums, key=lambda name: (sums[name], name), reverse=True)
-    return ranked if len(ranked) <= _SERIES else [*ranked[: _SERIES - 1], OTHERS]
+    if len(ranked) <= _SERIES:
+        return ranked
+    return [*ranked[: _SERIES - 1], OTHERS]
 
 
 def grouped(
@@ -298,5 +302,7 @@ def panels(rows: Sequence[Row], total: usage.UsagePoint) -> list[FieldDict]:
 
 def label_of(bucket: str) -> Any:
     """Label of a bucket: its beginning in UTC."""
-    form = "%m-%d %H:%M" if bucket == "hour" else "%Y-%m-%d"
+    form = "%Y-%m-%d"
+    if bucket == "hour":
+        form = "%m-%d %H:%M"
     return lambda start: datetime.fromtimestamp(start, UTC).strftime(form)

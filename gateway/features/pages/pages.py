@@ -121,7 +121,9 @@ class Visit:
         given |= {name: value for name, value in changes.items() if value is not None}
         dropped = {"fragment"} | {name for name, value in changes.items() if value is None}
         left = {name: value for name, value in given.items() if name not in dropped}
-        return f"?{urlencode(left)}" if left else "?"
+        if left:
+            return f"?{urlencode(left)}"
+        return "?"
 
 
 @frozen
@@ -185,7 +187,10 @@ class PageEndpoint:
             page = await self._answer(scope, receive)
         except Unauthorized:
             query = scope["query_string"].decode("latin-1")
-            address = f"{scope['path']}?{query}" if query else scope["path"]
+            if query:
+                address = f"{scope['path']}?{query}"
+            else:
+                address = scope["path"]
             page = redirect(f"/dashboard/login?next={quote(address)}")
         except GatewayError as error:
             try:
@@ -205,7 +210,10 @@ class PageEndpoint:
         await _send(send, page)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Page:
-        access = _NOBODY if self._page.public else self._gate.admit(scope)
+        if self._page.public:
+            access = _NOBODY
+        else:
+            access = self._gate.admit(scope)
         handler = self._handlers.get(scope["method"])
         if handler is None:
             allowed = ", ".join(name for name, known in self._handlers.items() if known)
@@ -216,14 +224,16 @@ class PageEndpoint:
         if scope["method"] == "POST":
             if not (self._page.public or self._page.report):
                 access.require_control()
-            body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
+            body = await read_body(
+                scope["headers"], receive, scope[EXCHANGE], limit=_MAX_FORM_BYTES
+            )
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
             persons_name(form.get("author", ""))
         # Without the fields that were left empty in a form.
         given = (part for part in scope["query_string"].split(b"&") if part)
         query = b"&".join(part for part in given if not part.endswith(b"="))
         values = dict(read_parameters(self._page.params, query))
-        visit = Visit(self._runtime, self._gate, access, scope, values, form)
+        visit = Visit(self._runtime, self._gate, access, scope=scope, values=values, form=form)
         try:
             page = await handler(visit)
         except StoreError as error:
@@ -245,9 +255,12 @@ class PageEndpoint:
         names.append(form.get("tenant"))
         subject = next((str(name) for name in names if name), "")
         other = ("action", "subject")
-        kind = "budget" if "account" in form else kind_of(self._page.path)
+        if "account" in form:
+            kind = "budget"
+        else:
+            kind = kind_of(self._page.path)
         said = {name: value for name, value in form.items() if value and name not in other}
-        await note(visit.runtime, visit.access, kind, act, subject, said)
+        await note(visit.runtime, visit.access, kind, act=act, subject=subject, said=said)
 
 
 _NOBODY = Access(tenant="", how="open")
@@ -334,7 +347,9 @@ async def log_out(visit: Visit) -> Page:
 def _inside(path: str) -> str:
     """`path` when it leads to a page of the dashboard, else its first page."""
     inside = path == _HOME or path.startswith(("/dashboard/", "/dashboard?"))
-    return path if inside and path.isascii() and path.isprintable() else _HOME
+    if inside and path.isascii() and path.isprintable():
+        return path
+    return _HOME
 
 
 def _cookie(scope: Scope, value: str, seconds: int) -> tuple[tuple[bytes, bytes], ...]:

@@ -87,14 +87,14 @@ async def change_one(visit: Visit) -> Page:
         raise BadRequest("a lesson is changed on its own page", param="pattern_id")
     owner = stored.pattern.tenant or visit.tenant
     if visit.form.get("action") == "delete":
-        await patterns.remove_pattern(visit.runtime, visit.access, owner, _id(visit))
+        await patterns.remove_pattern(visit.runtime, visit.access, owner, pattern_id=_id(visit))
         return redirect("/dashboard/patterns")
     record = to_record(stored.pattern)
     try:
         record = read_form(visit.form, record["tier"])
-        await patterns.change_pattern(visit.runtime, visit.access, stored, record)
+        await patterns.change_pattern(visit.runtime, visit.access, stored, record=record)
     except GatewayError as error:
-        return _form(visit, stored, record, error)
+        return _form(visit, stored, record, error=error)
     return redirect(f"/dashboard/patterns/{quote(_id(visit))}{visit.query(saved='1')}")
 
 
@@ -114,8 +114,10 @@ async def add_new(visit: Visit) -> Page:
         pattern = patterns.read_pattern(record, visit.access, visit.access.tenant or tenant)
         _, pattern_id = await patterns.store_pattern(visit.runtime, pattern)
     except GatewayError as error:
-        return _form(visit, None, record, error)
-    owner = f"&tenant={quote(pattern.tenant)}" if pattern.tenant else ""
+        return _form(visit, None, record, error=error)
+    owner = ""
+    if pattern.tenant:
+        owner = f"&tenant={quote(pattern.tenant)}"
     return redirect(f"/dashboard/patterns/{quote(pattern_id)}?saved=1{owner}")
 
 
@@ -151,11 +153,17 @@ def _form(
     record: Fields,
     error: GatewayError | None = None,
 ) -> Page:
-    fields = dict.fromkeys(_SHAPES[record["tier"]], "") if stored is None else {}
+    if stored is None:
+        fields = dict.fromkeys(_SHAPES[record["tier"]], "")
+    else:
+        fields = {}
     fields |= record["fields"]
     texts = {name: value for name, value in fields.items() if isinstance(value, str)}
     rest = {name: value for name, value in fields.items() if name not in texts}
-    pattern = None if stored is None else stored.pattern
+    if stored is None:
+        pattern = None
+    else:
+        pattern = stored.pattern
     own = visit.access.operator or (pattern is not None and pattern.tenant == visit.access.tenant)
     editable = own or (pattern is None and record["tier"] == "e1")
     shown = {

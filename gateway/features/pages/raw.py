@@ -43,7 +43,9 @@ async def _find(visit: Visit, step: StepRow) -> RawCall | None:
     if store is None or not visit.runtime.settings.storage.store_content:
         return None
     found = await store.find_raw(step.run_id, step.step_index, tenant=visit.tenant)
-    return None if found is None else await off_loop(unpacked, found)
+    if found is None:
+        return None
+    return await off_loop(unpacked, found)
 
 
 def _text(body: bytes) -> str:
@@ -53,4 +55,6 @@ def _text(body: bytes) -> str:
     except orjson.JSONDecodeError:
         shown = body
     text = shown[: _SHOWN + 1].decode("utf-8", "replace")
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    if len(text) <= _SHOWN:
+        return text
+    return text[:_SHOWN] + "…"

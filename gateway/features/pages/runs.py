@@ -89,13 +89,20 @@ async def show_list(visit: Visit) -> Page:
     page = params.page_request(visit.values)
     with params.naming("cursor"):
         found, spread = await asyncio.gather(store.list_runs(runs, page), store.spread_runs(runs))
-    total = spread.runs if spread.runs < HEALTH_RUNS else await store.count_runs(runs)
+    if spread.runs < HEALTH_RUNS:
+        total = spread.runs
+    else:
+        total = await store.count_runs(runs)
     sort = values["sort"]
     order = values["order"]
     sorts = {}
     for key, label in _COLUMNS:
-        turned = "asc" if sort == key and order == "desc" else "desc"
-        now_sorted = {"desc": "descending", "asc": "ascending"}[order] if sort == key else "none"
+        turned = "desc"
+        if sort == key and order == "desc":
+            turned = "asc"
+        now_sorted = "none"
+        if sort == key:
+            now_sorted = {"desc": "descending", "asc": "ascending"}[order]
         link = visit.query(sort=key, order=turned, cursor=None)
         sorts[key] = {"label": label, "link": link, "now": now_sorted}
     shown: FieldDict = {
@@ -166,8 +173,13 @@ def row_of(run: RunRecord, now: float) -> FieldDict:
 async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
     """The tree of a conversation; None for one without relatives."""
     store = visit.runtime.opened.stores.attribution
-    tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
-    return tree if tree is not None and len(tree.nodes) > 1 else None
+    if store is None:
+        tree = None
+    else:
+        tree = await store.tree(conversation_id, tenant=visit.tenant)
+    if tree is not None and len(tree.nodes) > 1:
+        return tree
+    return None
 
 
 _ACCOUNTS = 20
@@ -183,16 +195,20 @@ async def control(visit: Visit) -> Page:
     form = visit.form
     if action in _HOLDS:
         subject = form.get("subject", run_id)
-        await hold(visit.runtime, subject, _HOLDS[action], _said(visit), visit.tenant)
+        await hold(visit.runtime, subject, _HOLDS[action], said=_said(visit), tenant=visit.tenant)
     elif action in ("approve", "deny"):
         subject = form.get("subject", run_id)
-        await answer(visit.runtime, subject, action == "approve", _said(visit), visit.tenant)
+        await answer(
+            visit.runtime, subject, action == "approve", said=_said(visit), tenant=visit.tenant
+        )
     elif action in ("raise", "lift"):
         await _allow(visit, form)
     elif action in ("wrong", "right"):
         given = {"step": form.get("step", ""), "undo": action == "right"}
         body = params.read_model(WrongAlarmBody, given)
-        await keep_wrong_alarm(visit.runtime, run_id, body, visit.access, visit.tenant)
+        await keep_wrong_alarm(
+            visit.runtime, run_id, body, access=visit.access, tenant=visit.tenant
+        )
         return redirect(f"/dashboard/runs/{quote(run_id)}?step={body.step}#step-{body.step}")
     elif action == "comment":
         params.read_model(CommentBody, {"comment": form.get("comment", "")})
@@ -232,9 +248,11 @@ async def answer_by_link(visit: Visit) -> Page:
     run = None
     done = visit.scope["method"] == "POST"
     if done:
-        await answer(visit.runtime, asked.subject, yes, _said(visit), None)
+        await answer(visit.runtime, asked.subject, yes, said=_said(visit), tenant=None)
         act = "approve" if yes else "deny"
-        await note(visit.runtime, visit.access, "run", act, asked.subject, visit.form)
+        await note(
+            visit.runtime, visit.access, "run", act=act, subject=asked.subject, said=visit.form
+        )
     else:
         run = await visit.runtime.runs.get_run(asked.subject, tenant=None, content=False, limit=0)
     values = {"title": "A run waits for an answer", "asked": asked, "access": None, "yes": yes}
@@ -257,7 +275,9 @@ async def _root(visit: Visit, run: RunRecord) -> str:
         record = await visit.runtime.store.load(run.tenant, run.conversation_id)
     except StoreError:
         record = None
-    return record.root_id if record is not None and record.root_id else run.conversation_id
+    if record is not None and record.root_id:
+        return record.root_id
+    return run.conversation_id
 
 
 async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[FieldDict]:
@@ -265,7 +285,10 @@ async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[FieldDict]:
     ledger = visit.runtime.accounting.ledger
     own = [budget.name for budget in budgets if budget.scopes in (("run",), ("tree",))]
     keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
-    found = await ledger.accounts(keys[:_ACCOUNTS]) if keys else ()
+    if keys:
+        found = await ledger.accounts(keys[:_ACCOUNTS])
+    else:
+        found = ()
     return [account_view(each, budgets, time.time()) for each in found]
 
 
@@ -318,10 +341,16 @@ async def show(visit: Visit) -> Page:
     if visit.fragment:
         return Page(template="run_chart.html", values=values)
     wanted = visit.values["step"]
-    after = -1 if wanted is None else max(-1, min(wanted, run.totals.steps) - 3)
+    if wanted is None:
+        after = -1
+    else:
+        after = max(-1, min(wanted, run.totals.steps) - 3)
     values |= await _transcript(visit, after)
     verdicts = await visit.runtime.lessons.outcomes(visit.tenant, run.id)
-    source = "" if run.outcome_source == DERIVED else f"told_{run.outcome_source}"
+    if run.outcome_source == DERIVED:
+        source = ""
+    else:
+        source = f"told_{run.outcome_source}"
     fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
     values["reads"] = "reader.model" in dict(named_models(settings))
     values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
@@ -361,21 +390,29 @@ async def set_outcome(visit: Visit) -> Page:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
     ticked = [n.removeprefix(_TICKED) for n in visit.form if n.startswith(_TICKED)]
     for run_id in [own] if own else ticked:
-        await keep_outcome(visit.runtime, run_id, OutcomeBody(outcome=outcome), visit.access)
-    here = f"/{quote(own)}" if own else visit.query(cursor=None)
+        await keep_outcome(visit.runtime, run_id, OutcomeBody(outcome=outcome), access=visit.access)
+    if own:
+        here = f"/{quote(own)}"
+    else:
+        here = visit.query(cursor=None)
     return redirect(f"/dashboard/runs{here}")
 
 
 async def _acts(visit: Visit, subjects: list[str]) -> list[FieldDict]:
     """The comments on a run, and what people did to it, newest first."""
     store = visit.runtime.opened.stores.changes
-    found = await store.find(subjects=subjects, limit=_MOST_ACTS) if store else []
+    if store:
+        found = await store.find(subjects=subjects, limit=_MOST_ACTS)
+    else:
+        found = []
     return [act_view(each) for each in found]
 
 
 async def _transcript(visit: Visit, after: int) -> FieldDict:
     trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
-    last = trace.steps[-1].step_index if trace.steps else after
+    last = after
+    if trace.steps:
+        last = trace.steps[-1].step_index
     rows = await visit.runtime.lessons.outcomes(visit.tenant, trace.run.id)
     read = {row.metric: row.comment for row in rows if row.source == READER}
     project = trace.run.tags.get("project", "")

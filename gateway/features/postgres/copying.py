@@ -84,14 +84,14 @@ async def copy_all(
             known = await _read(source, f"SELECT name, pk FROM pragma_table_info('{table}')")
             columns = [name for name, _ in known if name in kinds]
             key = [name for _, name in sorted((place, name) for name, place in known if place)]
-            async for rows in _batches(source, table, columns, key):
+            async for rows in _batches(source, table, columns, key=key):
                 records = [_converted(row, [kinds[name] for name in columns]) for row in rows]
                 await connection.copy_records_to_table(table, records=records, columns=columns)
                 copied[table] += len(rows)
                 progress(sum(copied.values()), total)
         if vectors:
             parts = ("space", "pk", "tenant", "tier", "vector")
-            async for rows in _batches(source, "pattern_vectors", parts, ("space", "pk")):
+            async for rows in _batches(source, "pattern_vectors", parts, key=("space", "pk")):
                 found = [(*row, array("f", blob)) for *row, blob in rows]
                 await connection.executemany(_PUT_VECTOR, found)
         await _set_counters(connection)
@@ -128,7 +128,9 @@ def _converted(row: Sequence[Any], kinds: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _text(value: Any) -> Any:
-    return stored_text(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return stored_text(value)
+    return value
 
 
 _CONVERT: Mapping[str, Callable[[Any], Any]] = {

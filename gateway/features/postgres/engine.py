@@ -102,7 +102,9 @@ class PostgresConnection(Connection):
         await self.raw.executemany(sql, stored)
 
     async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
-        return compute(rows) if len(rows) < _MANY else await off_loop(compute, rows)
+        if len(rows) < _MANY:
+            return compute(rows)
+        return await off_loop(compute, rows)
 
     async def take_turn(self, table: str) -> None:
         await self.raw.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
@@ -124,14 +126,18 @@ class PostgresEngine(Engine):
         self._redact = redaction(database.settings)
 
     async def read(self, work: Work[T], *, patient: bool = False) -> T:
-        limit_s = PATIENT_S if patient else STATEMENT_S
+        limit_s = STATEMENT_S
+        if patient:
+            limit_s = PATIENT_S
         return await self.database.run(_over(work), limit_s=limit_s)
 
     async def view(self, work: Work[T]) -> T:
         return await self.database.view(_over(work))
 
     async def transact(self, work: Work[T], *, patient: bool = False) -> T:
-        limit_s = PATIENT_S if patient else STATEMENT_S
+        limit_s = STATEMENT_S
+        if patient:
+            limit_s = PATIENT_S
         return await self.database.transact(_over(work), limit_s=limit_s)
 
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
@@ -168,7 +174,9 @@ def _numbered(statement: str) -> tuple[str, tuple[str, ...]]:
 def _stored(name: str, value: Any) -> Any:
     """A value as its column keeps it."""
     if isinstance(value, str):
-        return value if name in _JSON else stored_text(value)
+        if name in _JSON:
+            return value
+        return stored_text(value)
     if isinstance(value, list):
         return [_stored(name, each) for each in value]
     return value
@@ -185,7 +193,9 @@ def _read(rows: Sequence[asyncpg.Record]) -> list[Row]:
 def _reader(name: str) -> Callable[[Any], Any]:
     if name in _JSON:
         return lambda value: value
-    return read_json if name in _SEARCHED_JSON else read_text
+    if name in _SEARCHED_JSON:
+        return read_json
+    return read_text
 
 
 _MAX_GROUP = 256
@@ -214,7 +224,9 @@ class PostgresStateStore(SQLStateStore):
         if len(keys) > 1:
             return {(row[0], row[1]): row[2] for row in await self._read(_VERSIONS, keys)}
         rows = await self._read(VERSION, keys)
-        return {keys[0]: rows[0][0]} if rows else {}
+        if rows:
+            return {keys[0]: rows[0][0]}
+        return {}
 
     async def _read_conversations(self, keys: Sequence[Key]) -> dict[Key, ConversationRecord]:
         rows = await self._read(LOAD if len(keys) == 1 else _LOAD_ALL, keys)

@@ -38,7 +38,9 @@ def stored_text(text: str) -> str:
     """`text` as a text column keeps it; unpaired surrogates become U+FFFD."""
     if _MARK in text or "\x00" in text:
         text = text.replace(_MARK, _MARK_ITSELF).replace("\x00", _NUL)
-    return text if text.isascii() else encodable(text)
+    if text.isascii():
+        return text
+    return encodable(text)
 
 
 def read_text(value: Any) -> Any:
@@ -55,7 +57,9 @@ def stored_json(text: str) -> str:
     def stored(value: Any) -> Any:
         if isinstance(value, dict):
             return {stored_text(name): stored(item) for name, item in value.items()}
-        return stored_text(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return stored_text(value)
+        return value
 
     return orjson.dumps(stored(orjson.loads(text))).decode()
 

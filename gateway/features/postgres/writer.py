@@ -207,7 +207,8 @@ async def _commit_alone(
             keys[name] = pk
         pks = list(map(keys.get, names))
         deltas = [
-            await _delta(connection, pk, call, run) for pk, run in zip(pks, call.runs, strict=True)
+            await _delta(connection, pk, call, run=run)
+            for pk, run in zip(pks, call.runs, strict=True)
         ]
         prepared = statement.prepare(call, deltas, careful=careful)
         await connection.fetch(statement.COMMIT_ALONE, mode, *statement.parameters([prepared]))

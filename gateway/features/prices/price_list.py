@@ -65,7 +65,10 @@ class PriceList:
     def _nearest(self, model: str) -> tuple[str, ModelInfo] | None:
         own = model[-_NAME_BYTES:].rpartition("/")[2]
         word = _WORD.match(own)
-        names = {n.rpartition("/")[2]: n for n in reversed(self._places)} if word else {}
+        if word:
+            names = {n.rpartition("/")[2]: n for n in reversed(self._places)}
+        else:
+            names = {}
         alike = {short: n for short, n in names.items() if word and short.startswith(word[0])}
         for short in get_close_matches(own, alike, _RELATIVES):
             name = (
@@ -116,7 +119,9 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
         return
     model = re.sub(r"^([a-z_]+):(?=[^/]+$)", r"\1/", model)
     provider, slash, name = model.partition("/")
-    owners = _FILED_UNDER.get(provider, (provider,)) if slash else None
+    owners = None
+    if slash:
+        owners = _FILED_UNDER.get(provider, (provider,))
     yield model, None
     if slash:
         yield name, owners
@@ -179,7 +184,9 @@ def _vision(entry: Fields) -> bool | None:
     inputs = entry.get("supported_modalities")
     if isinstance(inputs, list):
         return "image" in inputs
-    return False if entry.get("mode") in ("chat", "responses") else None
+    if entry.get("mode") in ("chat", "responses"):
+        return False
+    return None
 
 
 _IMAGE_RATES = {"input": "input_cost_per_image_token", "output": "output_cost_per_image_token"}

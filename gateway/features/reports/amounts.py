@@ -84,8 +84,8 @@ def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio |
     below = _resampled(baseline, generator, draws)
     reach = student(2.0 * (units - 1))
     return AmountRatio(
-        mean=_ratio(first.mean, second.mean, above[0], below[0], reach),
-        median=_ratio(first.median, second.median, above[1], below[1], reach),
+        mean=_ratio(first.mean, second.mean, above[0], below=below[0], reach=reach),
+        median=_ratio(first.median, second.median, above[1], below=below[1], reach=reach),
     )
 
 

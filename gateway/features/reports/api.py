@@ -84,7 +84,7 @@ async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     params = request.params
     shares = shares_of(params.shares)
     found = await experiment_report(
-        request.runtime, params.experiment_id, request.tenant, params.stratum, shares
+        request.runtime, params.experiment_id, request.tenant, stratum=params.stratum, shares=shares
     )
     return ApiResponse(found)
 
@@ -117,7 +117,9 @@ async def get_pilot(request: ApiRequest[TenantParameter]) -> ApiResponse:
 
 async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | None:
     """The report on the newest pilot, over a tenant's runs or all; None without one."""
-    pilot = runtime.opened.workloads.pilot if runtime.opened.workloads else None
+    pilot = None
+    if runtime.opened.workloads:
+        pilot = runtime.opened.workloads.pilot
     if pilot is None or tenant not in (None, pilot.runs.tenant or tenant):
         return None
     runs = await runtime.runs.experiment_runs(pilot.id, tenant=tenant)
@@ -129,7 +131,9 @@ async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | N
 def shares_of(text: str | None) -> dict[str, float] | None:
     """The shares that the text of a parameter lists. Raises: BadRequest."""
     with naming("shares"):
-        return read_shares(text) if text else None
+        if text:
+            return read_shares(text)
+        return None
 
 
 class RoutingParameters(TenantParameter):

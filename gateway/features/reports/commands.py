@@ -38,7 +38,7 @@ _SHOWN = 50
 def add_report(commands: Any) -> None:
     """Declare `gateway report`."""
     summary = "results of an experiment, or a summary of all runs"
-    parser = add_verb(commands, "report", summary, _report)
+    parser = add_verb(commands, "report", summary, command=_report)
     parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
     parser.add_argument(
         "--routing", action="store_true", help="what routing has learned, and what it is worth"
@@ -56,19 +56,19 @@ def add_report(commands: Any) -> None:
 def add_pilot(commands: Any) -> None:
     """Declare `gateway pilot` and its verbs."""
     summary = "compare steering with only watching on your own runs, by a fair coin"
-    parser = add_verb(commands, "pilot", f"{summary}: how it goes", _pilot)
+    parser = add_verb(commands, "pilot", f"{summary}: how it goes", command=_pilot)
     parser.set_defaults(
         stop=False, apply=None, runs=None, client="", project="", tenant="", changes=False
     )
     verbs = parser.add_subparsers(metavar="VERB")
-    start = add_verb(verbs, "start", "begin one, or go on with it", _pilot)
+    start = add_verb(verbs, "start", "begin one, or go on with it", command=_pilot)
     start.add_argument("--runs", type=int, metavar="N", help="runs with an outcome (default: 50)")
     for name, which in _RUNS_OF.items():
         start.add_argument(f"--{name}", default="", help=f"only runs {which}")
     start.add_argument("--yes", action="store_true", help="do not ask")
-    stop = add_verb(verbs, "stop", "end it, or take back an applied mode", _pilot)
+    stop = add_verb(verbs, "stop", "end it, or take back an applied mode", command=_pilot)
     stop.set_defaults(stop=True)
-    apply = add_verb(verbs, "apply", "set a mode for its runs", _pilot)
+    apply = add_verb(verbs, "apply", "set a mode for its runs", command=_pilot)
     mode = "default: the one that the verdict calls for"
     apply.add_argument("apply", nargs="?", default="verdict", choices=_MODES, help=mode)
 
@@ -89,9 +89,12 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
             args.html.write_text(rendered("week_page.html", shown), encoding="utf-8")
     elif args.experiment is None:
         found = await store.health_summary(RunFilter(tenant=tenant))
-        ledger, _ = await read_savings(stores, 0.0, time.time(), tenant)
+        ledger, _ = await read_savings(stores, 0.0, time.time(), tenant=tenant)
         sums = stores.attribution
-        paid = await sums.groups(RunFilter(tenant=tenant), "tag:paid") if sums else ()
+        if sums:
+            paid = await sums.groups(RunFilter(tenant=tenant), "tag:paid")
+        else:
+            paid = ()
         wrong = await alarms_by_project(stores, tenant)
         extra = {"savings": ledger, "paid": paid, "wrong_alarms": wrong}
         shown = {**structs.asdict(found), **extra}
@@ -100,7 +103,9 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         if not runs:
             known = ", ".join((await store.facets(tenant=tenant)).experiments) or "none"
             raise ConfigError(f"no run of experiment {args.experiment!r}; experiments: {known}")
-        shares = read_shares(args.shares) if args.shares else None
+        shares = None
+        if args.shares:
+            shares = read_shares(args.shares)
         if shares is None and settings.experiment.id == args.experiment:
             shares = dict(settings.experiment.arms)
         found = report(args.experiment, runs, shares=shares, stratum=args.stratum)
@@ -134,12 +139,16 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
     if pilot is not None:
         found = pilot_report(pilot, await runs(pilot.id, tenant=None), now)
     used = {change.subject for change in known}
-    changed = pilot_change(args, found, used, now) if args.changes else None
+    changed = None
+    if args.changes:
+        changed = pilot_change(args, found, used, now=now)
     if changed is not None:
         if changed.draws:
             half = f"half of {changed.runs.words} that begin from now on will not be steered"
             await confirmed(args, f"{half}, until {changed.most} have an outcome.")
-        if not await store.put_pilot(changed, newest, args.author, found.line if found else ""):
+        if not await store.put_pilot(
+            changed, newest, args.author, reason=found.line if found else ""
+        ):
             raise ConfigError("pilot: somebody else has changed it just now; look again")
         found = pilot_report(changed, await runs(changed.id, tenant=None), now)
         if not args.json:
@@ -198,7 +207,9 @@ def _print_report(console: Console, found: ExperimentReport) -> None:
         for effect in effects_of(comparison):
             show = formatting.points if effect.kind == "points" else formatting.change
             limits = f"{show(effect.low)} to {show(effect.high)}"
-            style = "bold" if effect.sure else "dim"
+            style = "dim"
+            if effect.sure:
+                style = "bold"
             shown.add_row(effect.name, show(effect.estimate), limits, style=style)
         console.print(shown)
     if len(found.strata) > 1:
@@ -207,7 +218,9 @@ def _print_report(console: Console, found: ExperimentReport) -> None:
     if found.sample_ratio is not None:
         ratio = found.sample_ratio
         seen = ", ".join(f"{arm} {units}" for arm, units in ratio.observed.items())
-        verdict = "BROKEN" if ratio.suspicious else "as configured"
+        verdict = "as configured"
+        if ratio.suspicious:
+            verdict = "BROKEN"
         print_line(console, f"\nsample ratio: {verdict} ({seen}; p = {ratio.p_value:.3g})", "")
     print_line(console, "\nbefore you draw conclusions")
     for caveat in found.caveats:

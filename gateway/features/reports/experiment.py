@@ -67,7 +67,9 @@ def report(
     if {"on", "random"} <= groups.keys() and baseline != "random":
         pairs.append(("on", "random"))
     comparisons = tuple(
-        _compare(experiment, arm, groups[arm], control, groups[control], strata)
+        _compare(
+            experiment, arm, groups[arm], baseline=control, control=groups[control], strata=strata
+        )
         for arm, control in pairs
     )
     # A unit in several arms counts in the first one.
@@ -75,7 +77,10 @@ def report(
     for run in runs:
         if run.arm is not None:
             first.setdefault(run.unit, run.arm)
-    ratio = None if shares is None else sample_ratio(Counter(first.values()), shares)
+    if shares is None:
+        ratio = None
+    else:
+        ratio = sample_ratio(Counter(first.values()), shares)
     times = [run.started_at for run in runs]
     return results.ExperimentReport(
         experiment=experiment,
@@ -89,7 +94,7 @@ def report(
         stratum=stratum,
         strata=tuple(_stratum(name, groups, baseline) for name, groups in strata.items()),
         policies=tuple(sorted({run.policy_digest for run in runs})),
-        caveats=results.caveats_of(arms, comparisons, ratio, runs, checked=shares is not None),
+        caveats=results.caveats_of(arms, comparisons, ratio, runs=runs, checked=shares is not None),
     )
 
 

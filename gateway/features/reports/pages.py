@@ -46,7 +46,7 @@ async def show_report(visit: Visit) -> Page:
     experiment = visit.scope["path_params"]["experiment_id"]
     shares = shares_of(values["shares"])
     report = await experiment_report(
-        visit.runtime, experiment, visit.tenant, values["stratum"], shares
+        visit.runtime, experiment, visit.tenant, stratum=values["stratum"], shares=shares
     )
     return _results(report)
 
@@ -54,7 +54,9 @@ async def show_report(visit: Visit) -> Page:
 async def show_pilot(visit: Visit) -> Page:
     """The newest pilot, with the results of the runs in which steering acted."""
     found = await current_pilot(visit.runtime, visit.tenant)
-    return await show_list(visit) if found is None else _results(found.results, pilot=found)
+    if found is None:
+        return await show_list(visit)
+    return _results(found.results, pilot=found)
 
 
 def _results(report: ExperimentReport, **more: Any) -> Page:
@@ -108,7 +110,7 @@ async def now_part(visit: Visit, _shown: Set[str]) -> SavingsPart:
     stores = visit.runtime.opened.stores
     key = (stores, visit.tenant, until)
     if key not in _LEDGER:
-        found, _ = await read_savings(stores, until - 7 * _DAY_S, until, visit.tenant)
+        found, _ = await read_savings(stores, until - 7 * _DAY_S, until, tenant=visit.tenant)
         _LEDGER.clear()
         _LEDGER[key] = found
     return SavingsPart(_LEDGER[key])

@@ -112,7 +112,7 @@ def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> Pi
         pilot=pilot,
         runs=len(runs),
         judged=sum(_won(run) is not None for run in runs),
-        parts=tuple(_acted(name, part, share, now) for name, part in parts.items()),
+        parts=tuple(_acted(name, part, share, now=now) for name, part in parts.items()),
         results=report(pilot.id, units, shares={"on": 0.5, "shadow": 0.5}),
         notes=tuple(_notes(units, len(every) - len(runs), now)),
     )
@@ -188,12 +188,17 @@ def _prolonged(found: PilotReport, runs: int | None, now: float) -> Pilot | None
         return None
     if runs <= found.judged:
         raise ConfigError(f"pilot: --runs: {found.judged} have an outcome already")
-    windows = pilot.windows if pilot.draws else (*pilot.windows, (now, None))
+    if pilot.draws:
+        windows = pilot.windows
+    else:
+        windows = (*pilot.windows, (now, None))
     return replace(pilot, most=runs, windows=windows)
 
 
 def _won(run: ExperimentRun) -> bool | None:
-    return run.outcome == "success" if run.outcome in ("success", "failure") else None
+    if run.outcome in ("success", "failure"):
+        return run.outcome == "success"
+    return None
 
 
 def _acted_at(run: ExperimentRun) -> float:
@@ -235,7 +240,9 @@ def judge(drawn: Drawn, share: float = 1.0, settled: int | None = None) -> Verdi
     watch = _evidence(drawn[:settled], steers=False)
     for units, (helps, does_not) in enumerate(zip(steer, watch, strict=True), start=1):
         if helps >= STEER_FROM or does_not >= WATCH_FROM:
-            name = STEER if helps >= STEER_FROM else WATCH
+            name = WATCH
+            if helps >= STEER_FROM:
+                name = STEER
             return Verdict(name=name, words=name, steer=helps, watch=does_not, units=units)
     return Verdict(
         name=MORE,
@@ -291,7 +298,10 @@ def _forecast(drawn: Drawn, share: float) -> str:
     high = max(runs)
     if low > _MOST:
         return f"more than {_MOST:,} {MORE}, the arms hardly differ"
-    end = f"{high:,.0f}" if high <= _MOST else f"over {_MOST:,}"
+    if high <= _MOST:
+        end = f"{high:,.0f}"
+    else:
+        end = f"over {_MOST:,}"
     return f"{low:,.0f} to {end} {MORE}"
 
 

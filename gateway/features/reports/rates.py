@@ -174,7 +174,10 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
     if degrees < 1:
         raise ValueError(f"degrees: {degrees} is below 1")
     half = statistic / 2
-    tail = math.erfc(math.sqrt(half)) if degrees % 2 else math.exp(-half)
+    if degrees % 2:
+        tail = math.erfc(math.sqrt(half))
+    else:
+        tail = math.exp(-half)
     for more in range(4 - degrees % 2, degrees + 1, 2):
         tail += half ** (more / 2 - 1) * math.exp(-half) / math.gamma(more / 2)
     return tail

@@ -126,7 +126,7 @@ def caveats_of(
 ) -> tuple[Caveat, ...]:
     """The caveats, the most serious first. `checked`: the shares of the arms are known."""
     found = (
-        *_about_assignment(arms, ratio, runs, checked),
+        *_about_assignment(arms, ratio, runs, checked=checked),
         *_about_outcomes(arms),
         *_about_size(arms, comparisons),
         *_about_dose(runs),

@@ -88,7 +88,9 @@ def _choice(row: DecidedRun) -> FieldDict:
 
 
 def _by_state(row: DecidedRun) -> float:
-    return _inverse(row) if row.run.model == _choice(row)["default"] else 0.0
+    if row.run.model == _choice(row)["default"]:
+        return _inverse(row)
+    return 0.0
 
 
 def _always(model: str) -> Weight:
@@ -101,7 +103,9 @@ def _inverse(row: DecidedRun) -> float:
     if model != choice["model"]:
         return 0.0  # the chosen model failed, and this one was not drawn
     share = float(choice["probabilities"].get(model, 0.0))
-    return 1.0 / share if share > 0 else 0.0
+    if share > 0:
+        return 1.0 / share
+    return 0.0
 
 
 def _value(name: str, known: Sequence[DecidedRun], weight: Weight) -> PolicyValue | None:

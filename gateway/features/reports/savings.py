@@ -106,7 +106,7 @@ def _experiments(runs: Runs) -> dict[str, Saving]:
     for name in sorted({name for name, _ in arms}):
         control = next((arm for arm in _CONTROLS if (name, arm) in arms), None)
         if control is not None and (name, "on") in arms:
-            rows[name] = _experiment(name, arms[name, "on"], control, arms[name, control])
+            rows[name] = _experiment(name, arms[name, "on"], control, others=arms[name, control])
     return rows
 
 
@@ -118,7 +118,9 @@ def _experiment(name: str, on: Runs, control: str, others: Runs) -> Saving:
     reach = _reach(costs)
     other_reach = _reach(other_costs)
     unpriced = len(on) + len(others) - len(costs) - len(other_costs)
-    left_out = f"; {counted(unpriced, 'run')} of unknown cost left out" if unpriced else ""
+    left_out = ""
+    if unpriced:
+        left_out = f"; {counted(unpriced, 'run')} of unknown cost left out"
     few = f"no comparison yet: fewer than {_FEWEST_UNITS} units of known cost in an arm"
     row = Saving(
         act=f"steering in {name}",

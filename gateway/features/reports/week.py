@@ -35,7 +35,10 @@ def monday_of(day: str | None, now: float) -> int:
     """Returns the beginning (epoch) of the week that contains `date` (YYYY-MM-DD); without a
     date, of the last whole week. Raises: ValueError."""
     try:
-        at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() if day else now - _WEEK_S
+        if day:
+            at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+        else:
+            at = now - _WEEK_S
     except ValueError:
         raise ValueError(f"{day!r} is not a day like 2026-11-23") from None
     return bucket_start(at, "week")
@@ -51,7 +54,7 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
     sums = stores.attribution
     own = RunFilter(tenant=tenant, since=monday, until=until)
     earlier = RunFilter(tenant=tenant, since=monday - _WEEK_S, until=monday)
-    savings, runs = await read_savings(stores, monday, until, tenant)
+    savings, runs = await read_savings(stores, monday, until, tenant=tenant)
     costs = sorted(run.cost_usd for run in runs if run.cost_usd is not None)
     fired = [(run, run.counts["fired"], run.counts["states"]) for run in runs]
     bad = [run for run, *f in fired if severity_by(run.composite_peak, *f) == "danger"]

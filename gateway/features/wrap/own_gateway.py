@@ -73,11 +73,15 @@ def _messages_base(settings: Settings, env: Texts) -> str | None:
     Anthropic; one on this machine may serve every dialect."""
     if chosen := env.get("ANTHROPIC_BASE_URL") or env.get("ANTHROPIC_API_BASE"):
         chosen = chosen.rstrip("/")
-        return chosen if chosen.endswith("/v1") else f"{chosen}/v1"
+        if chosen.endswith("/v1"):
+            return chosen
+        return f"{chosen}/v1"
     base = settings.default_upstream.api_base
     if base == OPENAI_API_BASE or base != env.get("OPENAI_BASE_URL"):
         return None
-    return None if is_loopback_name(urlsplit(base).hostname or "") else f"{ANTHROPIC}/v1"
+    if is_loopback_name(urlsplit(base).hostname or ""):
+        return None
+    return f"{ANTHROPIC}/v1"
 
 
 class _Server(GatewayServer):
@@ -203,7 +207,10 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
 def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
     """The line at the start: the limit, and the assumed price of models without a known one."""
     limits = budget.limits.given()
-    counts = "is refused" if control.unpriced == "refuse" else f"counts as {control.unpriced_price}"
+    if control.unpriced == "refuse":
+        counts = "is refused"
+    else:
+        counts = f"counts as {control.unpriced_price}"
     guessed = f"; a model of unknown price {counts}"
     most = ", ".join(_amount(metric, limit) for metric, limit in limits.items())
     return f"budget: {most}{guessed if 'usd' in limits else ''}"
@@ -217,7 +224,9 @@ def used_line(account: Account, now: float, *, stopped: bool = False) -> str:
     used = (f"{_amount(m, spent.used(m, now))} of {_amount(m, most)}" for m, most in limits.items())
     line = ", ".join(used) or "no limit"
     if stopped or share >= 1:
-        up = "used up" if share >= 1 else "not enough left"
+        up = "not enough left"
+        if share >= 1:
+            up = "used up"
         line += f"; {up}, further calls were not sent"
     if account.unpriced and "usd" in limits:
         line += f"; the price of {formatting.counted(account.unpriced, 'call')} is guessed"

@@ -103,15 +103,23 @@ def wrap(options: WrapOptions) -> int:
             url = own.url
             read = partial(_own_traces, own)
             # Commands that show a run and list all, also later while other gateways run.
-            config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
+            config = ""
+            if options.config:
+                config = f" --config {shlex.quote(str(options.config))}"
             page = f"gateway dashboard{config} {{run}}"
             path = settings.storage.path
             others = f"gateway runs list{config}"
             if path == str(state_database()):
                 others = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} {others}"
-        mode = own.settings.steering.mode if own is not None else None
-        done = _DONE[mode] if mode is not None else ""
-        workloads = own.server.runtime.opened.workloads if own is not None else None
+        mode = None
+        if own is not None:
+            mode = own.settings.steering.mode
+        done = ""
+        if mode is not None:
+            done = _DONE[mode]
+        workloads = None
+        if own is not None:
+            workloads = own.server.runtime.opened.workloads
         if workloads is not None and (pilot := workloads.pilot) is not None:
             applied = pilot.treatment(("", "", ""), "", time.time())[1]
             done = next((said for name, said in _DONE.items() if name == applied), done)
@@ -126,11 +134,14 @@ def wrap(options: WrapOptions) -> int:
             say(limit_line(budget, own.settings.control))
         if own is not None and sys.stderr.isatty():  # where a log would keep it, nobody gets it
             say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
-            own.server.asked = None if options.quiet else _ask
-        status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done)
+            if options.quiet:
+                own.server.asked = None
+            else:
+                own.server.asked = _ask
+        status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done=done)
         traces = _read(read, say)
         if options.outcome_from is not None and traces:
-            _report(options.outcome_from, status, url, traces, own, say)
+            _report(options.outcome_from, status, url, traces=traces, own=own, say=say)
         if options.as_json:
             line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
             sys.stderr.write(line + "\n")
@@ -147,7 +158,7 @@ def wrap(options: WrapOptions) -> int:
                 for account in found:
                     say(used_line(account, time.time(), stopped=stopped), first=False)
             if own is not None:
-                for line in _act_lines(own, budget.name if budget else "", traces, before):
+                for line in _act_lines(own, budget.name if budget else "", traces, since=before):
                     say(line, first=False)
     return status
 
@@ -196,7 +207,10 @@ def _report(
             own.call(keep_outcome(own.server.runtime, run["id"], body))
         else:
             found = (each.key for each in running_gateways() if each.url == url)
-            headers = {"x-gateway-key": key} if (key := next(found, "")) else {}
+            if key := next(found, ""):
+                headers = {"x-gateway-key": key}
+            else:
+                headers = {}
             path = f"{url}/api/runs/{run['id']}/outcome"
             said = body.model_dump()
             answer = httpx.post(
@@ -337,7 +351,10 @@ def _headline(totals: Sequence[Fields]) -> str:
     cost = _dollars(totals, "cost_usd")
     saved = _dollars(totals, "saved_usd")
     estimated = any(each["estimated"] for each in totals)
-    price = "cost unknown" if cost is None else formatting.about(formatting.money(cost), estimated)
+    if cost is None:
+        price = "cost unknown"
+    else:
+        price = formatting.about(formatting.money(cost), estimated)
     if cost is not None and saved:
         price += f" ({formatting.money(saved)} saved by routing)"
     parts = [
@@ -359,7 +376,9 @@ def _run_lines(trace: Trace, page: str) -> Iterator[str]:
     task = one_line(title_of(run["task_preview"]), _TASK_CHARS)
     yield f"  {run['id']}  {task}"
     states = "  ".join(f"{name} {number}" for name, number in totals["states"].items())
-    ended = f", outcome {run['outcome']}" if run["outcome"] else ""
+    ended = ""
+    if run["outcome"]:
+        ended = f", outcome {run['outcome']}"
     yield f"    states   {states}, now {run['state']}{ended}"
     if stop := run.get("stopped"):
         yield f"    {Stop(**stop).words}: {one_line(stop['why'], _WHY_CHARS) or 'no reason given'}"
@@ -370,11 +389,16 @@ def _run_lines(trace: Trace, page: str) -> Iterator[str]:
     if totals["fired"]:
         fired = "  ".join(f"{name} {number}" for name, number in totals["fired"].items())
         yield f"    alarms   {fired}"
-    label = "given" if run["mode"] != "shadow" else "shadow"
+    label = "shadow"
+    if run["mode"] != "shadow":
+        label = "given"
     given = list(_guidance(trace))
     for number, text in enumerate(given[:_MOST_TEXTS]):
         head = label if number == 0 else ""
-        said = "" if text["rules"] else f": {one_line(text['text'], _TEXT_CHARS)}"
+        if text["rules"]:
+            said = ""
+        else:
+            said = f": {one_line(text['text'], _TEXT_CHARS)}"
         yield f"    {head:<8} step {text['step']:<3} {text['name']}{said}"
     if len(given) > _MOST_TEXTS:
         yield f"    {'':<8} and {len(given) - _MOST_TEXTS} more"
@@ -408,7 +432,9 @@ def _cached_share(totals: Sequence[Fields]) -> float | None:
     """Returns the share of the reported input tokens that the provider's cache had; None without
     input."""
     tokens = _sum(totals, "input_tokens")
-    return _sum(totals, "cached_tokens") / tokens if tokens else None
+    if tokens:
+        return _sum(totals, "cached_tokens") / tokens
+    return None
 
 
 _ANSWER_S = 10.0
@@ -442,7 +468,9 @@ def gateway_at(url: str) -> str:
         known = answer.status_code == 200 and set(answer.json()) == {"status", "version"}
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, TypeError):
         return ""
-    return root if known else ""
+    if known:
+        return root
+    return ""
 
 
 def _answered(answer: httpx.Response) -> FieldDict:

@@ -116,9 +116,13 @@ def with_login(client: Client, environment: Texts) -> Client:
         return replace(client, options=("-c", f'openai_base_url="{ROOT}/backend-api/codex"'))
     if client.title == "Gemini CLI" and environment.get("GOOGLE_GENAI_USE_VERTEXAI") != "true":
         path = Path(environment.get("GEMINI_CLI_HOME") or home) / ".gemini/settings.json"
-        chosen = path.read_text("utf-8", "replace") if path.is_file() else ""
+        chosen = ""
+        if path.is_file():
+            chosen = path.read_text("utf-8", "replace")
         found = any(f'"{kind}"' in chosen for kind in ("gemini-api-key", "vertex-ai"))
-        return client if found else replace(client, by_hand=_GEMINI_LOGIN)
+        if found:
+            return client
+        return replace(client, by_hand=_GEMINI_LOGIN)
     kind = environment.get("COPILOT_PROVIDER_TYPE", "openai")
     name = "COPILOT_PROVIDER_BASE_URL"
     if client.title == "Copilot CLI" and environment.get(name) and kind != "azure":
@@ -134,7 +138,9 @@ def _is_at_chatgpt(environment: Texts, home: Path) -> bool:
         known = json.loads(path.read_bytes())
     if environment.get("CODEX_API_KEY") or not isinstance(known, dict):
         return False
-    by_key = "apikey" if known.get("OPENAI_API_KEY") else "chatgpt"
+    by_key = "chatgpt"
+    if known.get("OPENAI_API_KEY"):
+        by_key = "apikey"
     return bool(known.get("tokens")) and (known.get("auth_mode") or by_key) != "apikey"
 
 
@@ -268,7 +274,9 @@ def run(command: Sequence[str], environment: Texts) -> int:
     except OSError as exc:
         reason = exc.strerror or str(exc)
         raise CannotStart(f"{command[0]}: cannot be started: {reason}", NOT_EXECUTABLE) from exc
-    return code if code >= 0 else 128 - code
+    if code >= 0:
+        return code
+    return 128 - code
 
 
 def _run_simply(command: Sequence[str], environment: Texts) -> int:

@@ -121,12 +121,15 @@ class Question:
                 if budget <= 0:
                     break
                 text = value[:budget]
-                if _read_value(key, text, names, words) and is_formal(text):
+                if _read_value(key, text, names, words=words) and is_formal(text):
                     self._formal.append(text)
                 budget -= len(value)
-        elif _read_value("", raw[:MAX_CHARS], names, words) and is_formal(raw[:MAX_CHARS]):
+        elif _read_value("", raw[:MAX_CHARS], names, words=words) and is_formal(raw[:MAX_CHARS]):
             self._formal.append(raw[:MAX_CHARS])
-        formal = " ".join(self._formal) if command is None else command[:MAX_CHARS]
+        if command is None:
+            formal = " ".join(self._formal)
+        else:
+            formal = command[:MAX_CHARS]
         self._named = formal, formal.split() if command is not None else words
         names.sort()
         self._identity = hash(tuple(names))

@@ -149,7 +149,9 @@ def read_call(name: str, arguments: str) -> ReadCall:
     if command is not None:
         return _shell_call(command, canonical, question)
     operation = name
-    sub = values.get("command") if isinstance(values, dict) else None
+    sub = None
+    if isinstance(values, dict):
+        sub = values.get("command")
     if isinstance(sub, str) and 0 < len(sub) <= _SUBCOMMAND_CHARS and " " not in sub:
         operation = f"{name}.{sub}"
     edits = edits_of(operation, values, arguments)
@@ -240,7 +242,9 @@ def named_object(arguments: str) -> str:
     query; "" without one."""
     values = _parse(arguments)
     if not isinstance(values, dict):
-        return "" if isinstance(values, list) else arguments[:_NAMED_CHARS]
+        if isinstance(values, list):
+            return ""
+        return arguments[:_NAMED_CHARS]
     texts = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
     for key in _NAMING:
         if key in texts:
@@ -289,7 +293,9 @@ def _parse(arguments: str) -> Any:
         values, end = _scan(arguments, 0)
     except (ValueError, RecursionError, StopIteration):
         return None
-    return values if end == len(arguments) or not arguments[end:].strip(_JSON_BLANKS) else None
+    if end == len(arguments) or not arguments[end:].strip(_JSON_BLANKS):
+        return values
+    return None
 
 
 def _canonical(values: Any, arguments: str) -> str:
@@ -304,8 +310,13 @@ _serialise = json.JSONEncoder(sort_keys=True).encode
 def _plain(value: Any) -> str:
     if type(value) is int:  # no bool
         return repr(value)
-    text = value if isinstance(value, str) else _serialise(value)
-    return text if len(text) > _SQUEEZED_CHARS else " ".join(text.split())
+    if isinstance(value, str):
+        text = value
+    else:
+        text = _serialise(value)
+    if len(text) > _SQUEEZED_CHARS:
+        return text
+    return " ".join(text.split())
 
 
 def _shell_command(tool: _Tool, values: Any, arguments: str) -> str | None:
@@ -313,7 +324,9 @@ def _shell_command(tool: _Tool, values: Any, arguments: str) -> str | None:
     if not (tool.shell or (named and isinstance(values, dict))):
         return None
     if not isinstance(values, dict):
-        return arguments if values is None else None
+        if values is None:
+            return arguments
+        return None
     for key in _COMMAND_KEYS if tool.shell else _COMMAND_LINE_KEYS:
         value = values.get(key)
         if isinstance(value, str):
@@ -321,7 +334,9 @@ def _shell_command(tool: _Tool, values: Any, arguments: str) -> str | None:
         if isinstance(value, list):
             parts = [str(part) for part in value]
             runs_script = len(parts) == 3 and parts[1] in ("-c", "-lc", "/c", "-Command")
-            return parts[2] if runs_script else " ".join(parts)
+            if runs_script:
+                return parts[2]
+            return " ".join(parts)
     return None
 
 
@@ -343,7 +358,9 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         settles = _COMMIT_COMMAND.search(head) is not None
     else:
         settles = word in _TEST_RUNNERS or (executes and _names_test(head))
-    shown = _SED_RANGE.search(head) if word == "sed" and reads else None
+    shown = None
+    if word == "sed" and reads:
+        shown = _SED_RANGE.search(head)
     effect = Effect(
         reads=reads,
         changes=changes or bool(edits),
@@ -385,7 +402,10 @@ def _first_program(command: str) -> str:
         while words and (words[0] in _SKIPPED_WORDS or words[0].isdigit()):
             if words[0] == "command" and words[1:2] in (["-v"], ["-V"]):
                 break  # it says where a program is
-            words = [] if words[0] in ("cd", "export", "source", ".", "set") else words[1:]
+            if words[0] in ("cd", "export", "source", ".", "set"):
+                words = []
+            else:
+                words = words[1:]
         if words and not words[0].startswith("#"):
             return words[0].rsplit("/", 1)[-1]
     return "sh"

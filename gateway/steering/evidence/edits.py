@@ -42,7 +42,8 @@ def sed_substitutions(command: str) -> Iterator[tuple[str, str, str]]:
         at = start = head.end()
         if line_end < start:
             line_end = command.find("\n", start)
-            line_end = len(command) if line_end < 0 else line_end
+            if line_end < 0:
+                line_end = len(command)
         divider = _SED_DIVIDER[head[2]].search(command, start, line_end)
         if divider is None:
             continue
@@ -94,7 +95,9 @@ def _heredoc_file(command: str, least: int, mark: int) -> str | None:
     else:
         first = _line_start(line)
     program = _HEREDOC_PROGRAM.search(command, start + first, start + len(before))
-    return None if program is None else before[max(name_start, program.end() - start) :]
+    if program is None:
+        return None
+    return before[max(name_start, program.end() - start) :]
 
 
 def _line_start(text: str) -> int:
@@ -106,7 +109,9 @@ def search_replace_blocks(text: str) -> Iterator[tuple[str, str]]:
     at = 0
     while opening := _BLOCK_OPENING.search(text, at):
         divider = _BLOCK_DIVIDER.search(text, opening.end())
-        end = _BLOCK_END.search(text, divider.end()) if divider else None
+        end = None
+        if divider:
+            end = _BLOCK_END.search(text, divider.end())
         if divider is None or end is None:
             return
         old = text[opening.end() : divider.start()].removesuffix("\n")
@@ -176,8 +181,11 @@ def edits_of(operation: str, values: Any, arguments: str) -> tuple[FileEdit, ...
             return (_edit(path, "", patch[:PATCH_CHARS]),)
     old, new = _old_and_new(given)
     region = given.get("lines") or given.get("insertline")
-    path = f"{path}:{region}" if region and not old else path
-    return (_edit(path, old, new),) if (path and new) or old else ()
+    if region and not old:
+        path = f"{path}:{region}"
+    if (path and new) or old:
+        return (_edit(path, old, new),)
+    return ()
 
 
 @remembered
@@ -200,7 +208,9 @@ def command_edits(command: str) -> tuple[FileEdit, ...]:
         return _patch_edits(command)
     if "<<" in command:
         return tuple(_edit(file, "", body) for file, body in here_documents(command) if file)
-    return tuple(_edit(*edit) for edit in sed_substitutions(command)) if "sed" in command else ()
+    if "sed" in command:
+        return tuple(_edit(*edit) for edit in sed_substitutions(command))
+    return ()
 
 
 def _patch_edits(patch: str) -> tuple[FileEdit, ...]:

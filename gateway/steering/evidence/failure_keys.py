@@ -54,7 +54,9 @@ class CallReading(Value):
 def read_action(action: Action) -> CallReading:
     """The reading of one call with its result; never raises."""
     call = read_call(action.name, action.arguments)
-    head = call.operation if _HEAD.fullmatch(call.operation) else "tool"
+    head = "tool"
+    if _HEAD.fullmatch(call.operation):
+        head = call.operation
     result = readable(action.observation.strip())
     opening = result[:_ERROR_CHARS]
     line = failure_line(result, reads_content=call.effect.reads)
@@ -71,7 +73,10 @@ def read_action(action: Action) -> CallReading:
     if kind is None or transient:
         return CallReading(call=call, head=head, failure=None, transient=transient)
     # The words in which a tool says that there is nothing do not make another failure.
-    said = "" if line is None and kind == EMPTY else signature(line or opening)
+    if line is None and kind == EMPTY:
+        said = ""
+    else:
+        said = signature(line or opening)
     words = skeleton(said, _own_names(call))
     digest = hashlib.sha256(words.lower().encode("utf-8", "surrogatepass")).hexdigest()[:12]
     key = f"{kind}|{head}|{digest}"
@@ -95,7 +100,9 @@ def skeleton(text: str, names: Collection[str] = ()) -> str:
     words: list[str] = []
     for word in _QUOTED.sub(" _ ", text).split():
         bare = word.strip("()[]{}<>,;.!?*=")
-        kept = bare if _WORD.match(bare) and bare.lower() not in names else "_"
+        kept = "_"
+        if _WORD.match(bare) and bare.lower() not in names:
+            kept = bare
         if kept != "_" or words[-1:] != ["_"]:
             words.append(kept)
     return " ".join(words[:_MOST_WORDS])

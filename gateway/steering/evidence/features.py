@@ -100,13 +100,18 @@ def describe(step: Step) -> StepFacts:
 
 def _reminds(result: str) -> bool:
     """True for a note of the harness at the beginning or the end of a result."""
-    notes = result if len(result) <= 2 * _NOTE_CHARS else result[-_NOTE_CHARS:]
+    if len(result) <= 2 * _NOTE_CHARS:
+        notes = result
+    else:
+        notes = result[-_NOTE_CHARS:]
     return [mark for mark in _NOTE_MARKS if mark in notes] != [] and is_loop_note(notes)
 
 
 def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:
     hedges = vocabulary & _HEDGE_WORDS
-    count = sum([letters.count(word) for word in hedges]) if hedges else 0
+    count = 0
+    if hedges:
+        count = sum([letters.count(word) for word in hedges])
     if "wait" in vocabulary:
         count -= len(_WAITING.findall(lowered))
     if _HEDGING.may_be_in(lowered):
@@ -122,15 +127,23 @@ def describe_action(action: Action) -> ActionFacts:
     line = failure_line(result, reads_content=reads)
     if line is None and (action.is_error or result.startswith(_ERROR_TAG)):
         line = result[:_ERROR_CHARS]
-    elif line is not None and not action.is_error and call.operation.startswith("$"):
-        line = None if ended_well(action.observation, call.canonical) else line
+    elif (
+        line is not None
+        and not action.is_error
+        and call.operation.startswith("$")
+        and ended_well(action.observation, call.canonical)
+    ):
+        line = None
     by_user = is_turned_down(result)
     asks = reads or call.effect.looks_up
     if by_user or (line is not None and asks and line.lower() == _CODE_ONE):
         line = None  # the user's word; a search without a hit
     opening = result[:_OPENING_CHARS].lower()
     short = len(result) <= STATUS_CHARS
-    tokens = _TOKEN.findall(opening) if short else opening.split()
+    if short:
+        tokens = _TOKEN.findall(opening)
+    else:
+        tokens = opening.split()
     words = frozenset(tokens[:RESULT_WORDS])
     exact = reads and result[:1] not in ("{", "[") and "://" not in action.arguments[:ASKED_CHARS]
     if action.image:
@@ -140,8 +153,12 @@ def describe_action(action: Action) -> ActionFacts:
     if short:
         asked = frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
     # What a command itself has asked to be printed says nothing.
-    printed = asked if call.operation.startswith("$") else _NO_WORDS
-    denials = _NEGATIVE & words - asked if short else _NO_WORDS
+    printed = _NO_WORDS
+    if call.operation.startswith("$"):
+        printed = asked
+    denials = _NO_WORDS
+    if short:
+        denials = _NEGATIVE & words - asked
     # `No 2117` is a number.
     refuses = bool(denials) and (denials != {"no"} or _NO.search(opening) is not None)
     answer = Answer(
@@ -160,7 +177,10 @@ def describe_action(action: Action) -> ActionFacts:
         by_user=by_user,
         cancelled=_CANCELLED.match(result) is not None,
     )
-    failure = None if line is None else signature(line)
+    if line is None:
+        failure = None
+    else:
+        failure = signature(line)
     return ActionFacts(
         operation=call.operation,
         call=hash((call.operation, call.canonical)),

@@ -194,7 +194,9 @@ _EMPTY_OPENING = re.compile(
 def excerpt(text: str) -> str:
     """The head and the tail of a result, at most 2,001 characters: where tools put the verdict."""
     short = len(text) <= HEAD_CHARS + TAIL_CHARS
-    return text if short else f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
+    if short:
+        return text
+    return f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
 
 
 # What an exec tool writes above the output, and the keys of programs' results in JSON.
@@ -213,7 +215,9 @@ def _program_output(result: str) -> str | None:
     if that is not 0; None for another result."""
     if result.startswith(("Chunk ID:", "Wall time:", "Process ")):
         header = _EXEC_HEADER.match(result)
-        return _with_code(result[header.end() :], header[1]) if header else None
+        if header:
+            return _with_code(result[header.end() :], header[1])
+        return None
     if result.startswith(("Command: ", "Output: ")):
         return _reported_output(result)
     if result[:1] != "{" or len(result) > _MAX_JSON_CHARS:
@@ -226,11 +230,15 @@ def _program_output(result: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     inner = found.get("metadata")
-    values = {**inner, **found} if isinstance(inner, Mapping) else found
+    values = found
+    if isinstance(inner, Mapping):
+        values = {**inner, **found}
     codes = [str(values.get(key)) for key in _EXIT_CODES]
     code = next((each for each in codes if each.lstrip("-").isdigit()), None)
     texts = [values[key] for key in _OUTPUTS if isinstance(values.get(key), str)]
-    return _with_code("\n".join(filter(None, texts)), code) if texts else None
+    if texts:
+        return _with_code("\n".join(filter(None, texts)), code)
+    return None
 
 
 def _reported_output(result: str) -> str | None:
@@ -269,7 +277,9 @@ def still_runs(result: str) -> bool:
 
 def _with_code(output: str, code: str | None) -> str:
     output = output.strip()
-    return output if code in (None, "0") else f"{output}\nexit code {code}".lstrip()
+    if code in (None, "0"):
+        return output
+    return f"{output}\nexit code {code}".lstrip()
 
 
 def readable(result: str) -> str:
@@ -312,20 +322,28 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
     if result[0] in "{[" and _JSON.match(result):
         head = result[:HEAD_CHARS]
         failed = _JSON_ERROR.search(head) or _FLAGGED.search(result[-_FLAG_CHARS:])
-        return head[:SIGNATURE_CHARS] if failed else None
+        if failed:
+            return head[:SIGNATURE_CHARS]
+        return None
     if _LISTING.match(result) or (reads_content and len(result) > _READ_FAILURE_CHARS):
         return None
     text = excerpt(result)
     lowered = text.lower()
     if not _SUSPECTS.may_be_in(lowered):
         return None
-    possible = _ASCII_SUSPECTS if lowered.isascii() else _SUSPECT_WORDS
+    possible = _SUSPECT_WORDS
+    if lowered.isascii():
+        possible = _ASCII_SUSPECTS
     suspects = [word for word in possible if word in lowered]
     if not reads_content:
-        return _last_failure(text, lowered, suspects) if suspects else None
+        if suspects:
+            return _last_failure(text, lowered, suspects)
+        return None
     first = text.split("\n", 1)[0][:_LINE_CHARS]
     complains = suspects and not _GREP_HIT.match(first) and _is_failure(first.strip())
-    return first if complains else None
+    if complains:
+        return first
+    return None
 
 
 def decisive_line(result: str, *, reads_content: bool = False) -> str:
@@ -369,7 +387,9 @@ def _announced(text: str, line: str) -> str:
     if line.endswith(":") and len(line) < _HEADLINE_CHARS:
         return f"{line} {after[0].strip()}"[:_LINE_CHARS]
     points = [each.strip() for each in after[:3] if each.lstrip().startswith("- ")]
-    return f"{line.partition('. ')[0]} {points[0]}"[:_LINE_CHARS] if points else line
+    if points:
+        return f"{line.partition('. ')[0]} {points[0]}"[:_LINE_CHARS]
+    return line
 
 
 def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
@@ -389,7 +409,9 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         line = text[start : start + _LINE_CHARS].split("\n", 1)[0].strip()
         end = start
         prefix = _LOG_PREFIX.match(line)
-        plain = line[prefix.end() :] or line if prefix else line
+        plain = line
+        if prefix:
+            plain = line[prefix.end() :] or line
         if not _is_failure(plain, line) or _BOILERPLATE.match(plain) is not None:
             continue
         if plain.startswith("Traceback"):
@@ -397,7 +419,10 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         elif _COUNT.search(line) is not None:
             count = count or plain.strip("= ")
         elif _SUMMARY.match(plain):
-            summary = plain if _EXIT_ONLY.search(summary) else summary or plain
+            if _EXIT_ONLY.search(summary):
+                summary = plain
+            else:
+                summary = summary or plain
         else:
             last = last or plain
             # Each failing test counts; an error that is logged once more is the same error.
@@ -415,8 +440,13 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         summary = _with_reason(text, summary)
     if (summary or count or headline) and _VALUES.search(summary) is None:
         details = [found.strip() for found in _DETAIL.findall(text)[:_DETAILS]]
-        summary = " / ".join([summary, *details]) if summary else " / ".join(details)
-    several = f"{len(different)} x" if len(different) > 1 else ""
+        if summary:
+            summary = " / ".join([summary, *details])
+        else:
+            summary = " / ".join(details)
+    several = ""
+    if len(different) > 1:
+        several = f"{len(different)} x"
     parts = filter(None, (several, count, summary or headline))
     return " / ".join(parts)[:_LINE_CHARS] or None
 
@@ -427,7 +457,9 @@ def _with_reason(text: str, code: str) -> str:
     said = [
         line for line in lines if line and not (_EXIT_ONLY.search(line) or _BOILERPLATE.match(line))
     ]
-    return f"{said[-1][:SIGNATURE_CHARS]} ({code})" if said else code
+    if said:
+        return f"{said[-1][:SIGNATURE_CHARS]} ({code})"
+    return code
 
 
 def _is_failure(line: str, logged: str = "") -> bool:

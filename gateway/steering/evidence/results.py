@@ -80,7 +80,9 @@ def is_pending(result: str, words: frozenset[str], operation: str = "") -> bool:
     in_progress = [word for word in words if f"_{word}".endswith(_IN_PROGRESS)]
     if in_progress or _PENDING_MARKS.search(result):
         return True
-    status = _STATUS.search(result) if _JOB.search(operation) else None
+    status = None
+    if _JOB.search(operation):
+        status = _STATUS.search(result)
     return status is not None and status.group(1).lower() not in _ENDED
 
 
@@ -151,15 +153,26 @@ def says_no(operation: str, result: str, *, shows: bool = False) -> str | None:
         return None
     structured = result[0] in "{["
     if operation.startswith("$"):
-        return REFUSED if not (shows or structured) and _COMPLAINT.search(result) else None
+        if not (shows or structured) and _COMPLAINT.search(result):
+            return REFUSED
+        return None
     if not is_look_up(operation):
         if structured:
-            return REFUSED if _decided_against(operation, result) else None
-        return REFUSED if _TURNED_DOWN.search(result) or _COMPLAINT.search(result) else None
+            if _decided_against(operation, result):
+                return REFUSED
+            return None
+        if _TURNED_DOWN.search(result) or _COMPLAINT.search(result):
+            return REFUSED
+        return None
     if not structured and ":" in result and _COMPLAINT.match(result):
         return REFUSED
-    nothing = _holds_nothing(result) if structured else _NOTHING.match(result) is not None
-    return EMPTY if nothing or is_empty(result) else None
+    if structured:
+        nothing = _holds_nothing(result)
+    else:
+        nothing = _NOTHING.match(result) is not None
+    if nothing or is_empty(result):
+        return EMPTY
+    return None
 
 
 @remembered

@@ -128,7 +128,9 @@ def _number(record: Fields, key: str) -> float | None:
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ValueError(f"{key}: {type(value).__name__} is not a number")
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    return float(value)
 
 
 def failure_label(name: str | None) -> str | None:

@@ -108,9 +108,13 @@ def lesson_text(pattern: Pattern, limit: int) -> str:
     advice = " ".join(part for part in (texts.situation, texts.move or texts.avoid) if part)
     if lesson is None or not advice:
         return ""
-    label = LEARNED if lesson.trust.advises else QUOTED
+    label = QUOTED
+    if lesson.trust.advises:
+        label = LEARNED
     body = sanitise(advice, limit - len(label) - 4).replace("\n", " ")
-    return f"{label}: {body}" if lesson.trust.advises else f'{label}: "{body}"'
+    if lesson.trust.advises:
+        return f"{label}: {body}"
+    return f'{label}: "{body}"'
 
 
 def is_rule(pattern: Pattern) -> bool:
@@ -125,7 +129,9 @@ def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonM
 
     def order(match: LessonMatch) -> tuple[float, bool, float, str]:
         pattern = match.pattern
-        share = pattern.lesson.share if pattern.lesson is not None else 0.0
+        share = 0.0
+        if pattern.lesson is not None:
+            share = pattern.lesson.share
         return -match.similarity, pattern.tier is not Tier.E1, -share, pattern.pattern_id
 
     found: dict[str, LessonMatch] = {}
@@ -140,7 +146,10 @@ def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
     lesson = match.pattern.lesson
     rule = is_rule(match.pattern)
     share = 0.0 if lesson is None else lesson.share
-    version = 0 if lesson is None else lesson.version
+    if lesson is None:
+        version = 0
+    else:
+        version = lesson.version
     point = draw(f"{match.pattern.pattern_id}@{version}", unit if rule else f"{unit}#{step}")
     return LessonDecision(
         pattern=match.pattern,

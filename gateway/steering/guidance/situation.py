@@ -43,7 +43,8 @@ def open_quote(command: str) -> str:
         elif char == "\\" and inside != "'":
             escaped = True
         elif inside:
-            inside = "" if char == inside else inside
+            if char == inside:
+                inside = ""
         elif char in _MARKS:
             inside = char
     return inside
@@ -143,7 +144,9 @@ def read_situation(recent: Sequence[Step], calls: Tries = ()) -> Situation | Non
     steps = recent[-COMPARED_STEPS:]
     if steps and steps[-1].actions:
         return _stuck_call(steps, calls)
-    return _talk(steps) if steps else None
+    if steps:
+        return _talk(steps)
+    return None
 
 
 def _stuck_call(steps: Sequence[Step], calls: Tries = ()) -> Situation | None:
@@ -160,7 +163,9 @@ def _stuck_call(steps: Sequence[Step], calls: Tries = ()) -> Situation | None:
     at = max(range(len(calls)), key=rank)
     action = newest.actions[at]
     facts, found = calls[at]
-    read = _repeated if facts.failure is None else _failed
+    read = _failed
+    if facts.failure is None:
+        read = _repeated
     return read(steps, action, facts, found)
 
 
@@ -169,7 +174,9 @@ def _because(
 ) -> Situation | None:
     """Returns the situation with the first cause that fits; None if none does."""
     cause = cause_of(when, properties, message)
-    return Situation(cause=cause, **found) if cause else None
+    if cause:
+        return Situation(cause=cause, **found)
+    return None
 
 
 def restored_edit() -> Situation | None:
@@ -186,7 +193,10 @@ def _failed(
     command = _command(action, facts)
     properties = _properties(action, facts)
     # Failures of one bare word need not be the same.
-    count = 1 if is_bare(facts.failure or "") else found.failures
+    if is_bare(facts.failure or ""):
+        count = 1
+    else:
+        count = found.failures
     if "own" not in properties and _RAISED.match(line) is not None:
         properties |= {"raised"}
     if command and _is_prose(command):
@@ -203,7 +213,7 @@ def _failed(
     cause = cause_of("failed", properties, message)
     if cause is None:
         return None
-    near, instead = _near(cause.name, action, command, line)
+    near, instead = _near(cause.name, action, command, line=line)
     if (path := _edited(facts)) and not near and path.rpartition("/")[2] not in line:
         near = f'The edit was for "{_quote(path)}".'
     return Situation(cause=cause, count=count, quote=_quote(line), near=near, instead=instead)
@@ -242,7 +252,9 @@ def _repeated(
     result = action.observation.strip()
     short = 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty
     denied = facts.answer.negative and "own" in properties
-    when = "failed" if denied and not properties & {"search", "read"} else "repeated"
+    when = "repeated"
+    if denied and not properties & {"search", "read"}:
+        when = "failed"
     asked = _command(action, facts) or f"{action.name} {_values(action)}"
     quote = _quote(result if short else asked)
     return _because(when, properties, result[:_MESSAGE_CHARS], count=count, quote=quote)
@@ -268,8 +280,12 @@ def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
 
 def _edited(facts: ActionFacts) -> str:
     """Returns the file of a call's first edit; "" if it edits none, or if it names only lines."""
-    path = facts.edits[0].path if facts.edits else ""
-    return "" if path.startswith(":") else path
+    path = ""
+    if facts.edits:
+        path = facts.edits[0].path
+    if path.startswith(":"):
+        return ""
+    return path
 
 
 def _values(action: Action) -> str:
@@ -291,7 +307,9 @@ def _reworded(
 
     again = [any(asks_again(describe_action(a)) for a in step.actions) for step in steps[::-1]]
     row = [*again, False].index(False)
-    return _because("reworded", properties, count=row) if row >= SHOWN_AGAIN else None
+    if row >= SHOWN_AGAIN:
+        return _because("reworded", properties, count=row)
+    return None
 
 
 def _said(step: Step) -> frozenset[str]:
@@ -312,11 +330,18 @@ def _talk(steps: Sequence[Step]) -> Situation | None:
         elif alike(words, _said(step), SAME_MESSAGE):
             said = said + 1
             tried = acted
-    failed = _stuck_call(steps[:tried]) if tried else None
+    failed = None
+    if tried:
+        failed = _stuck_call(steps[:tried])
     if failed is not None and failed.cause.when == "failed" and failed.persists:
         return failed
-    asks = {"asks"} if asks_user(steps[-1].thought) else set()
-    return _because("talk", asks, count=said) if said > 1 else None
+    if asks_user(steps[-1].thought):
+        asks = {"asks"}
+    else:
+        asks = set()
+    if said > 1:
+        return _because("talk", asks, count=said)
+    return None
 
 
 def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
@@ -347,7 +372,9 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
 
 def _command(action: Action, facts: ActionFacts) -> str:
     """Returns the command line of a shell call; "" for any other call."""
-    return shell_command(action.name, action.arguments) if facts.operation[:1] == "$" else ""
+    if facts.operation[:1] == "$":
+        return shell_command(action.name, action.arguments)
+    return ""
 
 
 def _is_expanded(command: str) -> bool:
@@ -374,7 +401,9 @@ def _near(cause: str, action: Action, command: str, line: str) -> tuple[str, str
         return "There is a punctuation mark where a space belongs.", ""
     if cause == "shell_syntax":
         mark = open_quote(command)
-        return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO
+        if mark:
+            return (f"The command leaves a {mark} open.", "Close it, or leave it out.")
+        return _NO
     if cause == "edit_syntax":
         return _other_language(action)
     if cause == "test_failed" and line.startswith("--- FAIL") and line.endswith("s)"):
@@ -412,4 +441,6 @@ def _quote(text: str) -> str:
     """A text on one line, safe and short enough to quote."""
     longest = 4 * QUOTE_CHARS
     plain = " ".join(sanitise(_ERROR_TAG.sub("", text[:longest]), longest).split())
-    return plain if len(plain) <= QUOTE_CHARS else plain[: QUOTE_CHARS - 3].rstrip() + "..."
+    if len(plain) <= QUOTE_CHARS:
+        return plain
+    return plain[: QUOTE_CHARS - 3].rstrip() + "..."

@@ -79,7 +79,9 @@ def asks_for_title(system: str, messages: Sequence[object]) -> bool:
     goose, Crush and Open WebUI."""
     if _instructs(system[:_SYSTEM_CHARACTERS]):
         return True
-    outer = [*messages[:3], *messages[-1:]] if len(messages) > 3 else messages
+    outer = messages
+    if len(messages) > 3:
+        outer = [*messages[:3], *messages[-1:]]
     users = [each for each in outer if isinstance(each, dict) and each.get("role") == "user"]
     said = list(filter(None, (content_text(each.get("content")) for each in users)))
     if not said:
@@ -92,7 +94,9 @@ def asks_for_title(system: str, messages: Sequence[object]) -> bool:
 def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
     text = text.lower()
     # A generator for `any` would cost as much as the search.
-    asked = _ASKS.search(text) if [1 for sign in _SIGNS if sign in text] else None
+    asked = None
+    if [1 for sign in _SIGNS if sign in text]:
+        asked = _ASKS.search(text)
     if asked is None or asked.start() > within:
         return False
     near = text[max(asked.start() - _NEAR_CHARACTERS, 0) : asked.end() + _NEAR_CHARACTERS]
@@ -125,10 +129,16 @@ def split_ending(message: object) -> tuple[str, list[object]]:
     """The text that ends a client's message, and the message without it: none, or one with results
     of calls. No text where the message is another's or ends with results."""
     given = as_mapping(message)
-    content = given.get("content") if given.get("role") == "user" else ()
+    if given.get("role") == "user":
+        content = given.get("content")
+    else:
+        content = ()
     if isinstance(content, str):
         return content, []
-    parts = content if isinstance(content, list) else []
+    if isinstance(content, list):
+        parts = content
+    else:
+        parts = []
     end = len(parts)
     while end and isinstance(as_mapping(parts[end - 1]).get("text"), str):
         end -= 1
@@ -288,11 +298,15 @@ class Branch(Value):
 
     def delivered(self, served: bytes, delivery: Delivery) -> Branch:
         """The branch with what is known of the way of the answer to the request `served`."""
-        return self if served != self.served_hash else replace(self, delivery=delivery)
+        if served != self.served_hash:
+            return self
+        return replace(self, delivery=delivery)
 
     def failed(self, served: bytes) -> Branch:
         """The branch after a call without a complete reply; any request may come next."""
-        return self if served != self.served_hash else replace(self, awaits=Awaits.ANYTHING)
+        if served != self.served_hash:
+            return self
+        return replace(self, awaits=Awaits.ANYTHING)
 
 
 class Incoming(Value):

@@ -54,7 +54,9 @@ def calls_hash(tenant: str, calls: Iterable[str]) -> bytes:
 
 def clean_call_ids(ids: Sequence[str]) -> tuple[str, ...]:
     """The ids of one turn's calls; empty unless every call has one of 1 to 255 characters."""
-    return tuple(ids) if all(0 < len(i) <= _MAX_CALL_ID for i in ids) else ()
+    if all(0 < len(i) <= _MAX_CALL_ID for i in ids):
+        return tuple(ids)
+    return ()
 
 
 def looks_unique(calls: Iterable[str]) -> bool:

@@ -84,7 +84,7 @@ def _fork(
     request: Incoming, parent: str, branches: Branches, found: _Found | None = None
 ) -> ConversationMatch:
     child = child_id(parent, request.hashes.state.digest, branches)
-    return _matched(MatchKind.FORK, child, found, parent)
+    return _matched(MatchKind.FORK, child, found, parent=parent)
 
 
 def match(
@@ -112,14 +112,21 @@ def match(
     The same history once more is a retry when the client marks it as one or sends the id of the
     conversation, or when its answer was not delivered whole. Otherwise it is a sample: a
     conversation of its own, or a fork from the one it repeats."""
-    named = _Named(conversation_id, weak, exclusive) if conversation_id is not None else None
+    named = None
+    if conversation_id is not None:
+        named = _Named(conversation_id, weak, exclusive)
     found = _find(request, known, branches)
-    if request.compacts and (asked := _summarised(request, branches, found, named)) is not None:
+    if (
+        request.compacts
+        and (asked := _summarised(request, branches, found, named=named)) is not None
+    ):
         return asked
     with_tools = any(branch.has_tools for branch in branches.values())
     # With replies in its history a request for a title may be a chat about titles.
     if request.titles and (with_tools or not request.hashes.state.turns):
-        owner = found.branch.conversation_id if found else None
+        owner = None
+        if found:
+            owner = found.branch.conversation_id
         return _matched(MatchKind.SIDE, conversation_id or owner)
     follows = found and found.current and not (found.whole and found.branch.has_tools)
     if named and not weak and with_tools and not request.has_tools and not follows:
@@ -132,11 +139,13 @@ def match(
             return _matched(MatchKind.NEW, None)
         return _unknown(request, branches, named)
     if found.whole:
-        return _again(request, found, branches, named)
+        return _again(request, found, branches, named=named)
     if found.continues:
         return _matched(MatchKind.CONTINUE, found.branch.conversation_id, found)
-    rewritten = _rewritten(request, branches, named, found) if named is not None else None
-    return rewritten or _fork(request, found.branch.conversation_id, branches, found)
+    rewritten = None
+    if named is not None:
+        rewritten = _rewritten(request, branches, named, found=found)
+    return rewritten or _fork(request, found.branch.conversation_id, branches, found=found)
 
 
 def _summarised(
@@ -144,12 +153,19 @@ def _summarised(
 ) -> ConversationMatch | None:
     """The match of a request for a summary, whatever its tools; None if nothing is known of it."""
     if found is not None and found.current:
-        kind = MatchKind.RETRY if found.whole else MatchKind.CONTINUE
+        if found.whole:
+            kind = MatchKind.RETRY
+        else:
+            kind = MatchKind.CONTINUE
         return _matched(kind, found.branch.conversation_id, found)
-    owner = found.branch.conversation_id if found is not None else None
+    owner = None
+    if found is not None:
+        owner = found.branch.conversation_id
     if named is not None and not named.weak and named.conversation_id in branches:
         owner = named.conversation_id
-    return _matched(MatchKind.SUMMARY, owner, found) if owner is not None else None
+    if owner is not None:
+        return _matched(MatchKind.SUMMARY, owner, found)
+    return None
 
 
 def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
@@ -164,7 +180,9 @@ def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
         refs = [ref for ref in known[prefix_hash] if ref.conversation_id in branches]
         if not refs:
             continue
-        entries = [_assess(request, ref, branches[ref.conversation_id], position) for ref in refs]
+        entries = [
+            _assess(request, ref, branches[ref.conversation_id], position=position) for ref in refs
+        ]
         here = max(entries, key=lambda entry: _rank(request, entry))
         best = best or here
         again = best.whole and best.current
@@ -199,7 +217,9 @@ def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int
     lags = own and behind and not whole
     current = (branch.is_extended_by(ref) or lags) and not parallel
     adjacent = current and not whole and ahead <= (0 if is_reply else 1)
-    return _Found(position, prefix_hash, ref, branch, whole, current, adjacent)
+    return _Found(
+        position, prefix_hash, ref, branch=branch, whole=whole, current=current, adjacent=adjacent
+    )
 
 
 def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
@@ -234,7 +254,8 @@ def _awaiting_results(
         return None  # history and ids agree, even if the client has rewritten the reply
     candidates = list(branches.values())
     if not looks_unique(request.calls):
-        candidates = [found.branch] if found is not None else candidates
+        if found is not None:
+            candidates = [found.branch]
         if not named or len(candidates) > 1:
             return None
     waiting = [
@@ -242,7 +263,9 @@ def _awaiting_results(
         for branch in candidates
         if branch.awaits_results_of(request) and branch.reply_digest in request.hashes.messages
     ]
-    return waiting[0] if len(waiting) == 1 else None
+    if len(waiting) == 1:
+        return waiting[0]
+    return None
 
 
 def _again(
@@ -267,8 +290,11 @@ def _again(
     if first or exclusive:
         if named is None:
             return _matched(MatchKind.NEW, None)
-        rewritten = None if found.current else _rewritten(request, branches, named, found)
-    return rewritten or _fork(request, branch.conversation_id, branches, found)
+        if found.current:
+            rewritten = None
+        else:
+            rewritten = _rewritten(request, branches, named, found=found)
+    return rewritten or _fork(request, branch.conversation_id, branches, found=found)
 
 
 def _unknown(request: Incoming, branches: Branches, named: _Named) -> ConversationMatch:
@@ -282,7 +308,7 @@ def _unknown(request: Incoming, branches: Branches, named: _Named) -> Conversati
         return ConversationMatch(
             kind=MatchKind.RETRY, conversation_id=conversation_id, prefix_hash=whole
         )
-    if rewritten := _rewritten(request, branches, named, None):
+    if rewritten := _rewritten(request, branches, named, found=None):
         return rewritten
     begins = request.has_tools and branch and not (branch.has_tools or branch.steps or weak)
     if branch is None or not branch.signature or begins:
@@ -344,4 +370,6 @@ def identity_label(source: str, kind: MatchKind) -> str:
         return source
     if kind is MatchKind.SIDE:
         return "side"
-    return "prefix" if kind in (MatchKind.CONTINUE, MatchKind.SUMMARY) else "new"
+    if kind in (MatchKind.CONTINUE, MatchKind.SUMMARY):
+        return "prefix"
+    return "new"

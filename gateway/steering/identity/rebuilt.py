@@ -38,7 +38,10 @@ def with_tails(request: Incoming, tail: bytes) -> Incoming:
     """A request with its tail hashes; `tail`: that of the messages before those of its hashes."""
     hashes = request.hashes
     count = len(request.hashes.messages)
-    end = count if hashes.start else end_of_reply(request.messages) or count
+    if hashes.start:
+        end = count
+    else:
+        end = end_of_reply(request.messages) or count
     known = extend_tail(tail, hashes, last=end)
     tails = {(tail, 0, end): known, (tail, 0, count): extend_tail(known, hashes, end)}
     return replace(request, hashes=replace(hashes, tails=tails))
@@ -63,9 +66,13 @@ def end_of_reply(messages: Sequence[object]) -> int | None:
     """Number of messages up to the latest reply; None unless the user answers that."""
     for end in range(len(messages), 0, -1):
         message = messages[end - 1]
-        role = message.get("role") if isinstance(message, dict) else None
+        role = None
+        if isinstance(message, dict):
+            role = message.get("role")
         if role == "assistant":
-            return end if end < len(messages) else None
+            if end < len(messages):
+                return end
+            return None
         if role != "user" and role not in SYSTEM_ROLES:
             return None
     return None

@@ -73,13 +73,17 @@ def clean_id(value: object) -> str | None:
         and value.lower() not in _ABSENT
         and not _UNFILLED.search(value)
     )
-    return value if usable else None
+    if usable:
+        return value
+    return None
 
 
 def _json_member(name: str) -> Callable[[object], str | None]:
     def read(value: object) -> str | None:
         try:
-            parsed = json.loads(value) if isinstance(value, str) else value
+            parsed = value
+            if isinstance(value, str):
+                parsed = json.loads(value)
         except (ValueError, RecursionError):
             return None
         return clean_id(as_mapping(parsed).get(name))
@@ -88,7 +92,9 @@ def _json_member(name: str) -> Callable[[object], str | None]:
 
 
 def _id_or_object(value: object) -> str | None:
-    return clean_id(value.get("id")) if isinstance(value, dict) else clean_id(value)
+    if isinstance(value, dict):
+        return clean_id(value.get("id"))
+    return clean_id(value)
 
 
 _session_of_json = _json_member("session_id")
@@ -105,7 +111,9 @@ def _session_of_user(value: object) -> str | None:
     session = _session_of_json(value)
     if session is None and isinstance(value, str):
         found = _USER_WITH_SESSION.fullmatch(value.strip())
-        session = clean_id(found[1]) if found else None
+        session = None
+        if found:
+            session = clean_id(found[1])
     return session
 
 
@@ -126,7 +134,9 @@ class HeaderSource(Value):
         raw = headers.get(self.name)
         if raw is None or (value := self.read(raw)) is None:
             return None
-        part = clean_id(headers.get(self.with_header)) if self.with_header else None
+        part = None
+        if self.with_header:
+            part = clean_id(headers.get(self.with_header))
         parent = value if part else None
         if self.read_parent is not None:
             parent = self.read_parent(raw)
@@ -161,8 +171,13 @@ class BodySource(Value):
     def find(self, body: Mapping[str, object]) -> str | None:
         """The id, or None without a usable value."""
         outer, dot, inner = self.name.partition(".")
-        found = mapping_at(body, outer).get(inner) if dot else body.get(outer)
-        return None if found is None else self.read(found)
+        if dot:
+            found = mapping_at(body, outer).get(inner)
+        else:
+            found = body.get(outer)
+        if found is None:
+            return None
+        return self.read(found)
 
 
 def _headers(names: str) -> list[HeaderSource]:
@@ -242,15 +257,20 @@ def identify(
             if found := header.find(headers):
                 name, value, started_by = found
                 parent = parent or started_by
-                parent = parent if parent != value else None
+                if parent == value:
+                    parent = None
                 return Identity(source=f"header:{name}", value=value, parent=parent)
     # Most requests have none of these fields: one set comparison instead of one look-up per source.
     for source in () if _BODY_KEYS.isdisjoint(body) else BODY_SOURCES:
         given = source.find(body)
         if given is not None and source.through_root:
-            given = root_of(given) if root_of is not None else None
+            if root_of is not None:
+                given = root_of(given)
+            else:
+                given = None
         if given is not None:
-            parent = parent if parent != given else None
+            if parent == given:
+                parent = None
             return Identity(source=f"body:{source.name}", value=given, parent=parent)
     return Identity(source=FINGERPRINT, parent=parent)
 

@@ -104,7 +104,10 @@ def _parts(value: object) -> list[FieldDict]:
     """The parts of a content that is no text; a bare text or number counts as a text part."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = json_text(value)
-    parts = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, list | tuple):
+        parts = value
+    else:
+        parts = [value]
     found = [{"text": part} if isinstance(part, str) else part for part in parts]
     return [part for part in found if isinstance(part, dict)]
 
@@ -160,7 +163,10 @@ def read_calls(message: Mapping[str, object], content: Content) -> list[Requeste
         entries = [listed]
     if not entries and not content.calls:
         legacy = message.get("function_call")
-        entries = [legacy] if isinstance(legacy, dict) else []
+        if isinstance(legacy, dict):
+            entries = [legacy]
+        else:
+            entries = []
     calls = []
     for entry in entries:
         if not isinstance(entry, dict):
@@ -240,7 +246,10 @@ def item_reasoning(item: Fields) -> str:
         return ""
     for key in ("content", "summary"):
         parts = item.get(key)
-        given = parts if isinstance(parts, list | tuple) else ()
+        if isinstance(parts, list | tuple):
+            given = parts
+        else:
+            given = ()
         shown = [text_at(part, "text") for part in given if isinstance(part, dict)]
         if any(shown):
             return "\n".join(shown)

@@ -60,8 +60,12 @@ def rejection(text: str) -> str | None:
     row = _row(text, "reject")
     if row is None:
         return None
-    found = row.words.search(text) if row.words else None
-    return found[1].strip() if found else ""
+    found = None
+    if row.words:
+        found = row.words.search(text)
+    if found:
+        return found[1].strip()
+    return ""
 
 
 def _row(text: str, kind: WordedKind) -> Wording | None:
@@ -72,7 +76,9 @@ def _row(text: str, kind: WordedKind) -> Wording | None:
     rows = zip(_BEGINNINGS, WORDINGS, strict=True)
     found = (row for begins, row in rows if head.startswith(begins) and row.has in head)
     row = next(found, None)
-    return row if row is not None and row.kind == kind else None
+    if row is not None and row.kind == kind:
+        return row
+    return None
 
 
 class Intervention(Value):

@@ -258,20 +258,29 @@ class StepReader:
             return Change.NONE
         if content.results:
             changes = [self._result(each) for each in content.results]
-            return Change.ANSWERED if Change.ANSWERED in changes else Change.NONE
+            if Change.ANSWERED in changes:
+                return Change.ANSWERED
+            return Change.NONE
         if content.guidance_only or draft.user_followed:
             return Change.NONE
         draft.followed = draft.user_followed = True
-        draft.image = content.image if draft.acts else 0
+        if draft.acts:
+            draft.image = content.image
+        else:
+            draft.image = 0
         change = self._answer(draft, content.text)
-        return Change.ANSWERED if change is Change.NONE and draft.image else change
+        if change is Change.NONE and draft.image:
+            return Change.ANSWERED
+        return change
 
     def _answer(self, draft: Draft, answer: str) -> Change:
         """The first user message after a step: a result, a complaint, or the end of the run."""
         reply = draft.reply
         if reply.textual:
             answered = text_protocols.answer_calls(reply.calls, answer)
-            return Change.ANSWERED if answered else Change.NONE
+            if answered:
+                return Change.ANSWERED
+            return Change.NONE
         cut = len(draft.results) < len(reply.calls) or not (draft.acts or reply.thought)
         if cut or text_protocols.is_turned_down(answer):
             self._stop(draft)
@@ -292,7 +301,9 @@ class StepReader:
         if text_protocols.is_complaint(answer, textual=self._textual):
             self._prompted = False
             return Change.NONE
-        return Change.NONE if nudges else Change.FINAL
+        if nudges:
+            return Change.NONE
+        return Change.FINAL
 
 
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
@@ -358,7 +369,9 @@ def _record_step(index: int, record: object) -> Step:
     listed = record.get("tool_calls")
     if not name and listed and isinstance(listed, list | tuple):
         first = listed[0]
-        entry = {"name": first} if isinstance(first, str) else first
+        entry = first
+        if isinstance(first, str):
+            entry = {"name": first}
         name = read_calls({"tool_calls": [entry]}, Content())[0].name
     action = Action(
         name=name,

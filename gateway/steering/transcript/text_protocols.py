@@ -90,7 +90,9 @@ def find_calls(reply: str) -> TextCalls | None:
     """The calls of a reply that names them itself: a list of calls, or ReAct; None without any."""
     if len(reply) > _REPLY_CHARS:
         return None
-    listed = _listed(reply) if "Calling tools:" in reply else None
+    listed = None
+    if "Calling tools:" in reply:
+        listed = _listed(reply)
     return listed or (_react(reply) if "Action" in reply else None)
 
 
@@ -106,7 +108,9 @@ def find_block(reply: str, *, unlabelled: bool) -> TextCalls | None:
         if spans := _tagged(reply, tag):
             return _block(reply, name, spans)
     plain = [span for language, span in fences if unlabelled and not language]
-    return _block(reply, SHELL, plain[-1:]) if plain else None
+    if plain:
+        return _block(reply, SHELL, plain[-1:])
+    return None
 
 
 def asks_for_blocks(prompt: str) -> bool:
@@ -142,7 +146,9 @@ def read_cue(answer: str) -> Cue:
         return "compacted"
     if is_loop_note(answer):
         return "reminded"
-    return "uncalled" if _COMPLAINT.search(answer[:_COMPLAINT_CHARS]) else ""
+    if _COMPLAINT.search(answer[:_COMPLAINT_CHARS]):
+        return "uncalled"
+    return ""
 
 
 def is_turned_down(text: str) -> bool:
@@ -215,7 +221,9 @@ def _literal(source: str) -> object:
 
 def _listed_call(entry: dict[object, object]) -> RequestedCall:
     inner = entry.get("function")
-    function = inner if isinstance(inner, dict) else entry
+    function = entry
+    if isinstance(inner, dict):
+        function = inner
     return RequestedCall(
         id=as_text(entry.get("id"), ""),
         name=as_text(function.get("name"), ""),
@@ -233,7 +241,9 @@ def _react(reply: str) -> TextCalls | None:
         if label == "Action"
     ]
     found = tuple([call for call in calls if call is not None])
-    return TextCalls(thought="\n".join(filter(None, thoughts)), calls=found) if found else None
+    if found:
+        return TextCalls(thought="\n".join(filter(None, thoughts)), calls=found)
+    return None
 
 
 def _react_call(action: str, following: list[tuple[str, str]]) -> RequestedCall | None:
@@ -244,7 +254,8 @@ def _react_call(action: str, following: list[tuple[str, str]]) -> RequestedCall 
         name = action.strip("`* ")
         arguments = values["Action Input"]
         return RequestedCall(name=name, arguments=arguments, observation=observation)
-    observation = observation if first == "Observation" else None
+    if first != "Observation":
+        observation = None
     if bracketed := _BRACKETED.fullmatch(action):
         name = bracketed[1].strip()
         arguments = bracketed[2].strip()

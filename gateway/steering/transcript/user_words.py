@@ -115,7 +115,9 @@ def user_words(text: str) -> str:
     if tag is None:
         return text
     end = text.find(f"</{tag[1]}>", tag.end())
-    return text[tag.end() : end].strip() if end >= 0 else text
+    if end >= 0:
+        return text[tag.end() : end].strip()
+    return text
 
 
 def _without_added(text: str) -> str:
@@ -123,15 +125,23 @@ def _without_added(text: str) -> str:
     at = 0
     unclosed = set[str]()
     for _ in range(_MAX_TAGS):
-        tag = _OPENING_TAG.search(text, at) if len(unclosed) < _MAX_UNCLOSED else None
+        tag = None
+        if len(unclosed) < _MAX_UNCLOSED:
+            tag = _OPENING_TAG.search(text, at)
         if tag is None:
             break
         name = tag[1]
         closing = f"</{tag[1]}>"
         added = _ADDED.search(name) and name not in unclosed
-        end = text.find(closing, tag.end()) if added else -1
+        if added:
+            end = text.find(closing, tag.end())
+        else:
+            end = -1
         if added and end < 0:
             unclosed.add(name)
         kept.append(text[at : tag.start() if end >= 0 else tag.end()])
-        at = end + len(closing) if end >= 0 else tag.end()
+        if end >= 0:
+            at = end + len(closing)
+        else:
+            at = tag.end()
     return "".join([*kept, text[at:]])

@@ -158,7 +158,9 @@ def _mac(account: values.Account, secret: bytes) -> str:
     """The MAC of what an operator set for an account; empty without a secret."""
     said = (account.budget, account.subject, account.started_at, account.lifted)
     text = repr((said, sorted(account.limits.items())))
-    return hmac.new(secret, text.encode(), "sha256").hexdigest() if secret else ""
+    if secret:
+        return hmac.new(secret, text.encode(), "sha256").hexdigest()
+    return ""
 
 
 def _numbers(amounts: values.Amounts) -> tuple[int, ...]:

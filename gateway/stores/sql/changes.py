@@ -127,11 +127,16 @@ class ChangeStore:
         async def work(connection: Connection) -> bool:
             await connection.take_turn("operator_changes")
             row = await connection.row(_NEWEST, kind=change.kind)
-            newest = made(Change, _NAMES, row) if row else None
+            newest = None
+            if row:
+                newest = made(Change, _NAMES, row)
             if (newest.id if newest else None) != after:
                 return False
             # The clocks of those who write differ; the order of what they write must not.
-            at = max(change.at, newest.at + 0.001) if newest else change.at
+            if newest:
+                at = max(change.at, newest.at + 0.001)
+            else:
+                at = change.at
             await connection.execute_many(_PUT, [row_of(replace(change, at=at), _NAMES)])
             return True
 
@@ -171,7 +176,9 @@ def pilot_of(change: Change | None) -> Pilot | None:
     """Returns the pilot as a change left it; None without a change, and if this version cannot
     read it."""
     try:
-        return msgspec.json.decode(change.body, type=Pilot) if change is not None else None
+        if change is not None:
+            return msgspec.json.decode(change.body, type=Pilot)
+        return None
     except msgspec.MsgspecError:
         return None
 

@@ -97,12 +97,16 @@ class Connection(ABC):
     async def row(self, statement: str, /, **values: Any) -> Row | None:
         """The first row; None without one."""
         rows = await self.fetch(statement, **values)
-        return rows[0] if rows else None
+        if rows:
+            return rows[0]
+        return None
 
     async def value(self, statement: str, /, **values: Any) -> Any:
         """The first column of the first row; None without one."""
         rows = await self.fetch(statement, **values)
-        return rows[0][0] if rows else None
+        if rows:
+            return rows[0][0]
+        return None
 
 
 Work = Callable[[Connection], Coroutine[Any, Any, T]]

@@ -223,7 +223,9 @@ class LearningStore:
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
         """The tenant's own or the shared lesson of that id."""
         found = await self._engine.fetch(_LESSON, pattern_id=pattern_id, tenant=tenant)
-        return stored_lesson(found[0]) if found else None
+        if found:
+            return stored_lesson(found[0])
+        return None
 
     async def move(
         self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
@@ -396,7 +398,9 @@ class LearningStore:
             return await connection.row(_CLAIM, **when, **asdict(allowance))
 
         row = await self._engine.transact(work)
-        return _job(row) if row is not None else None
+        if row is not None:
+            return _job(row)
+        return None
 
     async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
         """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept.
@@ -421,7 +425,9 @@ class LearningStore:
     async def job(self, kind: str, key: str) -> Job | None:
         """The job of this kind and key."""
         rows = await self._engine.fetch(_ONE_JOB, kind=kind, key=key)
-        return _job(rows[0]) if rows else None
+        if rows:
+            return _job(rows[0])
+        return None
 
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
         """Number of jobs in each state."""

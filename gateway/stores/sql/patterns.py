@@ -242,8 +242,12 @@ class PatternStore:
 
         async def work(connection: db.Connection) -> values.StoredPattern | None:
             pk = await _find(tenant, pattern_id, connection)
-            found = await _select("p.pk = :pk", {"pk": pk}, 1, self._joined, connection)
-            return found[0][1] if found else None
+            found = await _select(
+                "p.pk = :pk", {"pk": pk}, 1, joined=self._joined, connection=connection
+            )
+            if found:
+                return found[0][1]
+            return None
 
         return await self._engine.read(work)
 
@@ -272,12 +276,16 @@ class PatternStore:
             raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
         self._check()
         bound: FieldDict = {}
-        condition = _where(patterns, values.decode_cursor(cursor), bound, self._engine.forms)
+        condition = _where(patterns, values.decode_cursor(cursor), bound, forms=self._engine.forms)
         found = await self._engine.read(
-            lambda connection: _select(condition, bound, limit + 1, self._joined, connection)
+            lambda connection: _select(
+                condition, bound, limit + 1, joined=self._joined, connection=connection
+            )
         )
         page = found[:limit]
-        more = str(page[-1][0]) if len(found) > limit else None
+        more = None
+        if len(found) > limit:
+            more = str(page[-1][0])
         return values.PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
     async def search(self, search: values.Search) -> list[PatternMatch]:
@@ -497,7 +505,10 @@ def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     found = dict(zip(_READ, row, strict=False))
     reason, *support = row[len(_READ) :]
     numbers = support[len(_SUPPORTED) :]
-    posterior = Posterior() if numbers[0] is None else db.made(Posterior, _POSTERIOR, numbers)
+    if numbers[0] is None:
+        posterior = Posterior()
+    else:
+        posterior = db.made(Posterior, _POSTERIOR, numbers)
     if pattern.lesson is not None:
         pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
     return StoredLesson(
@@ -542,7 +553,10 @@ class _Known:
         key = (tenant, pattern.pattern_id)
         if self.contents.get(key) == "":
             raise values.PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
-        result = values.Added.REPLACED if key in self.contents else values.Added.ADDED
+        if key in self.contents:
+            result = values.Added.REPLACED
+        else:
+            result = values.Added.ADDED
         self._ids.pop((tenant, self.contents.get(key)), None)
         self._ids[tenant, digest] = pattern.pattern_id
         self.contents[key] = digest
@@ -609,7 +623,9 @@ def _where(
     patterns: values.PatternFilter, before: int | None, bound: FieldDict, forms: db.SqlForms
 ) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
-    text = patterns.text.lower() if patterns.text else None
+    text = None
+    if patterns.text:
+        text = patterns.text.lower()
     wanted = {
         "tenant": ("p.tenant IN ('', :tenant)", patterns.tenant),
         "tier": ("p.tier = :tier", patterns.tier.value if patterns.tier else None),
@@ -627,4 +643,6 @@ async def _suitable_families(model: str, connection: db.Connection) -> Sequence[
     """The model families among the patterns that match `model`; None when all do."""
     families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]
-    return None if suitable == families else suitable
+    if suitable == families:
+        return None
+    return suitable

@@ -84,7 +84,9 @@ class SQLRunStore:
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         key = _SORTS[page.sort]
-        order = "DESC" if page.descending else "ASC"
+        order = "ASC"
+        if page.descending:
+            order = "DESC"
         if (after := page.after()) is not None:
             values["after"] = float(after[0])
             values["after_id"] = after[1]
@@ -136,7 +138,10 @@ class SQLRunStore:
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {codec.INJECTIONS} FROM injections {_WINDOW}, ordinal"
-        last = MAX_INT if limit is None else min(MAX_INT, after_step + limit)
+        if limit is None:
+            last = MAX_INT
+        else:
+            last = min(MAX_INT, after_step + limit)
 
         async def work(connection: Connection) -> traces.RunTrace | None:
             found = await connection.row(run, **values)
@@ -326,7 +331,9 @@ async def _live_runs(
         stuck = 0
         ((calls, usd),) = await connection.fetch(spent, pk=pk, since=query.spent_since)
         step = await connection.row(_NEWEST_STEP, pk=pk)
-        newest = codec.step_of(run.id, step) if step else None
+        newest = None
+        if step:
+            newest = codec.step_of(run.id, step)
         if newest is not None and newest.fired:
             last = await connection.value(calm, pk=pk, newest=newest.step_index)
             stuck = newest.step_index - (-1 if last is None else last)
@@ -369,12 +376,16 @@ class _Round:
         self.runs += await self._upkeep.remove_days(older_than, self._kept)
         old = "started_at < :bound AND updated_at < :bound"
         at_once = self._upkeep.runs_at_once
-        while pks := await self._select("runs", "conversation_pk", old, older_than, at_once):
+        while pks := await self._select(
+            "runs", "conversation_pk", old, bound=older_than, limit=at_once
+        ):
             await self._engine.transact(partial(self._remove, _OF_RUNS, pks), patient=True)
             self.runs += len(pks)
         old = "created_at < :bound AND updated_at < :bound"
         at_once = self._upkeep.conversations_at_once
-        while pks := await self._select("conversations", "pk", old, older_than, at_once):
+        while pks := await self._select(
+            "conversations", "pk", old, bound=older_than, limit=at_once
+        ):
             if not (await self._remove_conversations(pks, inf))[0]:
                 return  # all are in use at the moment
 
@@ -385,12 +396,17 @@ class _Round:
         removed = 1
         while surplus > 0 and removed:
             removed = 0
-            pks = await self._select("conversations", "pk", unused, active_since, _CANDIDATES)
+            pks = await self._select(
+                "conversations", "pk", unused, bound=active_since, limit=_CANDIDATES
+            )
             while pks and surplus > 0:
                 batch = pks[: self._upkeep.conversations_at_once]
                 del pks[: len(batch)]
                 number, freed = await self._remove_conversations(batch, surplus)
-                surplus = await _used(self._engine) - limit if freed is None else surplus - freed
+                if freed is None:
+                    surplus = await _used(self._engine) - limit
+                else:
+                    surplus = surplus - freed
                 removed += number
 
     async def _select(

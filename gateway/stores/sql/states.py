@@ -56,11 +56,15 @@ class SQLStateStore:
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         rows = await self._engine.fetch(LOAD, tenant=tenant, id=conversation_id)
-        return codec.conversation_of(rows[0]) if rows else None
+        if rows:
+            return codec.conversation_of(rows[0])
+        return None
 
     async def version(self, tenant: str, conversation_id: str) -> int:
         rows = await self._engine.fetch(VERSION, tenant=tenant, id=conversation_id)
-        return int(rows[0][0]) if rows else 0
+        if rows:
+            return int(rows[0][0])
+        return 0
 
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         rows = await self._engine.fetch(BRANCHES, tenant=tenant, external_key=external_key)

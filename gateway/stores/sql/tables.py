@@ -31,8 +31,12 @@ def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
 
     def columns(match: re.Match[str]) -> str:
         place, names, kind, optional, rest, end = match.groups()
-        null = "" if optional or kind == "key" else " NOT NULL"
-        indent = "    " if place == " | " else place
+        null = " NOT NULL"
+        if optional or kind == "key":
+            null = ""
+        indent = place
+        if place == " | ":
+            indent = "    "
         lines = [f"{indent}{name} {types[kind]}{null}{rest}" for name in names.split(", ")]
         return (",\n" if place == " | " else "") + (";\n" if end == ";" else ",\n").join(lines)
 

@@ -67,7 +67,10 @@ def where(runs: RunFilter, values: FieldDict, forms: SqlForms) -> str:
     }
     any_stop = runs.stopped == ANY
     escaped = re.sub("([!%_])", r"!\1", runs.task or "")
-    task = None if runs.task is None else f"%{escaped}%"
+    if runs.task is None:
+        task = None
+    else:
+        task = f"%{escaped}%"
     wanted = {
         **{name: (f"r.{name} = :{name}", getattr(runs, name)) for name in _EQUAL},
         "conversation": (of_conversation, runs.conversation_id),
@@ -90,9 +93,15 @@ def where(runs: RunFilter, values: FieldDict, forms: SqlForms) -> str:
         wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
     if (runs.search or "").strip() and "words0" not in wanted:
         wanted["words0"] = ("CAST(:words0 AS TEXT) = ''", runs.search)  # signs alone are in no text
-    unfinished = " AND r.outcome IS NULL" if runs.outcome == UNFINISHED else ""
-    live = f" AND {IS_LIVE}" if runs.mode == LIVE else ""
-    stopped = f" AND {_stopper(forms)} IS NOT NULL" if any_stop else ""
+    unfinished = ""
+    if runs.outcome == UNFINISHED:
+        unfinished = " AND r.outcome IS NULL"
+    live = ""
+    if runs.mode == LIVE:
+        live = f" AND {IS_LIVE}"
+    stopped = ""
+    if any_stop:
+        stopped = f" AND {_stopper(forms)} IS NOT NULL"
     return conditions(wanted, values) + unfinished + live + stopped
 
 
@@ -173,7 +182,9 @@ def usage_rows(
     silent: dict[int, list[bool]] = {}
     for step in {id(step): step for step in (*fresh, *called)}.values():
         is_new = step.composite is not None and id(step) in new
-        call = step.call if id(step) in made else None
+        call = None
+        if id(step) in made:
+            call = step.call
         hour = int(step.at) // 3600 * 3600
         if call is not None:
             tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
@@ -195,15 +206,16 @@ async def usage_of(query: UsageQuery, forms: SqlForms, connection: Connection) -
     values = row_of(query, ("since", "until", "tenant", "agent", "model"))
     values["by_tag"] = tag_of(query.by or "")
     sql = f"""
-        SELECT {bucket_sql("u.hour", query.bucket)}, {_name(query, forms, "u", 0)}, {_SUMMED}
-        FROM usage_by_hour AS u WHERE {_where(query, "u", "hour", "model")} GROUP BY 1, 2
+        SELECT {bucket_sql("u.hour", query.bucket)}, {_name(query, forms, "u", which=0)}, {_SUMMED}
+        FROM usage_by_hour AS u WHERE {_where(query, "u", "hour", model="model")} GROUP BY 1, 2
     """
     usage = _by_place(ADDED, await connection.fetch(sql, **values))
+    where = _where(query, "r", "started_at", model="model_requested")
     sql = f"""
-        SELECT {bucket_sql(_STARTED_HOUR, query.bucket)}, {_name(query, forms, "r", 1)},
+        SELECT {bucket_sql(_STARTED_HOUR, query.bucket)}, {_name(query, forms, "r", which=1)},
             count(*), count(*) FILTER (WHERE r.outcome = 'success'),
             count(*) FILTER (WHERE r.outcome = 'failure')
-        FROM runs AS r WHERE {IS_LIVE} AND {_where(query, "r", "started_at", "model_requested")}
+        FROM runs AS r WHERE {IS_LIVE} AND {where}
         GROUP BY 1, 2
     """
     return merged(usage, _by_place(_OUTCOMES, await connection.fetch(sql, **values)))
@@ -238,9 +250,13 @@ def _sum(name: str) -> str:
     if name in usage.ESTIMATED:
         counter = f"r.counts -> 'estimated' ->> '{usage.ESTIMATED[name]}'"
         summed = f"coalesce(sum(CAST({counter} AS DOUBLE PRECISION)), 0.0)"
-        return summed if is_usd else f"CAST({summed} AS BIGINT)"
+        if is_usd:
+            return summed
+        return f"CAST({summed} AS BIGINT)"
     # sum() of only unknown values is NULL: the cost stays unknown.
-    return f"sum(r.{name})" if is_usd else f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
+    if is_usd:
+        return f"sum(r.{name})"
+    return f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
 
 
 _SUMS = ", ".join(["count(r.pk)", *map(_sum, usage.SUMMED)])
@@ -284,7 +300,10 @@ class AttributionStore:
 
         async def work(connection: Connection) -> usage.Tree | None:
             root = await connection.value(_ROOT, id=conversation_id)
-            rows = await connection.fetch(_TREE, root=root, tenant=tenant) if root else []
+            if root:
+                rows = await connection.fetch(_TREE, root=root, tenant=tenant)
+            else:
+                rows = []
             if not any(row[0] == conversation_id for row in rows):
                 return None
             about = (*_NODE, "sums")

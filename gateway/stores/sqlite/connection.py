@@ -61,7 +61,9 @@ class FileIdentity:
             self.doubt = "was written to by another program"
         self._file = now
         self._moved = moved
-        return protocols.StoreDamaged(f"{self.path!r} {self.doubt}") if self.doubt else None
+        if self.doubt:
+            return protocols.StoreDamaged(f"{self.path!r} {self.doubt}")
+        return None
 
     def is_quiet(self) -> bool:
         """True if nobody has written to a file in doubt since this was asked before."""
@@ -218,11 +220,13 @@ def open_all(
         # A new name each time: two gateways in one process do not share their data.
         path = f"file:/gateway-{uuid.uuid4().hex}?vfs=memdb"
         flags |= apsw.SQLITE_OPEN_URI
-        yield _open(settings, hooks, path, _CREATE | apsw.SQLITE_OPEN_URI, _prepare_memory)
+        yield _open(
+            settings, hooks, path, flags=_CREATE | apsw.SQLITE_OPEN_URI, prepare=_prepare_memory
+        )
     else:
         yield open_writer(settings, hooks)
     for _ in range(settings.reader_threads):
-        yield _open(settings, hooks, path, flags)
+        yield _open(settings, hooks, path, flags=flags)
 
 
 def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> apsw.Connection:
@@ -239,7 +243,7 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
         connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
 
     create_private(settings.path)
-    return _open(settings, hooks, settings.path, _CREATE, prepare)
+    return _open(settings, hooks, settings.path, flags=_CREATE, prepare=prepare)
 
 
 def _open(
@@ -327,7 +331,9 @@ def _unwritable(path: str) -> str:
         return "may not be written"
     # SQLite keeps its log in the same directory.
     is_readable = path == IN_MEMORY or os.access(Path(path).parent, os.W_OK)
-    return "" if is_readable else "is in a directory that is read-only"
+    if is_readable:
+        return ""
+    return "is in a directory that is read-only"
 
 
 def _claim(connection: apsw.Connection, path: str) -> None:

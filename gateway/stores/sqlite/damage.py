@@ -38,7 +38,9 @@ def damage(path: str, check: str, *, alone: str = "", limit_s: float = inf) -> s
             found = str(connection.execute(f"PRAGMA {check}(1)").get)
             if found == "ok" and connection.pragma("application_id") == APPLICATION_ID:
                 connection.execute(_TABLES)
-            return "" if found == "ok" else " ".join(found.split())
+            if found == "ok":
+                return ""
+            return " ".join(found.split())
     except apsw.InterruptError:
         return ""
     except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError) as error:

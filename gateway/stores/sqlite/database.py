@@ -113,8 +113,8 @@ class Database:
         # In memory SQLite locks out readers during a write, and the other way round. Threads that
         # take turns never meet that lock, so no request fails or waits for SQLite's next attempt.
         turn = threading.Lock() if settings.in_memory else nullcontext()
-        self._writer = Writer(writer, self._writes, self._files, turn)
-        self._readers = readers(others, self._reads, self._files.translated, turn)
+        self._writer = Writer(writer, self._writes, self._files, turn=turn)
+        self._readers = readers(others, self._reads, self._files.translated, turn=turn)
         for thread in (self._writer.thread, *self._readers):
             thread.start()
 
@@ -148,7 +148,10 @@ class Database:
             if not await on_disk(self._files.is_quiet):
                 raise StoreDamaged(f"{self.settings.path!r} {self._files.doubt}: it is checked")
             kept = await on_disk(set_aside, self.settings.path, THOROUGH)
-            self._sound = "" if kept else self._files.doubt
+            if kept:
+                self._sound = ""
+            else:
+                self._sound = self._files.doubt
             how = (self.settings, self._migrations, self._hooks, self.after_reopening)
             self._start(await on_disk(_open, *how))
             return kept
@@ -426,7 +429,10 @@ class Writer:
             pages = self._log_pages
             moved = 0
         # A reader that still needs old pages stops the copying; retry when the log has grown.
-        self._checkpoint_at = CHECKPOINT_PAGES if pages == moved else pages + CHECKPOINT_PAGES
+        if pages == moved:
+            self._checkpoint_at = CHECKPOINT_PAGES
+        else:
+            self._checkpoint_at = pages + CHECKPOINT_PAGES
         self._log_pages = 0
 
 

@@ -265,7 +265,7 @@ def save_call(call: CallRecord, connection: apsw.Connection) -> int:
     for item in call.items:
         connection.execute(_INSERT_ITEM, (tenant, item.id, conversation_pk, item.content))
     for run in call.runs:
-        _save_run(call, run, conversation_pk, connection)
+        _save_run(call, run, conversation_pk, connection=connection)
     for decision in call.decisions:
         made = (*codec.decision_row(decision), tenant, conversation.updated_at)
         connection.execute(_INSERT_DECISION, made)
@@ -301,7 +301,7 @@ def _save_run(
     if found:
         pk, outcome, source, tags, *sums = found[0]
         totals = codec.totals_of(sums)
-        stored = _stored_steps(pk, steps, totals.steps, connection)
+        stored = _stored_steps(pk, steps, totals.steps, connection=connection)
         if injected:
             first = min(row.step_index for row in injected)
             injected = new_injections(injected, execute(_FIND_INJECTIONS, (pk, first)))
@@ -316,7 +316,7 @@ def _save_run(
     if not run.updated_at:
         execute(_UPDATE_SUMS, (*codec.totals_row(totals), pk))
     elif found:
-        tags = _add_tags(pk, run, tags, connection)
+        tags = _add_tags(pk, run, tags, connection=connection)
         latest = (run.updated_at, run.ended_at, run.state)
         policy = (run.mode, run.policy_digest, run.model_requested, run.task_preview)
         outcome = settled_outcome((outcome, source), run)
@@ -341,7 +341,10 @@ def _save_run(
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
     """Add tags of new names to a run, and return all of its tags. A name that the run has keeps
     its value."""
-    known = orjson.loads(stored) if run.tags else {}
+    if run.tags:
+        known = orjson.loads(stored)
+    else:
+        known = {}
     if not run.tags.keys() - known.keys():
         return stored
     tags = codec.tags_json({**run.tags, **known})

@@ -59,7 +59,10 @@ class _Chat:
 
     def __init__(self, log: LogFile, stamp: str) -> None:
         folder = log.path.resolve().parent
-        name = f"{folder.name}:{stamp}" if stamp else log.stem
+        if stamp:
+            name = f"{folder.name}:{stamp}"
+        else:
+            name = log.stem
         self.session = Session(id=name, agent=AGENT, project=str(folder))
         self.session.at(stamp)
         self._model = ""

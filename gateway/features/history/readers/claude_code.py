@@ -157,7 +157,9 @@ class _Thread:
         else:
             self.tell()
             index = self._replies[name] = len(session.calls)
-            key = f"{name}:{text_at(entry, 'requestId')}" if name else ""
+            key = ""
+            if name:
+                key = f"{name}:{text_at(entry, 'requestId')}"
             session.reply(at=at, key=key)["content"] = list(blocks)
         call = session.calls[index]
         usage = mapping_at(message, "usage") or call.usage
@@ -186,7 +188,10 @@ class _Thread:
         """Note what the person did in one line."""
         session = self.session
         for part in parts:
-            text = "" if _is_word(part) or not by_person else read_result(part, "").text
+            if _is_word(part) or not by_person:
+                text = ""
+            else:
+                text = read_result(part, "").text
             if (said := rejection(text)) is not None:
                 session.did("reject", said, at, back=1)
         texts = [part for part in parts if part.get("type") == "text"]

@@ -213,9 +213,15 @@ class _Rollout:
             self._early += counts
             return
         # After an answer that has its own: that of a call for a summary, which has no items.
-        self._answer.spent = self._answer.spent + counts if self._answer.used else counts
+        if self._answer.used:
+            self._answer.spent = self._answer.spent + counts
+        else:
+            self._answer.spent = counts
         call = self.session.calls[-1]
-        key = call.key if self._answer.used else name or call.key
+        if self._answer.used:
+            key = call.key
+        else:
+            key = name or call.key
         self.session.calls[-1] = replace(call, usage=_usage(self._answer.spent), key=key)
         self._answer.used = self._form.follows = True
 
@@ -247,7 +253,9 @@ class _Rollout:
         session = self.session
         text = text.strip()
         back = int(bool(session.messages) and session.messages[-1].get("role") == "user")
-        last = session.human[-1] if session.human else None
+        last = None
+        if session.human:
+            last = session.human[-1]
         place = ("message", text, len(session.messages) - back)
         if last is None or (last.kind, last.text, last.position) != place:
             session.did("message", text, at, back=back)

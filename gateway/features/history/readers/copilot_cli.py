@@ -50,7 +50,10 @@ class _Events:
 
     def __init__(self, log: LogFile) -> None:
         folder = log.path.parent.name
-        name = folder if log.stem == "events" and folder else log.stem
+        if log.stem == "events" and folder:
+            name = folder
+        else:
+            name = log.stem
         self._main = Session(id=name, agent=AGENT)
         self._sessions = {"": self._main}
         self._usages: dict[str, Fields] = {}  # by the id of the API call
@@ -81,7 +84,7 @@ class _Events:
             usage = mapping_at(data, "usage") or data
             self._usages[text_at(usage, "apiCallId")] = usage
         else:
-            return self._of_session(session, kind, data, at)
+            return self._of_session(session, kind, data, at=at)
         return True
 
     def _of_session(self, session: Session, kind: str, data: Fields, at: float | None) -> bool:

@@ -85,7 +85,10 @@ class _Chat:
         folders = [each for each in list_at(fields, "directories") if isinstance(each, str)]
         session.project = session.project or next(iter(folders), "")
         if fields.get("kind") == "subagent":
-            session.parent = self._folder if self._folder not in ("", "chats") else "unknown"
+            if self._folder not in ("", "chats"):
+                session.parent = self._folder
+            else:
+                session.parent = "unknown"
         history = [as_mapping(message) for message in list_at(fields, "messages")]
         is_shorter = not self._messages.keys() <= {text_at(m, "id") for m in history}
         for message in history:
@@ -137,7 +140,10 @@ class _Chat:
         thought = joined(
             *(each.get(key) for each in thoughts for key in ("subject", "description"))
         )
-        last = session.messages[-1] if session.messages else {}
+        if session.messages:
+            last = session.messages[-1]
+        else:
+            last = {}
         is_rest = not (text or thought or tokens.get("total"))
         if is_rest and last.get("role") == "assistant" and "tool_calls" not in last:
             reply = last  # a notice of the program came between an answer and its calls
@@ -170,7 +176,10 @@ def parts_text(content: object, thought: bool = False) -> str:
     left out, or are all that is read."""
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else [content]
+    if isinstance(content, list):
+        parts = content
+    else:
+        parts = [content]
     read = [{"text": part} if isinstance(part, str) else as_mapping(part) for part in parts]
     kept = [part.get("text") for part in read if (part.get("thought") is True) is thought]
     return joined(*kept, by="\n" if thought else "")
@@ -194,7 +203,7 @@ def _usage(tokens: Fields) -> FieldDict:
     thoughts = count.get("thoughts", 0)
     prompt = count.get("input", 0) + count.get("tool", 0)
     completion = count.get("output", 0) + thoughts
-    return chat_usage(prompt, completion, count.get("cached"), 0, thoughts)
+    return chat_usage(prompt, completion, count.get("cached"), written=0, thoughts=thoughts)
 
 
 def _project(path: Path) -> str:

@@ -77,9 +77,9 @@ def _from_database(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
                 info = dict(row)
                 info["parentID"] = info.get("parent_id")
                 parts: dict[str, list[_Object]] = {}
-                for part in _rows(database, "part", info["id"], log):
+                for part in _rows(database, "part", info["id"], log=log):
                     parts.setdefault(str(part["message_id"]), []).append(part)
-                rows = _rows(database, "message", info["id"], log)
+                rows = _rows(database, "message", info["id"], log=log)
                 yield info, [(message, parts.get(message["id"], [])) for message in rows]
     except (sqlite3.Error, IndexError, KeyError) as exc:
         log.skip(f"the database cannot be read: {exc}", 0)
@@ -88,7 +88,9 @@ def _from_database(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
 def _open(path: Path) -> sqlite3.Connection:
     """The database for reading, without any change to its files: a running opencode has it open."""
     wal = path.with_name(path.name + "-wal")
-    mode = "mode=ro" if wal.exists() and wal.stat().st_size > 0 else "immutable=1"
+    mode = "immutable=1"
+    if wal.exists() and wal.stat().st_size > 0:
+        mode = "mode=ro"
     return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
 
 
@@ -137,7 +139,7 @@ def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
         if message.get("role") == "user":
             _user(session, parts, at)
         elif message.get("role") == "assistant":
-            _assistant(session, message, parts, at)
+            _assistant(session, message, parts, at=at)
         else:
             log.skip(f"unknown role {message.get('role')!r}")
     return session
@@ -156,7 +158,8 @@ def _user(session: Session, parts: list[_Object], at: float | None) -> None:
         elif kind == "compaction":
             content.append({"type": "text", "text": _COMPACTION_PROMPT})
         elif kind == "subtask" or (kind == "text" and part.get("ignored") is not True):
-            text = text_at(part, "prompt") if kind == "subtask" else text
+            if kind == "subtask":
+                text = text_at(part, "prompt")
             content.append({"type": "text", "text": text})
             typed += [] if part.get("synthetic") is True else [user_words(text)]
     if content:
@@ -179,7 +182,7 @@ def _assistant(session: Session, message: _Object, parts: list[_Object], at: flo
         prompted = bool(last) and json_text(last[0]["content"]).count(_COMPACTION_PROMPT) > 0
         session.compactions.append(len(session.messages) - prompted)
     for number, answer in enumerate(answers):
-        _answer(session, message, answer, at, f"{message.get('id')}:{number}")
+        _answer(session, message, answer, at=at, key=f"{message.get('id')}:{number}")
     if failure == "MessageAbortedError":
         session.did("interrupt", at=session.at(mapping_at(message, "time").get("completed")))
 
@@ -204,7 +207,9 @@ def _answer(
     for part in of["tool"]:
         state = mapping_at(part, "state")
         failed = state.get("status") == "error"
-        default = "" if state.get("status") == "completed" else "[Tool execution was interrupted]"
+        default = "[Tool execution was interrupted]"
+        if state.get("status") == "completed":
+            default = ""
         text = as_text(state.get("error" if failed else "output"), default)
         ended = session.at(mapping_at(state, "time").get("end"))
         refused = None if failed else False
@@ -225,4 +230,6 @@ def _usage(tokens: _Object) -> _Object:
     written = as_int(cache.get("write"), 0)
     thoughts = count.get("reasoning", 0)
     made = count.get("output", 0) + (thoughts if "total" in tokens else 0)
-    return chat_usage(count.get("input", 0) + read + written, made, read, written, thoughts)
+    return chat_usage(
+        count.get("input", 0) + read + written, made, read, written=written, thoughts=thoughts
+    )

@@ -53,7 +53,10 @@ def read(log: LogFile) -> Iterable[Session]:
         state = as_mapping(document)
         above = folder.parent
         session = Session(id=text_at(state, "id") or folder.name, agent=AGENT)
-        session.parent = above.parent.name if above.name == "subagents" else ""
+        if above.name == "subagents":
+            session.parent = above.parent.name
+        else:
+            session.parent = ""
         session.project = text_at(mapping_at(state, "workspace"), "working_dir")
         metrics = mapping_at(mapping_at(state, "stats"), "usage_to_metrics")
         events = [log.beside(path) for path in sorted((folder / "events").glob("event-*.json"))]
@@ -79,7 +82,8 @@ class _Events:
         for each in map(as_mapping, metrics):
             usages = list_at(each, "token_usages")
             costs = list_at(each, "costs")
-            costs = costs if len(costs) == len(usages) else [{}] * len(usages)
+            if len(costs) != len(usages):
+                costs = [{}] * len(usages)
             for usage, cost in zip(map(as_mapping, usages), map(as_mapping, costs), strict=True):
                 name = text_at(usage, "response_id")
                 self._usage[name] = {**usage, "cost": cost.get("cost")}

@@ -44,11 +44,11 @@ def _add(session: Session, record: Fields) -> bool:
     payload = mapping_at(record, "systemPayload")
     parts = list_at(mapping_at(record, "message"), "parts")
     if kind == "assistant":
-        _answer(session, record, parts, at)
+        _answer(session, record, parts, at=at)
     elif kind == "tool_result":
         for part in map(as_mapping, parts):
             if "functionResponse" in part:
-                _result(session, record, part, at)
+                _result(session, record, part, at=at)
     elif kind == "user":
         text = parts_text(parts)
         typed = text_at(payload, "displayText") or text
@@ -94,4 +94,6 @@ def _usage(metadata: Fields) -> FieldDict:
     thoughts = count.get("thoughtsTokenCount", 0)
     if count.get("totalTokenCount", 0) >= prompt + output + thoughts:
         output += thoughts
-    return chat_usage(prompt, output, count.get("cachedContentTokenCount"), 0, thoughts)
+    return chat_usage(
+        prompt, output, count.get("cachedContentTokenCount"), written=0, thoughts=thoughts
+    )

@@ -76,7 +76,10 @@ def _from_messages(session: Session, data: Fields, recording: Recording) -> None
     for each in list_at(labels, "interventions"):
         kind, position = (*as_list(each), None, None)[:2]
         if kind in _KINDS and isinstance(position, int) and 0 <= position <= len(session.messages):
-            message = session.messages[position] if position < len(session.messages) else {}
+            if position < len(session.messages):
+                message = session.messages[position]
+            else:
+                message = {}
             said = rejection(content_text(message.get("content"))) or ""
             session.human.append(HumanTurn(kind=kind, position=position, text=said))
     session.human.sort(key=lambda turn: turn.position)
@@ -93,7 +96,9 @@ def read_acts(
     content = message.get("content")
     is_user = message.get("role") == "user"
     text = content_text(content)
-    said = rejection(text) if message.get("role") != "assistant" and not only_words else None
+    said = None
+    if message.get("role") != "assistant" and not only_words:
+        said = rejection(text)
     if said is not None:
         session.did("reject", said, at, back=1)
     interrupted = is_user and is_interruption(text)
@@ -123,7 +128,7 @@ def _from_steps(session: Session, data: Fields) -> None:
 
 def _answer(session: Session, call: CallRow) -> None:
     usage = chat_usage(
-        call.input_tokens, call.output_tokens, call.cached_tokens, call.cache_write_tokens
+        call.input_tokens, call.output_tokens, call.cached_tokens, written=call.cache_write_tokens
     )
     model = call.model_served or call.model_asked
     session.reply(model=model, usage=usage, key=call.request_id, cost_usd=call.cost_usd)

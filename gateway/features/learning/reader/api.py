@@ -48,6 +48,6 @@ async def get_reader(request: ApiRequest[JobFilters]) -> ApiResponse:
     """The model that reads what people typed: what it used today, and its newest jobs."""
     store = request.runtime.lessons
     settings = request.runtime.settings.of(ReaderSettings)
-    view = await reader_view(store, settings, request.tenant, time.time())
+    view = await reader_view(store, settings, request.tenant, now=time.time())
     jobs = await store.jobs(JOBS, request.tenant, limit=request.params.limit)
     return ApiResponse({**view, "jobs": [job_view(job) for job in jobs]})

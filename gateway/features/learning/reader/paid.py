@@ -68,7 +68,7 @@ class PaidModel:
         OverBudget, NoAnswer, StoreError."""
         services = self.services()
         with services.in_use():
-            return await self._ask(services, model, messages, tenant, timeout_s)
+            return await self._ask(services, model, messages, tenant=tenant, timeout_s=timeout_s)
 
     async def _ask(
         self, services: ModelServices, model: str, messages: Messages, tenant: str, timeout_s: float

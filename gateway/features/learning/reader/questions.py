@@ -44,18 +44,24 @@ def is_typed(text: str) -> bool:
 
 def _kind(answer: str) -> str | None:
     word = one_line(answer).strip(".`\"'*").lower()
-    return word if word in KINDS else None
+    if word in KINDS:
+        return word
+    return None
 
 
 def _title(answer: str) -> str | None:
     title = one_line(answer).strip("`\"'*").rstrip(".")
     fits = 2 < len(title) <= MOST_TITLE and title.isprintable() and not form("frames").search(title)
-    return mask_secrets(title) if fits else None
+    if fits:
+        return mask_secrets(title)
+    return None
 
 
 def _trouble(answer: str) -> str | None:
     word = one_line(answer).strip(".`\"'*").lower()
-    return word if word in ("yes", "no") else None
+    if word in ("yes", "no"):
+        return word
+    return None
 
 
 def one_line(text: str) -> str:

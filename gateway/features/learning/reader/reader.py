@@ -68,9 +68,14 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
     if opening and is_typed(opening):
         yield Thing(question=TITLE, step=0, shown=shown(opening))
     yield from _alarms(trace)
-    last = _newest_of(earlier.steps[-1]) if earlier and earlier.steps else None
+    last = None
+    if earlier and earlier.steps:
+        last = _newest_of(earlier.steps[-1])
     for row in trace.steps:
-        prompts = row.content.messages if row.content else ()
+        if row.content:
+            prompts = row.content.messages
+        else:
+            prompts = ()
         typed = Answer(said=said_in([{"role": p.role, "content": p.text} for p in prompts])).words
         if last is not None and is_typed(typed):
             yield Thing(
@@ -235,7 +240,10 @@ class Reader:
         """Keep an answer with its run, and the verdict that it is on the run before."""
         run = trace.run
         name = thing.question.name
-        metric = name if name == TITLE.name else f"{name} {thing.step}"
+        if name == TITLE.name:
+            metric = name
+        else:
+            metric = f"{name} {thing.step}"
         row = OutcomeRow(
             run_id=run.id,
             tenant=run.tenant,
@@ -247,13 +255,19 @@ class Reader:
             evidence=f"step {thing.step}",
         )
         await self.store.add_outcome(row)
-        earlier = await self._earlier(trace) if thing.question is KIND and not thing.step else None
+        earlier = None
+        if thing.question is KIND and not thing.step:
+            earlier = await self._earlier(trace)
         if earlier is None or answer not in (*WRONG, *ACCEPTING):
             return
-        source = "correction" if answer in WRONG else "moved_on"
-        verdict = "failure" if answer in WRONG else "success"
+        source = "moved_on"
+        if answer in WRONG:
+            source = "correction"
+        verdict = "success"
+        if answer in WRONG:
+            verdict = "failure"
         verdicts = Verdicts(self.store, self.runs)
-        await verdicts.add(earlier.run, source, verdict, SURE, "the next message")
+        await verdicts.add(earlier.run, source, verdict, weight=SURE, where="the next message")
         await verdicts.choose(earlier.run)
 
     async def _end(self, job: Job, result: str, error: str = "") -> None:
