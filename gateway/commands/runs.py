@@ -5,8 +5,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
@@ -26,15 +26,16 @@ from gateway.stores import filters, lists
 from gateway.stores.controls import STEERING, Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
-from gateway.stores.totals import RunRecord, Stop
+from gateway.stores.totals import RunRecord
 from gateway.stores.traces import RunTrace
 from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
-from gateway.text.formatting import print_line
+from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line
 from gateway.text.svg import stretches
 from gateway.values import FieldDict
 
+_TEMPLATES = Path(__file__).with_name("templates")
 _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
 _MARK = f"[{IMPORTED}] "
@@ -252,76 +253,21 @@ def _without_outcome(run: RunRecord) -> str:
 
 def _print_run(trace: RunTrace) -> None:
     console = Console(highlight=False)
-    run = trace.run
-    steps = trace.steps
-    print_line(console, one_line(run.title, 200) or run.id)
-    for line in _facts(run):
-        console.print(Text(line, style="dim"), soft_wrap=True)
-    print_line(console, "\nstates")
-    for first, length, state in stretches(step.state for step in steps):
-        part = steps[first : first + length]
+    states = []
+    for first, length, state in stretches(step.state for step in trace.steps):
+        part = trace.steps[first : first + length]
         hardest = max(part, key=lambda step: step.difficulty or 0.0)
-        where = f"steps {part[0].step_index} to {part[-1].step_index}"
-        line = f"{state:7} {where:18} difficulty up to {formatting.score(hardest.difficulty)}"
-        if hardest.reason:
-            line += f" at step {hardest.step_index}: {one_line(hardest.reason, 200)}"
-        console.print(Text(line, style=formatting.STATE_COLOURS.get(state, "")), soft_wrap=True)
-    alarms = [(step.step_index, alarm) for step in steps for alarm in step.alarms]
-    if alarms:
-        print_line(console, "\nalarms")
-    for index, alarm in alarms:
-        console.print(Text(f"step {index:<4} {one_line(alarm, 300)}"), soft_wrap=True)
-    print_line(console, "\nmonitors")
-    for name in dict.fromkeys(name for step in steps for name in step.scores):
-        highest = max(step.scores.get(name) or 0.0 for step in steps)
-        at = ", ".join(str(step.step_index) for step in steps if name in step.fired)
-        fired = f", fired at {at}" if at else ""
-        print_line(console, f"{name:12} up to {formatting.score(highest)}{fired}", "")
-    acts = [(step, act) for step in steps if step.content for act in step.content.human]
-    if acts:
-        print_line(console, "\ninterventions")
-    for step, act in acts:
-        head = f"step {step.step_index:<4} {KIND_LABELS.get(act.kind, act.kind):16} "
-        console.print(Text(head, style="yellow").append(one_line(act.words, 120)))
-    if trace.injections:
-        print_line(console, "\nguidance")
-    for given in trace.injections:
-        where = "shadow"
-        if given.applied:
-            where = given.placement
-        head = f"step {given.step_index:<4} {given.source:8} {where:8} "
-        # One text holds many rules: their names say more than the beginning of the first.
-        summary = given.text
-        if given.source == "e3":
-            summary = (given.pattern_id or "").replace(",", ", ")
-        shown = Text(head, style="magenta")
-        console.print(shown.append(one_line(summary, 120), style="not magenta"))
-
-
-def _facts(run: RunRecord) -> Iterator[str]:
-    totals = run.totals
-    tokens = formatting.count(totals.input_tokens + totals.output_tokens)
-    yield f"{run.id}  tenant {run.tenant}  agent {one_line(run.agent, 40)}  mode {run.mode}"
-    yield (
-        f"{totals.steps} steps, {totals.calls} calls, "
-        f"{formatting.about(tokens, totals.estimated)} tokens, "
-        f"{formatting.about(formatting.money(totals.cost_usd), totals.estimated)} "
-        f"(saved {formatting.money(totals.saved_usd)}), "
-        f"peak composite {formatting.score(totals.composite_peak)}, "
-        f"outcome {run.outcome or 'unknown'}"
-    )
-    if run.stopped is not None:
-        yield from stop_lines(run.stopped)
-    if run.handed_over is not None:
-        yield f"asked to stop and report at step {run.handed_over} of {totals.steps}"
-
-
-def stop_lines(stop: Stop) -> Iterator[str]:
-    """By what a run was stopped, when and why, and the command that lets it go on."""
-    why = one_line(stop.why, 300) or "no reason given"
-    yield f"{stop.words} {formatting.ago(stop.at)}: {why}" if stop.at else f"{stop.words}: {why}"
-    if stop.go_on:
-        yield f"to let it go on: {stop.go_on}"
+        states.append((state, part[0].step_index, part[-1].step_index, hardest))
+    monitors = []
+    for name in dict.fromkeys(name for step in trace.steps for name in step.scores):
+        highest = max(step.scores.get(name) or 0.0 for step in trace.steps)
+        fired = [step.step_index for step in trace.steps if name in step.fired]
+        monitors.append((name, highest, fired))
+    template = page_templates(_TEMPLATES).get_template("run.txt")
+    text = template.render(trace=trace, states=states, monitors=monitors, labels=KIND_LABELS)
+    for line in text.splitlines():
+        style = formatting.STATE_COLOURS.get(line.partition(" ")[0], "")
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:

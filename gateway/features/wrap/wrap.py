@@ -43,6 +43,7 @@ from gateway.stores.records import IMPORTED
 from gateway.stores.sql.changes import GATEWAY
 from gateway.stores.totals import Stop
 from gateway.text import formatting
+from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_json_value
@@ -312,99 +313,50 @@ Trace = Fields  # one run as `GET /api/runs/{id}` gives it: `run` and `steps`
 MOST_RUNS = 20  # that are shown one by one; all are counted
 _COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
 
-_TASK_CHARS = 60
-_TEXT_CHARS = 44
 _WHY_CHARS = 300
-_MOST_TEXTS = 8
 
 
-def _lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:
+def _lines(traces: Sequence[Trace], *, page: str, others: str) -> list[str]:
     """The summary, at most 80 characters a line where ids allow it. page: how one run is shown,
     with `{run}` in place of its id; others: how all are listed."""
-    if not traces:
-        yield "nothing was recorded: no request of the command came here"
-        return
-    yield _headline([trace["run"]["totals"] for trace in traces])
-    if any(trace["run"]["tags"].get("paid") for trace in traces):
-        yield "  paid by a subscription: these dollars are list prices, which nobody pays"
-    for trace in traces[:MOST_RUNS]:
-        yield from _run_lines(trace, page)
-    if len(traces) > MOST_RUNS:
-        yield f"  and {len(traces) - MOST_RUNS} more: {others}"
+    totals = [trace["run"]["totals"] for trace in traces]
+    sums = _sums(totals)
+    sums["estimated"] = any(each["estimated"] for each in totals)
+    sums["unsteered"] = sum(sum(each["unsteered"].values()) for each in totals)
+    template = page_templates(Path(__file__).with_name("templates")).get_template("wrap.txt")
+    text = template.render(
+        traces=[{**trace, "guidance": list(_guidance(trace))} for trace in traces],
+        sums=sums,
+        most_runs=MOST_RUNS,
+        page=page,
+        others=others,
+        title_of=title_of,
+        stop_words=lambda stop: Stop(**stop).words,
+    )
+    return text.splitlines()
 
 
 def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> FieldDict:
     """The same for a program: exit status, sums, and each run with the guidance it got."""
-    totals = [trace["run"]["totals"] for trace in traces]
     return {
         "exit_status": status,
         "gateway": url,
         "runs": [{**trace["run"], "guidance": list(_guidance(trace))} for trace in traces],
-        **{name: _sum(totals, name) for name in _COUNTS},
-        **{name: _dollars(totals, name) for name in ("cost_usd", "saved_usd")},
-        "cached_share": _cached_share(totals),
+        **_sums([trace["run"]["totals"] for trace in traces]),
     }
 
 
-def _headline(totals: Sequence[Fields]) -> str:
-    tokens = _sum(totals, "input_tokens") + _sum(totals, "output_tokens")
-    cost = _dollars(totals, "cost_usd")
-    saved = _dollars(totals, "saved_usd")
-    estimated = any(each["estimated"] for each in totals)
-    if cost is None:
-        price = "cost unknown"
-    else:
-        price = formatting.about(formatting.money(cost), estimated)
-    if cost is not None and saved:
-        price += f" ({formatting.money(saved)} saved by routing)"
-    parts = [
-        formatting.counted(len(totals), "run"),
-        formatting.counted(_sum(totals, "steps"), "step"),
-        f"{formatting.count(tokens)} tokens",
-        price,
-    ]
-    if (cached := _cached_share(totals)) is not None:
-        parts.append(f"{formatting.percent(cached)} of input from cache")
-    if unsteered := sum(sum(each["unsteered"].values()) for each in totals):
-        parts.append(f"{formatting.counted(unsteered, 'call')} unsteered")
-    return ", ".join(parts)
-
-
-def _run_lines(trace: Trace, page: str) -> Iterator[str]:
-    run = trace["run"]
-    totals = run["totals"]
-    task = one_line(title_of(run["task_preview"]), _TASK_CHARS)
-    yield f"  {run['id']}  {task}"
-    states = "  ".join(f"{name} {number}" for name, number in totals["states"].items())
-    ended = ""
-    if run["outcome"]:
-        ended = f", outcome {run['outcome']}"
-    yield f"    states   {states}, now {run['state']}{ended}"
-    if stop := run.get("stopped"):
-        yield f"    {Stop(**stop).words}: {one_line(stop['why'], _WHY_CHARS) or 'no reason given'}"
-        if stop["go_on"] and not stop["name"].startswith("wrap-"):
-            yield f"    to let it go on: {stop['go_on']}"
-    models = (f"{one_line(name, 40)} {number}" for name, number in totals["models"].items())
-    yield f"    models   {'  '.join(models)}"
-    if totals["fired"]:
-        fired = "  ".join(f"{name} {number}" for name, number in totals["fired"].items())
-        yield f"    alarms   {fired}"
-    label = "shadow"
-    if run["mode"] != "shadow":
-        label = "given"
-    given = list(_guidance(trace))
-    for number, text in enumerate(given[:_MOST_TEXTS]):
-        head = label if number == 0 else ""
-        if text["rules"]:
-            said = ""
-        else:
-            said = f": {one_line(text['text'], _TEXT_CHARS)}"
-        yield f"    {head:<8} step {text['step']:<3} {text['name']}{said}"
-    if len(given) > _MOST_TEXTS:
-        yield f"    {'':<8} and {len(given) - _MOST_TEXTS} more"
-    if not given:
-        yield f"    {label:<8} nothing"
-    yield f"    page     {page.replace('{run}', run['id'])}"
+def _sums(totals: Sequence[Fields]) -> FieldDict:
+    """Sums over the runs. What no run knows is None, and so is the share of the reported input
+    that the provider's cache had, without input."""
+    found: FieldDict = {name: sum(each[name] for each in totals) for name in _COUNTS}
+    found |= dict.fromkeys(("cost_usd", "saved_usd", "cached_share"))
+    for name in ("cost_usd", "saved_usd"):
+        if known := [each[name] for each in totals if each[name] is not None]:
+            found[name] = sum(known)
+    if tokens := found["input_tokens"]:
+        found["cached_share"] = found["cached_tokens"] / tokens
+    return found
 
 
 def _guidance(trace: Trace) -> Iterator[FieldDict]:
@@ -417,24 +369,6 @@ def _guidance(trace: Trace) -> Iterator[FieldDict]:
                 name = formatting.counted(number, "universal rule")
             about = {"step": step["step_index"], "rules": rules, "name": name}
             yield about | {"text": row["text"], "applied": row["applied"]}
-
-
-def _sum(totals: Sequence[Fields], name: str) -> int:
-    return sum(each[name] for each in totals)
-
-
-def _dollars(totals: Sequence[Fields], name: str) -> float | None:
-    known = [each[name] for each in totals if each[name] is not None]
-    return sum(known) if known else None
-
-
-def _cached_share(totals: Sequence[Fields]) -> float | None:
-    """Returns the share of the reported input tokens that the provider's cache had; None without
-    input."""
-    tokens = _sum(totals, "input_tokens")
-    if tokens:
-        return _sum(totals, "cached_tokens") / tokens
-    return None
 
 
 _ANSWER_S = 10.0
