@@ -15,6 +15,7 @@ import pytest
 from gateway.budgets.routes import counted_how, form_model
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.budgets.test_other_calls import spent
+from tests.hostile.growth import exceeds_linear
 from tests.relay.test_realtime import Provider, provider  # noqa: F401 - a fixture
 
 Start = Callable[..., AppServer]
@@ -290,3 +291,16 @@ def test_the_model_of_a_form_is_the_only_one_that_it_names() -> None:
     assert form_model(head + b"a\r\n--b--") == "a"
     assert form_model(form(model="whisper-1")[0] + head + b"other\r\n--b--") == ""
     assert form_model(b"\x00" * 100) == ""
+    assert form_model(form(model="whisper-1")[0] + b'name="model"' + b" " * 5000) == ""
+
+
+@pytest.mark.parametrize("unit", ['name="model"', 'name="model" a\r\na\r\n', "name=model\r\n\r\n"])
+def test_a_form_takes_linear_time(unit: str) -> None:
+    """However often it begins to name a model."""
+    sizes = [2048, 8192, 32768]
+    slow = exceeds_linear(
+        lambda text: lambda: form_model(text.encode()),
+        lambda size: unit * (size // len(unit)),
+        sizes,
+    )
+    assert not slow
