@@ -332,8 +332,7 @@ class RequestSteerer:
         if proposal.lessons is not None and self._lessons is not None:
             with timed(timings, "look_up"):
                 opening = partial(opening_prompts, request.body, request.transcript, 0)
-                own = partial(str, request.body)
-                query = replace(proposal.lessons, opening=opening, own=own)
+                query = replace(proposal.lessons, opening=opening)
                 lessons = await self._lessons.find(query, tenant)
             own_time.check()
         result.model = proposal.routed.model

@@ -84,7 +84,6 @@ class LessonQuery(Value):
     actions: tuple[Action, ...] = ()  # the newest calls; empty at the run's start
     # gives the messages before the agent's first answer
     opening: Callable[[], Sequence[Any]] = tuple
-    own: Callable[[], str] = str  # gives the text of the newest request
 
 
 class LessonMatch(Value):

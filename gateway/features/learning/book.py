@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Lesson, Pattern, Trust, content
 from gateway.features.learning.context import instructed, project_of, scope_of, situation_of
-from gateway.features.learning.gate import does_harm, strange
-from gateway.features.learning.life_cycle import approved, is_guess
+from gateway.features.learning.gate import does_harm
+from gateway.features.learning.life_cycle import approved
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
@@ -32,18 +32,10 @@ class _Shelf:
     # lessons by the key of the failure they answer
     by_key: dict[str, list[Pattern]] = field(default_factory=dict)
     rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
-    # texts, by id, with names that a run has to know to be given them
-    names: dict[str, str] = field(default_factory=dict)
 
     def fitting(self, query: LessonQuery) -> list[LessonMatch]:
         """The lessons that fit."""
-        found = _rules_for(query, self.rules) + _fitting(query, self.by_key)
-        own = ""
-        if any(match.pattern.pattern_id in self.names for match in found):
-            heads = [key.split("|")[1] for key in query.keys]
-            own = " ".join((query.own().replace("\\n", " "), *heads))
-        name = self.names.get
-        return [each for each in found if not strange(name(each.pattern.pattern_id, ""), own)]
+        return _rules_for(query, self.rules) + _fitting(query, self.by_key)
 
 
 @dataclass(eq=False)
@@ -108,31 +100,24 @@ class LessonBook:
 
 
 def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
-    """The lessons as they are looked up. The gate reads each text, so this is for a thread."""
+    """The lessons as they are looked up: those that an operator approved. The gate reads each text,
+    so this is for a thread."""
     shelf = _Shelf(time.monotonic())
     for each in stored:
         pattern = each.pattern
         lesson = each.pattern.lesson
-        if is_rule(pattern):
-            read = approved(each)
-        else:
-            read = not is_guess(each)
-        if lesson is None or not read:
+        if lesson is None or not approved(each):
             continue
-        texts = content(pattern.fields)
-        harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
-        if harms or (is_rule(pattern) and approved(each)):
-            if harms:
-                trust = Trust.MODEL
-            else:
-                trust = Trust.OPERATOR
-            pattern = replace(pattern, lesson=replace(lesson, trust=trust))
-        if is_rule(pattern):
+        rule = is_rule(pattern)
+        harms = does_harm(content(pattern.fields).move)  # then it is a quotation all the same
+        if harms:
+            pattern = replace(pattern, lesson=replace(lesson, trust=Trust.MODEL))
+        elif rule:
+            pattern = replace(pattern, lesson=replace(lesson, trust=Trust.OPERATOR))
+        if rule:
             shelf.rules.append(replace(each, pattern=pattern))
-            continue
-        if not approved(each) and strange(text := f"{texts.situation} {texts.move}"):
-            shelf.names[pattern.pattern_id] = text
-        shelf.by_key.setdefault(lesson.key, []).append(pattern)
+        else:
+            shelf.by_key.setdefault(lesson.key, []).append(pattern)
     shelf.rules.sort(key=lambda each: (-each.support.conversations, each.reason))
     return shelf
 

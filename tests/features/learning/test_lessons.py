@@ -46,7 +46,7 @@ def a_lesson(name: str, key: str = "k", share: float = 0.5, **changes: object) -
         key=key,
         share=share,
         status=Status(str(changes.pop("status", "trial"))),
-        trust=Trust(str(changes.pop("trust", "template"))),
+        trust=Trust(str(changes.pop("trust", "operator"))),
         applies_when=changes.pop("applies_when", {}),  # type: ignore[arg-type]
     )
     tier = Tier(str(changes.pop("tier", "e1")))
@@ -142,13 +142,15 @@ async def stores() -> AsyncIterator[Stores]:
 
 
 async def test_the_book_finds_by_key(stores: Stores) -> None:
-    """No lesson for another failure, nobody else's, and none that is not in trial or active."""
+    """No lesson for another failure, nobody else's, none that is not in trial or active, and none
+    that no operator approved."""
     met = failure("mvn test", "bash: mvn: command not found")
     await stores.learning.learn(
         [
             (a_lesson("exact", met.key), ()),
             (a_lesson("near", "another key"), ()),
             (a_lesson("candidate", met.key, status="candidate"), ()),
+            (a_lesson("unapproved", met.key, trust="template"), ()),
             (a_lesson("theirs", met.key, tenant="other"), ()),
         ]
     )

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.core.pattern import Pattern, Tier
+from gateway.core.pattern import Pattern, Tier, Trust
 from gateway.features.learning.context import project_of
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.stores.filters import RunFilter
@@ -81,7 +81,7 @@ def settings(database: Path, trials: str, interval_s: float = 0.02) -> dict[str,
 
 
 async def teach(database: Path, folder: str = "", tier: Tier = Tier.E1) -> Pattern:
-    """Store a lesson in trial about the first command, for the project of a folder."""
+    """Store an operator's lesson in trial about the first command, for the project of a folder."""
     prompts = [PromptMessage(role="system", text=opening()[0]["content"])]
     if folder:
         prompts = [PromptMessage(role="system", text=f"Working directory: {folder}")]
@@ -90,7 +90,9 @@ async def teach(database: Path, folder: str = "", tier: Tier = Tier.E1) -> Patte
         project=project_of(prompts),
     )
     (lesson,) = lessons_of(source)
-    lesson = structs.replace(lesson, tier=tier)
+    assert lesson.lesson is not None
+    approved = structs.replace(lesson.lesson, trust=Trust.OPERATOR)
+    lesson = structs.replace(lesson, tier=tier, lesson=approved)
     stores = await open_stores(StorageSettings(path=str(database)))
     await stores.learning.learn([(lesson, [source.evidence(lesson.pattern_id, 1)])])
     await stores.close()
