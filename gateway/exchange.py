@@ -122,8 +122,6 @@ class Exchange(Struct):
     # attributes of the span that hold texts, with `otel.content`, or name a session or a person;
     # never logged, and empty without a collector of spans
     texts: dict[str, str] = {}
-    # events of the span; never logged, and empty without a collector
-    evaluations: list[FieldDict] = []
 
     def start_response(self) -> None:
         """Note the gateway's own time, and add it to the headers of the answer."""

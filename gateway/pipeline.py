@@ -36,7 +36,7 @@ from gateway.conversations.steering_result import SteeringResult, unobserved
 from gateway.errors import UpstreamFailure
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import UnsteeredReason
-from gateway.observability.otel import caller, evaluations
+from gateway.observability.otel import caller
 from gateway.runtime import Runtime
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.steering.identity import identify
@@ -264,10 +264,6 @@ class Pipeline:
             result, request, now, own_time=own_time, arm=arm, advise=advise
         )
         note_steering(exchange, result, control.arm)
-        if self._runtime.telemetry is not None:
-            position = result.position
-            settings = services.settings.otel
-            exchange.evaluations = evaluations(position, control.outcome, settings)
 
     async def _place_unread(
         self,

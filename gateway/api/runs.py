@@ -33,7 +33,6 @@ from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.auth.access import Access
 from gateway.core.fsm import FSM_THRESHOLDS
 from gateway.errors import NotFound
-from gateway.observability.otel import evaluation
 from gateway.reporting import trace_state, wrong_alarms
 from gateway.stores import filters, health, lists
 from gateway.stores.learning import OutcomeRow
@@ -313,16 +312,6 @@ async def keep_outcome(
         raise unknown_run(given)
     what = {"run_id": run.id, "outcome": body.outcome}
     runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
-    if runtime.telemetry is not None:
-        if body.score is not None:
-            score = body.score
-        else:
-            score = body.outcome == "success"
-        why = ""
-        if runtime.settings.otel.content:
-            why = body.comment
-        result = evaluation("outcome", score, body.outcome, explanation=why)
-        runtime.telemetry.outcome(run.conversation_id, run.id, result)
     runtime.log.info("outcome reported", **what)
     if access and access.controls:  # a person's; agents report their own
         values = {"outcome": body.outcome, "score": body.score, "comment": body.comment}

@@ -1,4 +1,4 @@
-"""OpenTelemetry: one span and a few measurements per model call, and one span per outcome.
+"""OpenTelemetry: one span and a few measurements per model call.
 
 On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
 `otel` is installed. Texts are exported only with `otel.content`. Source: OpenTelemetry semantic
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.observability import OtelSettings
-from gateway.core.steer import RunPosition
 from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
@@ -27,7 +26,7 @@ from gateway.wire.messages import content_text
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
-    from opentelemetry.trace import SpanContext, Tracer
+    from opentelemetry.trace import Tracer
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 """The last version with generative AI in it; see `docs/monitoring.md`."""
@@ -55,8 +54,6 @@ _PROVIDERS = {
     "xai": "x_ai",
 }
 _PERSON = ("account_uuid", "user_id", "device_id")  # of Claude Code's JSON in metadata.user_id
-_MOST_RUNS = 2000  # whose newest spans are known, to put outcomes beside them
-_EVALUATION = "gen_ai.evaluation.result"
 _NOTES = ("identity", "mode", "step", "state", "difficulty", "guidance")
 # The buckets that the conventions prescribe for tokens and seconds.
 _TOKENS = tuple(4**power for power in range(14))
@@ -69,7 +66,6 @@ class Telemetry:
     def __init__(self, tracer: "Tracer", meter: "Meter", close: Callable[[], None]) -> None:
         self._tracer = tracer
         self.close = close  # export what is still queued; blocks
-        self._newest: dict[str, tuple[SpanContext, str]] = {}
 
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
@@ -110,61 +106,9 @@ class Telemetry:
             start_time=end - int(duration_s * 1e9),
             attributes=common | _details(exchange) | exchange.texts,
         )
-        for evaluation in exchange.evaluations:
-            span.add_event(_EVALUATION, evaluation, end)
-        if conversation := exchange.notes.get("conversation"):
-            session = exchange.texts.get("session.id", conversation)
-            self._newest.pop(conversation, None)
-            self._newest[conversation] = span.get_span_context(), session
-            if len(self._newest) > _MOST_RUNS:
-                del self._newest[next(iter(self._newest))]
         if error := _error(exchange):
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(end_time=end)
-
-    def outcome(self, conversation: str, run: str, outcome: Fields) -> None:
-        """Record an outcome that was reported for a run: below its newest call, if that is known
-        to this process, else as a trace."""
-        from opentelemetry.trace import NonRecordingSpan, set_span_in_context
-
-        newest, session = self._newest.get(conversation, (None, conversation))
-        ids = {"gen_ai.conversation.id": conversation, "session.id": session, "gateway.run.id": run}
-        above = None
-        if newest:
-            above = set_span_in_context(NonRecordingSpan(newest))
-        with self._tracer.start_as_current_span("evaluate outcome", above, attributes=ids) as span:
-            span.add_event(_EVALUATION, outcome)
-
-
-def evaluation(name: str, value: float, label: str, explanation: str = "") -> FieldDict:
-    """The attributes of one event `gen_ai.evaluation.result`."""
-    named = {"name": name, "score.value": float(value), "score.label": label}
-    named |= {"explanation": mask_secrets(explanation)} if explanation else {}
-    return {f"gen_ai.evaluation.{key}": each for key, each in named.items()}
-
-
-def evaluations(
-    position: RunPosition, outcome: str | None, settings: OtelSettings
-) -> list[FieldDict]:
-    """A step's difficulty with the run's state, the monitors that fired, whose reasons may quote
-    the run's texts, and what a header says of its outcome."""
-    if outcome:
-        found = [evaluation("outcome", outcome == "success", outcome)]
-    else:
-        found = []
-    if (latest := position.latest) is None:
-        return found
-    readings = latest.readings
-    state = position.state.value
-    if settings.content:
-        why = readings.evidence
-    else:
-        why = {}
-    reason = f"monitors that fired: {', '.join(readings.fired) or 'none'}"
-    for name in readings.fired:
-        score = readings.scores[name]
-        found.append(evaluation(f"monitor.{name}", score, "fired", explanation=why.get(name, "")))
-    return [evaluation("difficulty", latest.difficulty, state, explanation=reason), *found]
 
 
 def caller(body: Fields, identity: Identity, key: str) -> dict[str, str]:

@@ -257,12 +257,9 @@ def panels(rows: Sequence[Row], total: usage.UsagePoint) -> list[FieldDict]:
     """Every chart of the page: title, note with what it comes to in all, shares of its highest
     value by name, then by bucket, and that value."""
 
-    def values(value: Any) -> list[list[float | None]]:
-        return [[None if point is None else value(point) for point in row] for row in rows]
-
-    def panel(title: str, note: str, *, value: Any, show: Any, top: float = 0.0) -> FieldDict:
+    def panel(title: str, note: str, *, value: str, show: Any, top: float = 0.0) -> FieldDict:
         """A chart of bars that are stacked; of lines where one line has the highest value."""
-        found = values(value)
+        found = [[point and getattr(point, value) for point in row] for row in rows]
         bars = show in (formatting.money, formatting.count)
         columns = zip(*found, strict=True) if bars else ([each] for row in found for each in row)
         top = top or max((sum(filter(None, each)) for each in columns), default=0.0)
@@ -288,15 +285,15 @@ def panels(rows: Sequence[Row], total: usage.UsagePoint) -> list[FieldDict]:
     cached = percent(total.cached_share)
     mean = seconds(total.mean_latency_s)
     return [
-        panel("Cost", cost, value=lambda point: point.cost_usd or 0.0, show=money),
-        panel("Tokens", tokens, value=lambda point: point.tokens, show=count),
-        panel("Calls", f"{total.calls:,}", value=lambda point: point.calls, show=count),
-        panel("Success", success, value=lambda point: point.success_rate, show=percent, top=1.0),
-        panel("Alarms", alarms, value=lambda point: point.alarms, show=count),
-        panel("Input from cache", cached, value=lambda p: p.cached_share, show=percent, top=1.0),
-        panel("Mean latency", mean, value=lambda point: point.mean_latency_s, show=seconds),
-        panel("Failed calls", f"{total.errors:,}", value=lambda point: point.errors, show=count),
-        panel("Unsteered calls", f"{total.unsteered:,}", value=lambda p: p.unsteered, show=count),
+        panel("Cost", cost, value="cost_usd", show=money),
+        panel("Tokens", tokens, value="tokens", show=count),
+        panel("Calls", f"{total.calls:,}", value="calls", show=count),
+        panel("Success", success, value="success_rate", show=percent, top=1.0),
+        panel("Alarms", alarms, value="alarms", show=count),
+        panel("Input from cache", cached, value="cached_share", show=percent, top=1.0),
+        panel("Mean latency", mean, value="mean_latency_s", show=seconds),
+        panel("Failed calls", f"{total.errors:,}", value="errors", show=count),
+        panel("Unsteered calls", f"{total.unsteered:,}", value="unsteered", show=count),
     ]
 
 
