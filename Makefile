@@ -10,18 +10,18 @@ TYPES  := $(VENV)/types.log
 # one that runs all rooms holds what each of them loads and collects, 700 MB instead of 400, and four
 # of them collect four times.
 live     := live
-relay    := relay seats
-dialects := dialects features/litellm
-control  := api budgets clients
+relay    := relay
+dialects := dialects
+control  := api budgets clients seats
 pure     := wire steering text conversations
-stores   := stores replicas features/postgres
+stores   := stores replicas features/postgres features/litellm
 named    := $(live) $(relay) $(dialects) $(control) $(pure) $(stores)
 rooms    := $(patsubst tests/%/,%,$(wildcard tests/*/ tests/features/*/)) \
 	$(patsubst tests/%,%,$(wildcard tests/test_*.py tests/features/test_*.py))
 unnamed  := $(filter-out $(named) features %__pycache__,$(rooms))
 features := $(filter features/%,$(unnamed))
 others   := $(filter-out features/%,$(unnamed))
-GROUPS   := $(addprefix tests-of-,live relay features dialects control others pure stores)
+GROUPS   := $(addprefix tests-of-,live others control features dialects relay pure stores)
 SUITE     = $(MAKE) --no-print-directory --keep-going --output-sync --jobs=$(JOBS) $(GROUPS)
 
 # Byte code is kept: the tests start the gateway hundreds of times, and each worker of pytest
