@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.data_files import read_text
 from gateway.hooks import given
 from gateway.values import Texts
 
@@ -50,9 +49,6 @@ _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
 _TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_TEXTS = read_text(__package__, "metrics.txt")
-_HELP = dict(line.split(": ", 1) for line in _TEXTS.replace("\n    ", " ").splitlines())
-"""The texts that explain the metrics, by name."""
 
 
 class Metrics:
@@ -72,50 +68,176 @@ class Metrics:
         return found
 
     def _declare_calls(self) -> None:
-        self.requests = self._counter("requests_total", "route status lane")
-        self.duration = self._histogram("request_duration_seconds", _LATENCY, "route")
-        self.overhead = self._histogram("overhead_seconds", _OVERHEAD, "route")
-        self.in_flight = self._gauge("requests_in_flight")
-        self.attempts = self._counter("upstream_attempts_total", "deployment outcome")
-        self.errors = self._counter("errors_total", "kind")
-        self.tokens = self._counter("tokens_total", "direction")
-        self.cached_tokens = self._counter("cached_tokens_total")
-        self.deployment_rests = self._counter("deployment_rests_total", "deployment")
-        self.estimated_tokens = self._counter("estimated_tokens_total", "direction")
-        self.estimated_calls = self._counter("estimated_calls_total")
-        self.subscribers = self._gauge("event_listeners")
-        self.steps = self._counter("steps_total", "state")
-        self.monitor_fires = self._counter("monitor_fires_total", "monitor")
-        self.difficulty = self._histogram("step_difficulty_ratio", _TENTHS)
-        self.composite = self._histogram("step_composite_ratio", _TENTHS)
-        self.injections = self._counter("injections_total", "source")
-        self.refused_changes = self._counter("refused_changes_total", "kind scope")
-        self.reroutes = self._counter("reroutes_total", "state")
+        self.requests = self.counter(
+            "requests_total", "Requests answered, by route, status and lane.", "route status lane"
+        )
+        self.duration = self.histogram(
+            "request_duration_seconds",
+            "Time from the request's first byte to the answer's last.",
+            buckets=_LATENCY,
+            labels="route",
+        )
+        self.overhead = self.histogram(
+            "overhead_seconds",
+            "Time a request spent in the gateway before it was forwarded.",
+            buckets=_OVERHEAD,
+            labels="route",
+        )
+        self.in_flight = self.gauge("requests_in_flight", "Requests being served now.")
+        self.attempts = self.counter(
+            "upstream_attempts_total",
+            "Calls made upstream, by deployment and outcome.",
+            "deployment outcome",
+        )
+        self.errors = self.counter(
+            "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
+        )
+        self.tokens = self.counter("tokens_total", "Tokens reported by upstreams.", "direction")
+        self.cached_tokens = self.counter(
+            "cached_tokens_total", "Input tokens that came from the provider's prompt cache."
+        )
+        self.deployment_rests = self.counter(
+            "deployment_rests_total",
+            "Times a deployment failed too often and began to rest.",
+            "deployment",
+        )
+        self.estimated_tokens = self.counter(
+            "estimated_tokens_total",
+            "Tokens estimated for calls whose upstream reported none, or broke off.",
+            "direction",
+        )
+        self.estimated_calls = self.counter(
+            "estimated_calls_total", "Calls whose tokens are estimated: none were reported."
+        )
+        self.subscribers = self.gauge("event_listeners", "Open streams of live events.")
+        self.steps = self.counter(
+            "steps_total", "Scored steps, by the state after the step.", "state"
+        )
+        self.monitor_fires = self.counter(
+            "monitor_fires_total", "Monitor readings that fired.", "monitor"
+        )
+        self.difficulty = self.histogram(
+            "step_difficulty_ratio", "Difficulty of scored steps, from 0 to 1.", buckets=_TENTHS
+        )
+        self.composite = self.histogram(
+            "step_composite_ratio",
+            "Composite of the monitors' readings at scored steps, from 0 to 1.",
+            buckets=_TENTHS,
+        )
+        self.injections = self.counter(
+            "injections_total",
+            "Pieces of guidance put into requests, by source; the universal rules count as one.",
+            "source",
+        )
+        self.refused_changes = self.counter(
+            "refused_changes_total",
+            "Requests that an upstream refused with guidance or `stream_options` in them, by "
+            "kind (length, policy, shape, unknown) and by what follows: nothing beyond this "
+            "request, or no guidance at that place for an hour (request, place).",
+            "kind scope",
+        )
+        self.reroutes = self.counter(
+            "reroutes_total",
+            "Calls sent to a model other than the requested one, by state of the run.",
+            "state",
+        )
 
     def _declare_parts(self) -> None:
-        self.config_reloads = self._counter("config_reloads_total", "result")
-        self.steering_failures = self._counter("steering_failures_total", "kind")
-        self.unsteered = self._counter("unsteered_calls_total", "reason recorded")
-        self.unread = self._counter("unread_answers_total", "reason")
-        self.judgements = self._counter("judged_steps_total", "result")
-        self.readings = self._counter("reader_jobs_total", "result")
-        self.lookup_failures = self._counter("pattern_lookup_failures_total", "tier")
-        self.store_failures = self._counter("store_failures_total", "kind")
-        self.store_dropped = self._counter("store_dropped_total")
-        self.store_reopened = self._counter("store_reopened_total")
-        self.store_damaged = self._gauge("store_damaged_files")
-        self.store_degraded = self._gauge("store_degraded")
-        self.store_waiting = self._gauge("store_waiting_records")
-        self.store_waiting_bytes = self._gauge("store_waiting_bytes")
-        self.store_on_disk = self._gauge("store_waiting_on_disk_records")
-        self.store_memory_only = self._counter("store_memory_only_total")
-        self.cost = self._counter("cost_dollars_total")
-        self.cost_unsteered = self._counter("cost_unsteered_dollars_total")
-        self.unpriced = self._counter("unpriced_calls_total")
-        self.budget_steps = self._counter("budget_steps_total", "budget step")
-        self.budget_stops = self._counter("budget_stops_total", "budget")
-        self.held_calls = self._counter("held_calls_total", "action")
-        self.raw_dropped = self._counter("raw_calls_dropped_total")
+        self.config_reloads = self.counter(
+            "config_reloads_total", "Reloads of the config.", "result"
+        )
+        self.steering_failures = self.counter(
+            "steering_failures_total",
+            "Requests forwarded unsteered because steering failed, by kind of failure.",
+            "kind",
+        )
+        self.unsteered = self.counter(
+            "unsteered_calls_total",
+            "Calls forwarded without a decision, by reason (deadline, timeout, store, error) "
+            "and whether their conversation was known, so that they are recorded (yes, no).",
+            "reason recorded",
+        )
+        self.unread = self.counter(
+            "unread_answers_total",
+            "Successful answers that were relayed without being read, by reason (empty, "
+            "encoding, size, form).",
+            "reason",
+        )
+        self.judgements = self.counter(
+            "judged_steps_total",
+            "Steps sent to the judge: judged, cached, clamped to [0, 1], or left to the "
+            "ledger instead (invalid, timeout, error, budget).",
+            "result",
+        )
+        self.readings = self.counter(
+            "reader_jobs_total",
+            "Things that reader.model was asked about: read, cached, unknown (an answer in "
+            "another form), unread (nothing to show), budget, error (asked again later).",
+            "result",
+        )
+        self.lookup_failures = self.counter(
+            "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
+        )
+        self.store_failures = self.counter(
+            "store_failures_total",
+            "Calls that could not be recorded at once, by kind of failure.",
+            "kind",
+        )
+        self.store_dropped = self.counter(
+            "store_dropped_total", "Calls whose record was dropped: too many were waiting."
+        )
+        self.store_reopened = self.counter(
+            "store_reopened_total",
+            "Times the database was found deleted or replaced, and reopened.",
+        )
+        self.store_damaged = self.gauge(
+            "store_damaged_files",
+            "Damaged database files that were kept beside a new one since the start.",
+        )
+        self.store_degraded = self.gauge(
+            "store_degraded", "1 while the store is unavailable or slow, else 0."
+        )
+        self.store_waiting = self.gauge(
+            "store_waiting_records", "Records in memory that wait for the store."
+        )
+        self.store_waiting_bytes = self.gauge(
+            "store_waiting_bytes", "Memory of the records that wait for the store."
+        )
+        self.store_on_disk = self.gauge(
+            "store_waiting_on_disk_records", "Those of them that are in storage.spool_path, too."
+        )
+        self.store_memory_only = self.counter(
+            "store_memory_only_total",
+            "Answers that went out before their waiting record was in storage.spool_path: the "
+            "disk is slow, full or read-only.",
+        )
+        self.cost = self.counter(
+            "cost_dollars_total", "Cost of the calls whose price is known, in US dollars."
+        )
+        self.cost_unsteered = self.counter(
+            "cost_unsteered_dollars_total",
+            "Cost of the same tokens at the requested models' prices, in US dollars; a call "
+            "whose requested model has no known price counts with its actual cost.",
+        )
+        self.unpriced = self.counter(
+            "unpriced_calls_total", "Calls whose price or tokens are unknown."
+        )
+        self.budget_steps = self.counter(
+            "budget_steps_total",
+            "Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper, stop).",
+            "budget step",
+        )
+        self.budget_stops = self.counter(
+            "budget_stops_total", "Calls not sent because a budget is used up, by budget.", "budget"
+        )
+        self.held_calls = self.counter(
+            "held_calls_total",
+            "Calls not sent because their run is held: stop, pause, ask, on_trouble.",
+            "action",
+        )
+        self.raw_dropped = self.counter(
+            "raw_calls_dropped_total", "Calls that could not be kept as sent and received."
+        )
 
     def counter(self, name: str, text: str, labels: str = "") -> Counter:
         """Declare a counter, and the names of its labels."""
@@ -125,16 +247,13 @@ class Metrics:
         """Declare a value that goes up and down."""
         return Gauge(f"gateway_{name}", text, registry=self.registry)
 
-    def _counter(self, name: str, labels: str = "") -> Counter:
-        return self.counter(name, _HELP[name], labels)
-
-    def _gauge(self, name: str) -> Gauge:
-        return self.gauge(name, _HELP[name])
-
-    def _histogram(self, name: str, buckets: Sequence[float], labels: str = "") -> Histogram:
+    def histogram(
+        self, name: str, text: str, *, buckets: Sequence[float], labels: str = ""
+    ) -> Histogram:
+        """Declare a distribution, its buckets, and the names of its labels."""
         named = f"gateway_{name}"
         names = labels.split()
-        return Histogram(named, _HELP[name], names, buckets=buckets, registry=self.registry)
+        return Histogram(named, text, names, buckets=buckets, registry=self.registry)
 
     def observe(
         self, route: str, status: int, lane: str, duration_s: float, overhead_s: float
