@@ -55,14 +55,18 @@ class Client:
     async def work(self, http: httpx.AsyncClient, url: str) -> None:
         """Make calls until the gateway is gone."""
         while True:
-            if not self.messages or self.messages[-1]["role"] == "assistant":
-                self.task += 1
-                self.messages = opening(f"Task {self.task} of {self.name}.")
-                self.conversation = ""
+            self._begin()
             try:
                 await self._turn(http, url)
             except httpx.TransportError:
                 return
+
+    def _begin(self) -> None:
+        """Begin another task where the last one has its answer."""
+        if not self.messages or self.messages[-1]["role"] == "assistant":
+            self.task += 1
+            self.messages = opening(f"Task {self.task} of {self.name}.")
+            self.conversation = ""
 
     async def _turn(self, http: httpx.AsyncClient, url: str) -> None:
         body = {"model": "m", "messages": self.messages, "tools": TOOLS, "stream": self.streams}

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.features.reports.commands import add_parser
+from gateway.features.reports.commands import add_pilot
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, opening, trace, worker
 from tests.live.incidents import until
@@ -37,7 +37,7 @@ def config(tmp_path: Path, upstream: ScriptedUpstream) -> dict[str, Any]:
 async def pilot(database: Path, *words: str) -> dict[str, Any]:
     """`gateway pilot --json` with these words."""
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    add_pilot(parser.add_subparsers())
     path = database.with_name("pilot.yaml")
     path.write_text(json.dumps({"storage": {"path": str(database)}}))
     verb, *options = words or ("",)

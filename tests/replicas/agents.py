@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from tests.live.client import opening
 from tests.live.incidents import until
 from tests.live.test_killed import Client
 from tests.patience import ANSWER_S
@@ -28,10 +27,7 @@ class Agent(Client):
 
     async def work(self, http: httpx.AsyncClient, url: str) -> None:
         while True:
-            if not self.messages or self.messages[-1]["role"] == "assistant":
-                self.task += 1
-                self.messages = opening(f"Task {self.task} of {self.name}.")
-                self.conversation = ""
+            self._begin()
             self.conversation = "" if self.apart else self.conversation
             try:
                 await self._turn(http, url)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
+from gateway.config import TimeoutSettings
+from gateway.features.litellm.lane import LiteLLMLane
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
+from gateway.upstream.native import NativeLane
 from steering_gateway_testing import ScriptedUpstream
 
 KEY = "sk-ant-api03-not-a-real-key"
@@ -22,6 +27,14 @@ READ: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
     },
 }
+
+
+@asynccontextmanager
+async def a_lane(limits: TimeoutSettings, **more: Any) -> AsyncIterator[LiteLLMLane]:
+    """The lane over a pool of its own."""
+    native = NativeLane(limits, max_connections=100)
+    yield LiteLLMLane(native, limits, **more)
+    await native.aclose()
 
 
 def a_target(upstream: ScriptedUpstream | str, model: str = CLAUDE, **params: Any) -> Target:

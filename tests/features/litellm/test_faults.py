@@ -21,6 +21,7 @@ from tests.examples import by_day
 from tests.features.litellm.lane import (
     KEY,
     a_body,
+    a_lane,
     a_target,
     events,
     message_of,
@@ -38,9 +39,8 @@ SILENT_S = 0.3
 @pytest.fixture
 async def lane() -> AsyncIterator[LiteLLMLane]:
     """The lane with time limits that a test can wait for."""
-    native = NativeLane(LIMITS, max_connections=100)
-    yield LiteLLMLane(native, LIMITS)
-    await native.aclose()
+    async with a_lane(LIMITS) as made:
+        yield made
 
 
 def sse(event: dict[str, Any]) -> bytes:

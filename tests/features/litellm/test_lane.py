@@ -19,6 +19,7 @@ from tests.features.litellm.lane import (
     KEY,
     READ,
     a_body,
+    a_lane,
     a_target,
     finish_reasons,
     message_of,
@@ -30,10 +31,8 @@ from tests.features.litellm.lane import (
 @pytest.fixture
 async def lane() -> AsyncIterator[LiteLLMLane]:
     """The lane over a pool of its own."""
-    timeouts = TimeoutSettings()
-    native = NativeLane(timeouts, max_connections=100)
-    yield LiteLLMLane(native, timeouts, headers={"x-gateway-instance": "me"})
-    await native.aclose()
+    async with a_lane(TimeoutSettings(), headers={"x-gateway-instance": "me"}) as made:
+        yield made
 
 
 CALLS = (

@@ -20,10 +20,9 @@ from gateway.config import TimeoutSettings
 from gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from gateway.errors import UpstreamFailure
 from gateway.features.litellm.lane import LiteLLMLane
-from gateway.upstream.native import NativeLane
 from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.examples import by_day
-from tests.features.litellm.lane import a_target
+from tests.features.litellm.lane import a_lane, a_target
 from tests.patience import ANSWER_S
 from tests.upstream.odd_answers import CASES, Case, View
 
@@ -44,12 +43,9 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 async def lane() -> AsyncIterator[LiteLLMLane]:
-    limits = TimeoutSettings(idle_s=20)
-    native = NativeLane(limits, max_connections=100)
-    lane = LiteLLMLane(native, limits)
-    await lane.start()
-    yield lane
-    await native.aclose()
+    async with a_lane(TimeoutSettings(idle_s=120)) as made:
+        await made.start()
+        yield made
 
 
 def a_client_of(dialect: Dialect, body: bytes, *, stream: bool) -> View:

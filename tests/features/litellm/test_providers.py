@@ -16,11 +16,11 @@ from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure
 from gateway.features.litellm.lane import LiteLLMLane
 from gateway.upstream.deployments import Target
-from gateway.upstream.native import NativeLane
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
 from tests.features.litellm.lane import (
     READ,
     a_body,
+    a_lane,
     a_target,
     finish_reasons,
     message_of,
@@ -28,14 +28,14 @@ from tests.features.litellm.lane import (
     read_json,
 )
 
+Params = dict[str, Any]
+
 
 @pytest.fixture
 async def lane() -> AsyncIterator[LiteLLMLane]:
     """The lane over a pool of its own."""
-    timeouts = TimeoutSettings()
-    native = NativeLane(timeouts, max_connections=100)
-    yield LiteLLMLane(native, timeouts)
-    await native.aclose()
+    async with a_lane(TimeoutSettings()) as made:
+        yield made
 
 
 async def failure_of(lane: LiteLLMLane, target: Target, **fields: Any) -> UpstreamFailure:
@@ -364,7 +364,7 @@ OPENAI_LIKE = [
 ]
 
 
-def like_target(upstream: ScriptedUpstream, model: str, params: dict[str, Any]) -> Target:
+def like_target(upstream: ScriptedUpstream, model: str, params: Params) -> Target:
     base = upstream.url if model.startswith("azure/") else upstream.base_url
     return a_target(upstream, model, api_base=base, **params)
 
@@ -372,11 +372,7 @@ def like_target(upstream: ScriptedUpstream, model: str, params: dict[str, Any]) 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(("model", "params"), OPENAI_LIKE)
 async def test_openai_like_providers_work_through_the_lane(
-    lane: LiteLLMLane,
-    upstream: ScriptedUpstream,
-    model: str,
-    params: dict[str, Any],
-    streaming: bool,
+    lane: LiteLLMLane, upstream: ScriptedUpstream, model: str, params: Params, streaming: bool
 ) -> None:
     """Text, parallel calls and usage, with the SDK or with LiteLLM's own client underneath."""
     calls = (ToolCall("read", {"path": "x"}, id="c1"), ToolCall("now", {}, id="c2"))
@@ -404,11 +400,7 @@ async def test_openai_like_providers_work_through_the_lane(
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(("model", "params"), OPENAI_LIKE[:2])
 async def test_several_choices_all_arrive(
-    lane: LiteLLMLane,
-    upstream: ScriptedUpstream,
-    model: str,
-    params: dict[str, Any],
-    streaming: bool,
+    lane: LiteLLMLane, upstream: ScriptedUpstream, model: str, params: Params, streaming: bool
 ) -> None:
     """`n` choices keep their indexes and finish reasons; LiteLLM's stream wrapper keeps one."""
     upstream.script(Reply("first", alternatives=(Reply("second", finish_reason="length"),)))

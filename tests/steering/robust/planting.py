@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from gateway.core.policy import Policy
 from gateway.core.step import Action, Step
+from gateway.steering.conversation_fold import ConversationFold
 
 Plant = Callable[[random.Random, Sequence[Step], int], list[Step]]
 
@@ -257,3 +260,23 @@ def planted(run: Sequence[Step], inserted: Sequence[Step], position: int) -> lis
         Step(index=i, thought=s.thought, actions=s.actions, reasoning=s.reasoning)
         for i, s in enumerate(steps)
     ]
+
+
+Signs = tuple[int | None, int | None]
+"""The round of the first alarm and of the first SLOW, None without one."""
+
+
+def signs_of(opening: list[Any], rounds: Iterable[list[Any]]) -> Signs:
+    """The first signs of trouble after an opening; each round has the messages that it adds."""
+    messages = list(opening)
+    fold = ConversationFold(Policy())
+    fold.extend(messages)
+    alarm = slow = None
+    for number, more in enumerate(rounds):
+        messages += more
+        for outcome in fold.extend(messages):
+            if alarm is None and outcome.readings.fired:
+                alarm = number
+            if slow is None and outcome.state.value in ("SLOW", "SKIP"):
+                slow = number
+    return alarm, slow

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from gateway.core.policy import Policy
-from gateway.steering.conversation_fold import ConversationFold
+from tests.steering.robust.planting import Signs, signs_of
 from tests.steering.robust.second_forms import INNOCENTS, LOOPS, ROUNDS, Round, page, sh
 
 OPENINGS: tuple[Round, ...] = (
@@ -50,19 +49,11 @@ def messages_of(turns: Round, number: int) -> list[dict]:
     return found
 
 
-def first_signs(form: Callable[[int], Round], opening: Round) -> tuple[int | None, int | None]:
+def first_signs(form: Callable[[int], Round], opening: Round) -> Signs:
     """The round of the first alarm and of the first SLOW, round 0 being the first time."""
     messages = [{"role": "user", "content": "Do the task."}, *messages_of(opening, -1)]
-    fold = ConversationFold(Policy())
-    fold.extend(messages)
-    alarm = slow = None
-    for number in range(ROUNDS):
-        messages += messages_of(form(number), number)
-        for outcome in fold.extend(messages):
-            alarm = number if alarm is None and outcome.readings.fired else alarm
-            hard = outcome.state.value in ("SLOW", "SKIP")
-            slow = number if slow is None and hard else slow
-    return alarm, slow
+    rounds = (messages_of(form(number), number) for number in range(ROUNDS))
+    return signs_of(messages, rounds)
 
 
 def test_loops_of_other_causes_are_found() -> None:

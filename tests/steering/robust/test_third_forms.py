@@ -7,16 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gateway.core.policy import Policy
-from gateway.steering.conversation_fold import ConversationFold
 from tests.steering.robust import fourth_forms
+from tests.steering.robust.planting import Signs, signs_of
 from tests.steering.robust.third_forms import CLIENTS, Draw, Form, Turn
 from tests.steering.robust.third_innocents import INNOCENTS
 from tests.steering.robust.third_loops import LOOPS
 
 ROUNDS = 11
 SEEDS = range(1, 1 + len(CLIENTS))
-Signs = tuple[int | None, int | None]
 
 
 def messages_of(turns: Sequence[Turn], number: int) -> list[dict]:
@@ -55,16 +53,8 @@ def first_signs(form: Form, seed: int) -> Signs:
         draw.read("/home/dev/app/tests/test_main.py", 1, 30, 78),
     ]
     messages = [{"role": "user", "content": "Do the task."}, *messages_of(opening, -1)]
-    fold = ConversationFold(Policy())
-    fold.extend(messages)
-    alarm = slow = None
-    for number in range(ROUNDS):
-        messages += messages_of(form(draw, number), number)
-        for outcome in fold.extend(messages):
-            alarm = number if alarm is None and outcome.readings.fired else alarm
-            hard = outcome.state.value in ("SLOW", "SKIP")
-            slow = number if slow is None and hard else slow
-    return alarm, slow
+    rounds = (messages_of(form(draw, number), number) for number in range(ROUNDS))
+    return signs_of(messages, rounds)
 
 
 def test_loops_in_the_tools_of_four_clients_are_found() -> None:
