@@ -6,23 +6,8 @@ JOBS   ?= 4
 SPREAD := -n $(JOBS) --dist worksteal
 TYPES  := $(VENV)/types.log
 
-# The rooms of the tests in groups, those that take longest first. A group is a process of its own:
-# one that runs all rooms holds what each of them loads and collects, 700 MB instead of 400, and four
-# of them collect four times.
-live     := live
-relay    := relay
-dialects := dialects
-control  := api budgets clients seats
-pure     := wire steering text conversations
-stores   := stores replicas features/postgres features/litellm
-named    := $(live) $(relay) $(dialects) $(control) $(pure) $(stores)
-rooms    := $(patsubst tests/%/,%,$(wildcard tests/*/ tests/features/*/)) \
-	$(patsubst tests/%,%,$(wildcard tests/test_*.py tests/features/test_*.py))
-unnamed  := $(filter-out $(named) features %__pycache__,$(rooms))
-features := $(filter features/%,$(unnamed))
-others   := $(filter-out features/%,$(unnamed))
-GROUPS   := $(addprefix tests-of-,live others control features dialects relay pure stores)
-SUITE     = $(MAKE) --no-print-directory --keep-going --output-sync --jobs=$(JOBS) $(GROUPS)
+SUITE  := $(PY) -m pytest -p tests.in_groups --in-groups=$(JOBS)
+PURE   := tests/wire tests/steering tests/text tests/conversations
 
 # Byte code is kept: the tests start the gateway hundreds of times, and each worker of pytest
 # would compile every test module again.
@@ -48,14 +33,10 @@ serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
 	@$(PY) -m gateway serve
 
 test: $(STAMP) ## the test suite, without the slow and nightly tests
-	@MOST_MB=500 $(SUITE) MARKS="not slow and not nightly"
-
-# Status 5: no test of these rooms has such a mark.
-tests-of-%: $(STAMP)
-	@$(PY) -m pytest -m "$(MARKS)" $(MORE) $(wildcard $(addprefix tests/,$($*))) || [ $$? -eq 5 ]
+	@$(SUITE) -m "not slow and not nightly"
 
 test-fast: $(STAMP) ## the tests of the pure rooms alone: under a minute of processor time
-	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly" $(addprefix tests/,$(pure))
+	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly" $(PURE)
 
 # The types and the contracts are checked beside the tests, and heard of only when they fail.
 check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tests
@@ -64,12 +45,12 @@ check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tes
 	@$(VENV)/bin/codespell gateway packages lab tests docs README.md CHANGELOG.md
 	@$(PY) scripts/house.py --guard --no-trace
 	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
-	$(SUITE) MARKS="not nightly"; failed=$$?; \
+	$(SUITE) -m "not nightly"; failed=$$?; \
 	wait $$types || { cat $(TYPES); failed=1; }; \
 	exit $$failed
 
 nightly: newest-litellm ## the longest tests, every property on more examples, the newest LiteLLM
-	@$(SUITE) MARKS="nightly or hypothesis" MORE=--hypothesis-profile=nightly
+	@$(SUITE) -m "nightly or hypothesis" --hypothesis-profile=nightly
 	@$(MAKE) --no-print-directory faults
 
 faults: $(STAMP) ## plant random faults in copies, and count those that the tests notice

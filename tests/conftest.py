@@ -24,7 +24,7 @@ from gateway.observability.logging import configure_logging
 from gateway.process.workers import freeze_startup_objects
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.examples import load_profiles
-from tests.memory import give_back, grown_too_large, save_memory
+from tests.memory import give_back, save_memory
 from tests.memory_folder import use_memory_folder
 from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import CANNOT_START
@@ -267,17 +267,8 @@ def gateway_server(
         server.stop()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail where this process has become larger than `make test` lets one of the tests become."""
-    if grown_too_large():
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say that the process grew too large, and that the tests of PostgreSQL did not run, where no
-    server could be started."""
-    if too_large := grown_too_large():
-        terminalreporter.write_line(too_large, red=True)
+    """Say that the tests of PostgreSQL did not run, where no server could be started."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     without = [reason for reason in reasons if CANNOT_START in reason]
     if without:

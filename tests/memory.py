@@ -52,14 +52,9 @@ def give_back() -> None:
     _after_last = _resident()
 
 
-def grown_too_large() -> str:
-    """Says by how much this process was ever larger than MOST_MB of its environment allows, "" when
-    it never was."""
-    most = os.environ.get("MOST_MB")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    if most is None or not _STATM.exists() or peak <= int(most):
-        return ""
-    return f"the tests of this process took {peak} MB, more than the {most} MB that they may"
+def peak_mb() -> int:
+    """The most memory that this process has taken so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def _resident() -> int:
