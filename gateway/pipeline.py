@@ -38,7 +38,7 @@ from gateway.observability.logging import get_logger
 from gateway.observability.metrics import UnsteeredReason
 from gateway.observability.otel import caller
 from gateway.runtime import Runtime
-from gateway.steering.experiments import RandomArm, assign, mode_of
+from gateway.steering.experiments import assign
 from gateway.steering.identity import identify
 from gateway.stores.controls import STEERING
 from gateway.stores.protocols import StoreError
@@ -247,22 +247,11 @@ class Pipeline:
         control = call.control
         result.agent = control.agent
         result.project = control.tags.get("project", "")
-        arm = None
-        experiment = services.settings.experiment
-        if control.arm == "random" and control.unit is not None:
-            arm = RandomArm(
-                experiment=experiment.id,
-                unit=control.unit,
-                routing_share=experiment.random_routing_share,
-                guidance_share=experiment.random_guidance_share,
-            )
         asked = services.budgets is not None
         advise = None
         if asked:
             advise = partial(self._admissions.advise, call)
-        await services.steerer.steer(
-            result, request, now, own_time=own_time, arm=arm, advise=advise
-        )
+        await services.steerer.steer(result, request, now, own_time=own_time, advise=advise)
         note_steering(exchange, result, control.arm)
 
     async def _place_unread(
@@ -309,8 +298,7 @@ class Pipeline:
         arm = None
         name = experiment.id
         if name:
-            arm = assign(experiment, unit)
-            mode = mode_of(arm)
+            mode = arm = assign(experiment, unit)
         elif pilot is not None:
             about = (conversation.tenant, control.agent, control.tags.get("project", ""))
             unit = conversation.root_id  # a client that names units would choose its arm

@@ -1,4 +1,4 @@
-"""Count planted forms of our own, second tasks, gates and doses.
+"""Count planted forms of our own, second tasks, gates and how often `on` acts.
 
     python -m lab counts RUNS.jsonl.gz
 
@@ -38,8 +38,6 @@ ROUNDS = 11
 LEAVING_STEPS = 8
 """Steps after a loop within which a run should leave SLOW."""
 SECOND_TASKS = 150
-DOSES = (None, (0.09, 0.009))
-"""The arm `on`, and shares of `random`: of the steps with SLOW's model, and with guidance."""
 _ANSWER = {"role": "assistant", "content": "Done: the task is solved."}
 """What ends the first task of a conversation: recorded runs end with a call that submits."""
 _HARD = (FSMState.SLOW, FSMState.SKIP)
@@ -52,7 +50,7 @@ def print_counts(paths: Sequence[Path]) -> None:
     planted_forms(recordings)
     second_tasks(recordings)
     gates(lines)
-    doses(lines)
+    dose(lines)
 
 
 def planted_forms(recordings: Sequence[Recording]) -> None:
@@ -174,19 +172,12 @@ def _entry_alarms(step: dict[str, Any]) -> bool:
     return bool(step["fired"]) or step["state"] in ("SLOW", "SKIP")
 
 
-def doses(lines: Sequence[Line]) -> None:
-    """How often the arms `on` and `random` act."""
-    for shares in DOSES:
-        raw: dict[str, Any] = {"model_routing": {"SLOW": "dear", "SKIP": "dear"}}
-        if shares:
-            raw["experiment"] = {"id": "x", "arms": {"random": 1}}
-            raw["experiment"] |= dict(
-                zip(("random_routing_share", "random_guidance_share"), shares, strict=True)
-            )
-        work = Work(policy=policy_from_dict(raw))
-        runs = [each.played for each in replay_lines(lines, work) if each.played]
-        steps = [step for run in runs for step in run["steps"] if step["state"] != "END"]
-        _print_dose(str(shares or "on"), len(runs), steps)
+def dose(lines: Sequence[Line]) -> None:
+    """How often the arm `on` acts."""
+    work = Work(policy=policy_from_dict({"model_routing": {"SLOW": "dear", "SKIP": "dear"}}))
+    runs = [each.played for each in replay_lines(lines, work) if each.played]
+    steps = [step for run in runs for step in run["steps"] if step["state"] != "END"]
+    _print_dose("on", len(runs), steps)
 
 
 def _print_dose(name: str, runs: int, steps: Sequence[dict[str, Any]]) -> None:

@@ -30,7 +30,7 @@ from gateway.config.schema import build
 from gateway.core.monitors.table import MONITORS
 from gateway.core.routing import ROUTED_STATES
 from gateway.errors import ConfigError
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = "docs/reference"
@@ -247,7 +247,7 @@ _NAMES = {
     "model_routing_by_model.*": ROUTED_STATES,
     "monitors.weights": tuple(MONITORS),
     "monitors.profiles.*": tuple(MONITORS),
-    "experiment.arms": tuple(ARMS),
+    "experiment.arms": tuple(MODES),
     "injection.cooldown_steps": ROUTED_STATES,
 }
 _MISPLACED = {  # a wrong indentation is enough for that

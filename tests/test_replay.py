@@ -32,7 +32,6 @@ from gateway.offline.recordings import (
 )
 from gateway.offline.replay import Work, load_policy, policy_from_dict, run_replay
 from gateway.steering.conversation_fold import ConversationFold
-from gateway.steering.experiments import random_switch
 from gateway.steering.transcript.steps import extract
 from lab.__main__ import main as lab_command
 from lab.comparison import Comparison, run_comparison
@@ -386,35 +385,6 @@ def test_two_policies_are_compared_by_what_changes(tmp_path: Path) -> None:
     assert "USD" in out
 
 
-def looping() -> dict[str, Any]:
-    """A run that makes one call eight times."""
-    record = a_run()
-    record["messages"][1:3] = record["messages"][1:3] * 8
-    return record
-
-
-def test_the_control_arm_is_replayed_by_its_draw(tmp_path: Path) -> None:
-    """An arm of chance alone routes and guides drawn steps; readings stay the run's."""
-    shares = {"random_routing_share": 0.5, "random_guidance_share": 0.5}
-    config = {**JUDGED, "model_routing": {"SLOW": "big"}}
-    random = {"experiment": {"id": "trial", "arms": {"random": 1, "off": 0}, **shares}}
-    file = write(tmp_path / "a.jsonl", looping())
-    other = policy_from_dict({**config, **random})
-    out = compared(file, policy=policy_from_dict(config), other=other, as_json=True)
-    run = json.loads(out)
-    drawn = [random_switch("trial", "r1", n, 0.5) for n in range(1, len(run["steps"]) + 1)]
-    chance = run["other"]["steps"]
-    assert [step["model"] == "big" for step in chance] == drawn
-    assert [
-        step for step, acts in zip(chance, drawn, strict=True) if "guidance" in step and not acts
-    ] == []
-    assert "guidance" in chance[drawn.index(True)]
-    assert [step["fired"] for step in chance] == [step["fired"] for step in run["steps"]]
-    for unclear in ({"id": ""}, {"arms": {"random": 1, "on": 1}}):
-        mixed = {**config, "experiment": {**random["experiment"], **unclear}}
-        assert policy_from_dict(mixed).arm is None
-
-
 def test_after_a_final_answer_a_new_run_begins(tmp_path: Path) -> None:
     """The call that would follow has the requested model, and the tokens of no run before it."""
     config = {
@@ -541,3 +511,10 @@ def test_a_file_cut_short_is_named_with_the_line(tmp_path: Path) -> None:
     assert next(lines)[1:] == (1, line)
     with pytest.raises(ConfigError, match=r"runs\.jsonl\.gz:2: cannot be read"):
         next(lines)
+
+
+def looping() -> dict[str, Any]:
+    """A run that makes one call eight times."""
+    record = a_run()
+    record["messages"][1:3] = record["messages"][1:3] * 8
+    return record

@@ -380,7 +380,7 @@ def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:
     decision = result.decision
     if decision is None or not result.applies or result.unsteered:
         return []
-    readings = decision.proposal.signals.guidance.readings
+    readings = decision.proposal.signal.readings
     return [
         DecisionRow(
             run_id=run,

@@ -53,7 +53,6 @@ from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
 from gateway.core.trouble import HELD
 from gateway.dialects import SteeredRequest
-from gateway.steering.experiments import RandomArm
 from gateway.steering.identity import MatchKind
 from gateway.tasks import OwnTime
 from gateway.values import Fields, frozen
@@ -139,13 +138,11 @@ class RequestSteerer:
         request: SteeredRequest,
         now: float,
         own_time: OwnTime,
-        arm: RandomArm | None = None,
         advise: Advise | None = None,
     ) -> None:
-        """Decide about one request of a known conversation; `result` takes what is found. `arm`:
-        the control arm, which decides when to act; None = the readings decide. `advise`: asks the
-        call's budgets, once its run is known. `now` in seconds of the epoch. Raises DeadlinePassed:
-        no decision in time; the steps that were scored are kept."""
+        """Decide about one request of a known conversation; `result` takes what is found. `advise`:
+        asks the call's budgets, once its run is known. `now` in seconds of the epoch. Raises
+        DeadlinePassed: no decision in time; the steps that were scored are kept."""
         conversation = result.conversation
         resolved = result.resolved
         retries = resolved.match.kind is MatchKind.RETRY
@@ -179,8 +176,8 @@ class RequestSteerer:
             if advise is not None:
                 result.advice = await advise()
             if run.undecided:
-                await self._decide_missed(result, request, arm, own_time=own_time)
-            memory = await self._decide(result, request, arm, own_time=own_time)
+                await self._decide_missed(result, request, own_time=own_time)
+            memory = await self._decide(result, request, own_time=own_time)
             self._keep(result, request, memory)
             run.undecided.clear()
 
@@ -239,7 +236,6 @@ class RequestSteerer:
         self,
         result: SteeringResult,
         request: SteeredRequest,
-        arm: RandomArm | None,
         own_time: OwnTime,
     ) -> None:
         """Decide about earlier calls of the run that another gateway served, where the store does
@@ -258,7 +254,7 @@ class RequestSteerer:
                 if missed and result.resolved.lags and 0 <= each.messages < count:
                     result.position = each.position
                     result.until = each.messages - count
-                    run.memory = await self._decide(result, request, arm, own_time=own_time)
+                    run.memory = await self._decide(result, request, own_time=own_time)
         finally:
             result.position = newest
             result.reasons = reasons
@@ -289,7 +285,6 @@ class RequestSteerer:
         self,
         result: SteeringResult,
         request: SteeredRequest,
-        arm: RandomArm | None,
         own_time: OwnTime,
     ) -> RunMemory:
         """Route, plan, look up, decide and place; what the run remembers after it."""
@@ -310,7 +305,6 @@ class RequestSteerer:
             serves=refusal,
             repeats_model=_repeated(result, request),
             gates=self._lookup.gates if self._lookup else NO_LIBRARY,
-            arm=arm,
             tools=lambda: tool_names(request.body),
             advice=result.advice,
             learned=self._workloads.learned(result, request, refusal),

@@ -1,7 +1,6 @@
 """Signals that decide about a call, and the state by which its model is chosen."""
 
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Literal
 
 from gateway.core.fsm import HARD_STATES, FSMState
 from gateway.core.monitors import Readings
@@ -25,34 +24,14 @@ class ActSettings:
 
 
 class ActionSignal(Value):
-    """The state and readings that decide about the actions on a call: the run's own, or random
-    ones in the control arm of an experiment."""
+    """The state and readings that decide about the actions on a call."""
 
     state: FSMState  # after the newest scored step
     readings: Readings | None = None  # of the newest step; None without monitors
-    at_risk: bool | None = None  # set by the control arm: act or not; None = the readings decide
     severity: int = 0  # of the alarm, 0 (none) to 3
     waits: bool = False  # the newest step only waits for something, such as a job
     # a failure was repeated in spite of advice, and the run has not recovered
     strikes: bool = False
-
-
-class ActionSignals(Value):
-    """The signals that decide about one call."""
-
-    routing: ActionSignal  # decides about the model
-    guidance: ActionSignal  # decides about texts
-    reasons: tuple[str, ...] = ()  # what was drawn, for the record; empty outside the control arm
-
-
-class ControlArm(Protocol):
-    """Random draws in place of a run's signals, such as `RandomArm` of `gateway/steering`."""
-
-    def signals(
-        self, step: int, found: ActionSignal, weights: Mapping[str, float]
-    ) -> ActionSignals:
-        """The signals after the run's scored step `step`; `found` is the run's actual signal,
-        `weights` are those of the monitors."""
 
 
 def routing_state(signal: ActionSignal, least_severity: int) -> tuple[FSMState, str]:

@@ -83,8 +83,6 @@ def plan(
 
 
 def _at_risk(guidance: GuidanceState, moment: Moment, step: int, settings: EtraceSettings) -> bool:
-    if moment.signal.at_risk is not None:
-        return moment.signal.at_risk
     readings = moment.signal.readings
     if readings is None or not readings.scores:
         # With no monitor configured nothing could ever open the gate.
@@ -122,8 +120,6 @@ def _queries(
             reasons.append("e3: no tools offered")
     if moment.step is None:
         return tuple(queries), tuple(reasons)
-    if moment.signal.at_risk is False:
-        return tuple(queries), ("look-up: held back",)
     at_risk = _at_risk(guidance, moment, moment.step, settings=settings)
     if not settings.e1_top_k or guidance.e1_count >= settings.e1_per_run:
         reasons.append("e1: allowance spent")

@@ -17,7 +17,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from gateway.core import placement
-from gateway.core.acting import ActionSignal, ActionSignals, ActSettings, ControlArm, routing_state
+from gateway.core.acting import ActionSignal, ActSettings, routing_state
 from gateway.core.decide import Decided, LessonMatch, LessonQuery, Lessons, decide
 from gateway.core.edits import Message
 from gateway.core.fold import RunFold, StepOutcome
@@ -139,7 +139,6 @@ class CallFacts(Value):
     # the model of the same request when it was sent before; a retry uses it again
     repeats_model: str | None = None
     gates: Gates = NO_LIBRARY  # least similarity of a match, for the pattern library's embedder
-    arm: ControlArm | None = None  # the control arm that the call belongs to; None outside it
     # gives the names of the tools that the request offers
     tools: Callable[[], Sequence[str]] = tuple
     advice: Advice = NO_ADVICE  # of the budgets that the call counts on
@@ -153,7 +152,7 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 class Proposal(Value):
     """The model to request, and the look-ups that the decision on guidance needs."""
 
-    signals: ActionSignals  # the run's, or those drawn for the control arm
+    signal: ActionSignal  # the run's
     routed: RoutedModel  # the model, and why
     plan: Plan  # patterns to look up, and the monitor text that is due
     lessons: LessonQuery | None = None  # what to look up among the lessons; None for nothing
@@ -197,33 +196,25 @@ def propose(
     wherever the run is decided about."""
     latest = position.latest
     signal = position.signal
-    if call.arm is None:
-        signals = ActionSignals(routing=signal, guidance=signal)
-    else:
-        weights = rules.policy.monitors.resolved_weights()
-        signals = call.arm.signals(position.step, signal, weights)
     act, trouble = _on_trouble(rules, memory, position, call=call)
-    signal = replace(signals.routing, strikes=trouble.routed is not None)
-    routed, choice = _routed(rules, memory, position, signal=signal, call=call)
-    guidance = signals.guidance
-    planned, reasons = _plan(
-        rules, memory, position, signal=guidance, model=routed.model, call=call
-    )
+    struck = replace(signal, strikes=trouble.routed is not None)
+    routed, choice = _routed(rules, memory, position, signal=struck, call=call)
+    planned, reasons = _plan(rules, memory, position, signal=signal, model=routed.model, call=call)
     planned = _planned_with(act, planned)
     lessons = None
-    if rules.lessons is not None and guidance.at_risk is not False and not planned.hand_over:
+    if rules.lessons is not None and not planned.hand_over:
         newest = latest.step if latest else None
         lessons = rules.lessons.query(memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     return Proposal(
-        signals=signals,
+        signal=signal,
         routed=routed,
         plan=planned,
         lessons=lessons,
         act=act,
         trouble=trouble,
         choice=choice,
-        reasons=(*act.reasons, *signals.reasons, *routed.reasons, *reasons),
+        reasons=(*act.reasons, *routed.reasons, *reasons),
     )
 
 
@@ -298,13 +289,10 @@ def thrifty(
 def _on_trouble(
     rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts
 ) -> tuple[Act, Trouble]:
-    """The act on the newest step, and what the run remembers of its trouble then. In the control
-    arm chance decides about single steps, so that nothing follows from two of them."""
+    """The act on the newest step, and what the run remembers of its trouble then."""
     before = memory.trouble
     step = position.step
     latest = position.latest
-    if call.arm is not None:
-        return Act(), before
     strikes = before.strikes(latest.readings.alarms if latest is not None else (), step)
     routes = "SLOW" in rules.routes.models(call.requested)
     given = memory.guidance.injections if strikes else ()
@@ -325,7 +313,7 @@ def _planned_with(act: Act, planned: Plan) -> Plan:
 
 def _after_texts(proposal: Proposal, decided: Decided) -> Trouble:
     """The memory of a run's trouble after the texts of a call: which alarms one was about."""
-    readings = proposal.signals.guidance.readings
+    readings = proposal.signal.readings
     failures = {item.failure_type for item in decided.items if item.source == "monitor"}
     alarms = readings.alarms if readings is not None else ()
     said = [each for each in alarms if FAILURE_TYPES.get(each.monitor) in failures]

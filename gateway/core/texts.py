@@ -80,7 +80,7 @@ class MonitorText(Value):
 
 def brings_news(moment: Moment) -> bool:
     """True where the newest step shows no trouble, and no monitor names one that steps do not."""
-    named = moment.signal.at_risk or moment.failure_type not in ("", *_SHOWN_BY_STEP)
+    named = moment.failure_type not in ("", *_SHOWN_BY_STEP)
     return not named and len(moment.recent) >= KNOWN_STEPS and moment.situation() is None
 
 
@@ -90,7 +90,7 @@ def due_text(
     """Returns the monitor text that is due, or why there is none though a monitor would give
     one. `every_alarm`: see `plan`."""
     readings = moment.signal.readings
-    if moment.step is None or readings is None or moment.signal.at_risk is False:
+    if moment.step is None or readings is None:
         return None, ()
     alarmed = readings.fired or readings.composite >= injection.monitor_composite
     failure_type = failure_of(readings) if alarmed and injection.monitor_guidance else None
@@ -101,7 +101,7 @@ def due_text(
     shown = failure_type in _SHOWN_BY_STEP
     situation = moment.situation() if shown else None
     shown = shown and len(moment.recent) >= KNOWN_STEPS
-    if situation is None and shown and not (moment.signal.at_risk or every_alarm):
+    if situation is None and shown and not every_alarm:
         return None, ("monitor: the newest step brings something new",)
     subject = situation.cause.name if situation else failure_type
     given = guidance.severities

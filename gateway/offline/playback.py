@@ -30,7 +30,6 @@ from gateway.core.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.dialects.chat import CHAT
 from gateway.offline.recordings import Recording, scored_steps
 from gateway.steering.conversation_fold import ConversationFold
-from gateway.steering.experiments import RandomArm
 from gateway.steering.reader import READER
 from gateway.steering.transcript.steps import count_steps
 from gateway.values import FieldDict, Fields, frozen
@@ -76,8 +75,6 @@ class ReplayPolicy:
     rules: SteeringRules = field(
         default_factory=lambda: SteeringRules(reader=READER)
     )  # settings that decide about a call
-    # control arm, for recordings to be steered as its units; None = as `on`
-    arm: RandomArm | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)  # by model
     # settings that say what routed models can do; None = every model can serve every call
     models: Settings | None = None
@@ -176,7 +173,6 @@ class ReplayedCalls:
             requested=recording.label.model,
             serves=self._serves(),
             gates=self._look_ups.gates,
-            arm=self._policy.arm and replace(self._policy.arm, unit=recording.label.id),
             tools=lambda: tool_names(recording.request),
         )
         proposal = steer.propose(rules, self._memory, position, call=call, unit=recording.label.id)

@@ -25,7 +25,6 @@ from gateway.offline.playback import (
     ReplayPolicy,
     play,
 )
-from gateway.steering.experiments import RandomArm
 from gateway.text.formatting import progress_bar
 from gateway.values import Fields, Texts, frozen
 
@@ -79,8 +78,7 @@ def load_policy(path: Path) -> ReplayPolicy:
 
 
 def policy_from_dict(raw: Fields, env: Texts | None = None) -> ReplayPolicy:
-    """The policy in the plain values of a config file. An experiment with no arm but `random` is
-    replayed, with each recording's id as its unit. Raises ConfigError: unknown key or refused
+    """The policy in the plain values of a config file. Raises ConfigError: unknown key or refused
     value."""
     own = dict(raw)
     prices = own.pop("prices", None) or {}
@@ -88,15 +86,7 @@ def policy_from_dict(raw: Fields, env: Texts | None = None) -> ReplayPolicy:
         raise ConfigError("prices: expected a mapping of model names")
     settings = settings_from_dict(own, env)
     found = {name: build(Price, price, f"prices.{name}") for name, price in prices.items()}
-    experiment = settings.experiment
-    arm = None
-    if experiment.id and [name for name, share in experiment.arms.items() if share] == ["random"]:
-        arm = RandomArm(
-            experiment=experiment.id,
-            routing_share=experiment.random_routing_share,
-            guidance_share=experiment.random_guidance_share,
-        )
-    return ReplayPolicy(rules=settings.rules(), arm=arm, prices=found, models=settings)
+    return ReplayPolicy(rules=settings.rules(), prices=found, models=settings)
 
 
 def replay_lines(

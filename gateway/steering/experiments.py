@@ -1,7 +1,4 @@
-"""Experiments: which arm a unit is in, always the same on every replica.
-
-In the control arm `random`, chance decides on which steps to act; the means and limits are those of
-`on`, so that comparing both shows whether the *timing* of interventions matters."""
+"""Experiments: which arm a unit is in, always the same on every replica."""
 
 import math
 from bisect import bisect_right
@@ -9,18 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 
-from msgspec.structs import replace
-
-from gateway.core.acting import ActionSignal, ActionSignals
-from gateway.core.fsm import HARD_STATES, FSMState, refuse_outside_unit
-from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.steering.identity.ids import draw
-from gateway.values import Value, frozen
+from gateway.values import frozen
 
 MODES = ("on", "shadow", "off")
-"""Treatments of a request: steered; decided about, but sent unchanged; only observed."""
-ARMS = ("on", "random", "shadow", "off")
-"""The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
+"""Treatments of a request, and the arms of an experiment: steered; decided about, but sent
+unchanged; only observed."""
 
 
 @frozen
@@ -29,37 +20,22 @@ class ExperimentSettings:
     of range."""
 
     id: str = ""  # name of the experiment; empty = none runs
-    # share of the units per arm (on, random, shadow, off), relative to their sum
+    # share of the units per arm (on, shadow, off), relative to their sum
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
-    # share of scored steps, in [0, 1], on which the arm `random` uses a hard state's model; source
-    # of the default: docs/experiments.md
-    random_routing_share: float = 0.09
-    # share of scored steps, in [0, 1], on which the arm `random` injects guidance; source of the
-    # default: docs/experiments.md
-    random_guidance_share: float = 0.009
 
     def __post_init__(self) -> None:
         for arm, share in self.arms.items():
-            if arm not in ARMS:
-                raise ValueError(f"arms.{arm}: not one of {', '.join(ARMS)}")
+            if arm not in MODES:
+                raise ValueError(f"arms.{arm}: not one of {', '.join(MODES)}")
             if not 0 <= share < math.inf:
                 raise ValueError(f"arms.{arm}: must be 0 or more, and finite, got {share:g}")
         if not sum(self.arms.values()) > 0:
             raise ValueError("arms: the shares must add up to more than 0")
-        for name in ("random_routing_share", "random_guidance_share"):
-            refuse_outside_unit(name, getattr(self, name))
-
-
-def mode_of(arm: str) -> str:
-    """The mode of an arm's requests; that of `random` is `on`."""
-    if arm == "random":
-        return "on"
-    return arm
 
 
 def assign(settings: ExperimentSettings, unit: str) -> str:
-    """The arm of `unit`: one of ARMS, in the proportions of the settings."""
-    return pick([(arm, settings.arms.get(arm, 0.0)) for arm in ARMS], draw(settings.id, unit))
+    """The arm of `unit`: one of MODES, in the proportions of the settings."""
+    return pick([(arm, settings.arms.get(arm, 0.0)) for arm in MODES], draw(settings.id, unit))
 
 
 @frozen
@@ -125,60 +101,3 @@ def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
     given = [(name, share) for name, share in shares if share > 0]
     ends = list(accumulate(share for _, share in given))
     return given[min(bisect_right(ends, point * ends[-1]), len(given) - 1)][0]
-
-
-def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
-    """Whether the control arm acts on this step: true on `share` of the steps of a unit."""
-    return draw(experiment, f"{unit}#{step}") < share
-
-
-class RandomArm(Value):
-    """The control arm for one unit: random draws in place of the run's signals. The same unit
-    and step get the same draw after a restart and on every replica. Routing and guidance use
-    the same draw, so that the rarer one acts only on steps on which the other acts too."""
-
-    experiment: str  # id of the experiment; part of every draw
-    unit: str = ""  # the conversation, or what the client names to be drawn together
-    routing_share: float  # share of scored steps, in [0, 1], that are routed like hard ones
-    guidance_share: float  # share of scored steps, in [0, 1], that may get guidance
-
-    def signals(
-        self, step: int, found: ActionSignal, weights: Mapping[str, float]
-    ) -> ActionSignals:
-        """The signals after the run's scored step `step`; `found` is the run's actual signal. On a
-        drawn step: state SLOW (SKIP when the run is in SKIP) and at risk, with the failure that a
-        monitor reports or, when none does, one drawn for the unit by the monitors' `weights`. On
-        any other step: not at risk, and not in a hard state. A first call (step 0) has no score and
-        keeps `found`."""
-        if step < 1:
-            return ActionSignals(routing=found, guidance=found)
-        if found.state is FSMState.SKIP:
-            state = FSMState.SKIP
-        else:
-            state = FSMState.SLOW
-        readings = found.readings and self._fired(found.readings, weights)
-        troubled = ActionSignal(state=state, readings=readings, at_risk=True)
-        if found.state in HARD_STATES:
-            state = FSMState.NORMAL
-        else:
-            state = found.state
-        untroubled = replace(found, severity=0, state=state, at_risk=False)
-        routes = random_switch(self.experiment, self.unit, step, share=self.routing_share)
-        guides = random_switch(self.experiment, self.unit, step, share=self.guidance_share)
-        return ActionSignals(
-            routing=troubled if routes else untroubled,
-            guidance=troubled if guides else untroubled,
-            reasons=(
-                f"random: routing {'drawn' if routes else 'not drawn'}",
-                f"random: guidance {'drawn' if guides else 'not drawn'}",
-            ),
-        )
-
-    def _fired(self, readings: Readings, weights: Mapping[str, float]) -> Readings:
-        """The readings with at least one monitor fired, so that guidance has a failure to name: the
-        same one for a unit's whole run, because real runs mostly fail in one way."""
-        able = [(name, weights.get(name, 0.0)) for name in readings.scores]
-        if readings.fired or not any(weight > 0 for _, weight in able):
-            return readings
-        name = pick(able, draw(self.experiment, f"{self.unit}#failure"))
-        return replace(readings, fired=(name,), failure_type=FAILURE_TYPES[name])

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from gateway.core.fsm import FSMState
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.records import IMPORTED
 from gateway.stores.totals import SEVERITIES, STOPPERS
@@ -25,7 +25,7 @@ MAX_WORDS = 12  # of a search: more are not looked for
 LAST_TIME = 253402300799  # the end of the year 9999, the last one of every date library
 STATES = tuple(state.value for state in FSMState)
 TIMES = ("since", "until")
-_MODES = (LIVE, IMPORTED, *ARMS)
+_MODES = (LIVE, IMPORTED, *MODES)
 _DAY_S = 86400.0
 PERIODS = {"hour": 3600.0, "today": _DAY_S, "day": _DAY_S, "week": 7 * _DAY_S, "month": 30 * _DAY_S}
 FILTERS: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -48,7 +48,7 @@ FILTERS: Mapping[str, tuple[str, Sequence[str]]] = {
     "monitor": ("In which this monitor fired.", ()),
     "intervention": ("In which a person stepped in like this.", tuple(KIND_LABELS)),
     "experiment": ("Of this experiment.", ()),
-    "arm": ("In this arm.", ARMS),
+    "arm": ("In this arm.", MODES),
     "mode": (
         "Steered in this mode, or `imported` from a session log; `live`: all but those. Sums are of"
         " live runs where no mode is given.",

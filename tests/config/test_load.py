@@ -156,7 +156,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"difficulty\.judge: 40 ms is too short .*; raise steering\.deadline_ms",
     ),
     ({"difficulty": {"judge": {"deadline_share": 1}}}, r"difficulty\.judge\.deadline_share: must"),
-    ({"experiment": {"random_guidance_share": 2}}, r"experiment\.random_guidance_share: expected"),
+    ({"experiment": {"arms": {"random": 1}}}, r"experiment\.arms\.random: not one of"),
     ({"experiment": {"arms": {"on": -1}}}, r"experiment\.arms\.on: must be 0 or more"),
 ]
 

@@ -14,7 +14,6 @@ from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.core.steer import Advice, RunPosition
 from gateway.core.target import GuidanceTarget
 from gateway.dialects.base import EarlierHistory
-from gateway.steering.experiments import RandomArm
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import Awaits
 from gateway.tasks import DeadlinePassed
@@ -420,18 +419,6 @@ async def test_nothing_is_decided_when_steering_is_off() -> None:
     result = await agent.call(mode="off")
     assert (result.model, result.decision, patterns.asked) == (REQUESTED, None, [])
     assert (result.position.step, result.observed) == (1, True)
-
-
-async def test_the_control_arm_decides_when_to_act() -> None:
-    """Its draws, not the run's readings."""
-    settings = ROUTED
-    arm = RandomArm(experiment="trial", unit="u", routing_share=1.0, guidance_share=0.0)
-    agent = Agent(settings)
-    await agent.turn(0, arm=arm)
-    drawn = await agent.call(arm=arm)
-    assert drawn.model == "large"
-    assert drawn.decision is not None
-    assert drawn.decision.proposal.signals.routing.at_risk is True
 
 
 async def test_tools_of_the_request() -> None:

@@ -74,16 +74,6 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
         "etraces": {"e2_when": "always", "e2_per_type": 3, "e1_per_run": 3, "e2_gate": 0.0},
     },
     "refused models": {"steering": STEERING, "model_routing": ROUTES},
-    "chance": {
-        "steering": STEERING,
-        "model_routing": ROUTES,
-        "experiment": {
-            "id": "trial",
-            "arms": {"random": 1, "off": 0},
-            "random_routing_share": 0.4,
-            "random_guidance_share": 0.3,
-        },
-    },
     "caps and cooldowns": {
         "steering": STEERING,
         "injection": {

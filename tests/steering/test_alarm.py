@@ -19,7 +19,6 @@ from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
 from gateway.steering.evidence.features import describe
-from gateway.steering.experiments import RandomArm
 from gateway.steering.reader import READER
 from tests.steering.builders import acts
 from tests.steering.robust.planting import LOOPS, polling
@@ -29,9 +28,9 @@ RULES = SteeringRules(reader=READER, routes=Routes(by_state={"FAST": "small", "S
 CALL = CallFacts(requested="own")
 
 
-def model_of(fold: RunFold, rules: SteeringRules = RULES, arm: RandomArm | None = None) -> str:
+def model_of(fold: RunFold, rules: SteeringRules = RULES) -> str:
     """The model of the call after everything that was folded."""
-    call = CallFacts(requested="own", arm=arm)
+    call = CallFacts(requested="own")
     return propose(rules, RunMemory(), RunPosition.of(fold), call).routed.model
 
 
@@ -47,8 +46,6 @@ def test_a_loop_escalates_at_once(name: str) -> None:
     routing = RoutingSettings(escalate_at_severity=0)
     never = SteeringRules(reader=READER, routes=RULES.routes, routing=routing)
     assert outcome.state is FSMState.SLOW or model_of(fold, never) == "own"
-    undrawn = RandomArm(experiment="x", unit="u", routing_share=0.0, guidance_share=0.0)
-    assert model_of(fold, arm=undrawn) == "own"
 
 
 def test_severity_grows_while_the_alarm_lasts() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.experiments import ARMS, MODES, ExperimentSettings, assign, mode_of
+from gateway.steering.experiments import MODES, ExperimentSettings, assign
 from gateway.steering.identity.ids import draw
 
 UNITS = st.text(max_size=40)
@@ -43,10 +43,10 @@ def test_a_draw_lies_in_the_unit_interval(experiment: str, unit: str) -> None:
     assert 0.0 <= draw(experiment, "\ud800") < 1.0
 
 
-@given(st.sampled_from(ARMS), UNITS)
+@given(st.sampled_from(MODES), UNITS)
 def test_the_whole_share_takes_every_unit(arm: str, unit: str) -> None:
     """An arm with the whole share gets all units, one without a share none."""
-    shares = dict.fromkeys(ARMS, 0.0) | {arm: 3.0}
+    shares = dict.fromkeys(MODES, 0.0) | {arm: 3.0}
     assert assign(ExperimentSettings(id="e", arms=shares), unit) == arm
 
 
@@ -66,30 +66,16 @@ def test_the_order_of_arms_in_the_config_does_not_matter() -> None:
     assert [assign(one, u) for u in units] == [assign(other, u) for u in units]
 
 
-def test_an_arm_is_a_mode_or_chance() -> None:
-    """Requests of the arm `random` are changed as those of `on`; the others are their own mode."""
-    assert {arm: mode_of(arm) for arm in ARMS} == {**{m: m for m in MODES}, "random": "on"}
-
-
 def test_an_arm_without_a_share_moves_no_unit() -> None:
     """A new arm with share 0 leaves every unit in the arm it had."""
-    settings = ExperimentSettings(id="e", arms={"on": 5, "shadow": 3, "off": 2, "random": 0})
+    settings = ExperimentSettings(id="e", arms={"on": 5, "shadow": 0, "off": 5})
     for number in range(500):
-        point = draw("e", f"task-{number}") * 10
-        wanted = "on" if point < 5 else "shadow" if point < 8 else "off"
+        wanted = "on" if draw("e", f"task-{number}") < 0.5 else "off"
         assert assign(settings, f"task-{number}") == wanted
 
 
 def settings_of(changes: dict[str, Any]) -> ExperimentSettings:
     return ExperimentSettings(**changes)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), True])
-def test_a_share_of_steps_is_a_share(share: float) -> None:
-    """The message names the key."""
-    for name in ("random_routing_share", "random_guidance_share"):
-        with pytest.raises(ValueError, match=rf"{name}: expected a number in \[0, 1\], got"):
-            settings_of({name: share})
 
 
 def test_half_and_half_is_the_default() -> None:
@@ -100,7 +86,7 @@ def test_half_and_half_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("arms", "message"),
     [
-        ({"maybe": 1.0}, r"arms\.maybe: not one of on, random, shadow, off"),
+        ({"maybe": 1.0}, r"arms\.maybe: not one of on, shadow, off"),
         ({"on": -0.1, "off": 1.0}, r"arms\.on: must be 0 or more, and finite, got -0\.1"),
         ({"on": 0.0}, "arms: the shares must add up to more than 0"),
         ({}, "arms: the shares must add up to more than 0"),

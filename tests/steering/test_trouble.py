@@ -26,7 +26,6 @@ from gateway.core.steer import (
 )
 from gateway.core.texts import HAND_OVER_TEXT
 from gateway.core.trouble import Act, ActName, Trouble, act_on
-from gateway.steering.experiments import RandomArm
 from gateway.steering.reader import READER
 from tests.steering.robust.planting import LOOPS
 from tests.steering.robust.test_planted import coding_run
@@ -111,7 +110,6 @@ def played(
     name: str,
     allowed: ActName,
     *,
-    arm: RandomArm | None = None,
     speaks: bool = True,
     **routes: str,
 ) -> list[Decision]:
@@ -127,7 +125,7 @@ def played(
     found = []
     for step in [*healthy, *LOOPS[name](random.Random(1), healthy, 9)]:
         memory = observe(memory, [fold.push(step)], 0)
-        call = CallFacts(requested="own", arm=arm)
+        call = CallFacts(requested="own")
         proposal = propose(rules, memory, RunPosition.of(fold), call)
         found.append(conclude(rules, memory, proposal, {}))
         memory = found[-1].memory
@@ -168,8 +166,6 @@ def test_a_run_is_asked_to_hand_over_once() -> None:
     assert sum(HAND_OVER_TEXT in each for each in texts) == 1
 
 
-def test_nothing_follows_where_the_agent_was_not_advised_or_chance_decides() -> None:
-    """The control arm does not act by it; nor a gateway that gives no texts."""
-    arm = RandomArm(experiment="x", unit="u", routing_share=1.0, guidance_share=1.0)
-    assert acts(played("identical call", "end", arm=arm)) == []
+def test_nothing_follows_where_the_agent_was_not_advised() -> None:
+    """A gateway that gives no texts does not act."""
     assert acts(played("identical call", "end", speaks=False)) == []

@@ -28,7 +28,7 @@ from gateway.features.pages.charts import RunChart
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.holds import answer_path
 from gateway.observability.metrics import UNSTEERED_WORDS
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 from gateway.stores.budgets import AccountKey
 from gateway.stores.controls import Action, Control
 from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
@@ -334,7 +334,7 @@ async def show(visit: Visit) -> Page:
         "tokens": run.totals.input_tokens + run.totals.output_tokens,
         "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
         "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
-        "arms": ARMS,
+        "arms": MODES,
         "keeps_texts": settings.storage.store_content,
         "tree": await tree_of(visit, run.conversation_id),
     }

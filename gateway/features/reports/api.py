@@ -14,7 +14,7 @@ from gateway.features.reports.rates import read_shares
 from gateway.features.reports.results import ExperimentReport
 from gateway.features.reports.routing import RoutingReport, read_routing
 from gateway.runtime import Runtime
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 from gateway.stores.filters import RunFilter
 from gateway.tasks import off_loop
 from gateway.values import frozen
@@ -71,7 +71,7 @@ async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSu
     for name in sorted({*known, *([running] if running else [])}):
         runs = {
             arm: await runtime.runs.count_runs(RunFilter(tenant=tenant, experiment=name, arm=arm))
-            for arm in ARMS
+            for arm in MODES
         }
         found.append(ExperimentSummary(id=name, running=name == running, runs=runs))
     return found

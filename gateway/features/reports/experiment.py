@@ -8,7 +8,7 @@ from typing import Literal, TypeVar, get_args
 from gateway.features.reports import results
 from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_ratio, stratified
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
 from gateway.values import FieldDict
 
@@ -45,7 +45,7 @@ STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
     "model": lambda run: run.model_requested,
     "tenant": lambda run: run.tenant,
 }
-BASELINES = ("off", "shadow", "random")  # arms that serve as the baseline, in order of preference
+BASELINES = ("off", "shadow")  # arms that serve as the baseline, in order of preference
 
 
 def report(
@@ -64,8 +64,6 @@ def report(
     arms = tuple(_arm(arm, group) for arm, group in groups.items())
     strata = _strata(runs, stratum)
     pairs = [(arm, baseline) for arm in groups if baseline is not None and baseline != arm]
-    if {"on", "random"} <= groups.keys() and baseline != "random":
-        pairs.append(("on", "random"))
     comparisons = tuple(
         _compare(
             experiment, arm, groups[arm], baseline=control, control=groups[control], strata=strata
@@ -102,9 +100,9 @@ Groups = Mapping[str, Group]
 
 
 def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, Group]:
-    """The runs of each arm that has any, in the order of ARMS."""
+    """The runs of each arm that has any, in the order of MODES."""
     found = _grouped(runs, lambda run: run.arm)
-    return {arm: Group(found[arm]) for arm in ARMS if arm in found}
+    return {arm: Group(found[arm]) for arm in MODES if arm in found}
 
 
 def _arm(arm: str, group: Group) -> results.Arm:

@@ -19,7 +19,7 @@ from gateway.features.reports.experiment import STRATA
 from gateway.features.reports.results import ExperimentReport, effects_of
 from gateway.features.reports.savings import Saving, read_savings
 from gateway.features.reports.week import monday_of, read_week
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 from gateway.text import formatting
 
 _DAY_S = 86_400.0
@@ -33,7 +33,7 @@ async def show_list(visit: Visit) -> Page:
     shown = {
         "title": "Experiments",
         "experiments": found,
-        "arms": ARMS,
+        "arms": MODES,
         "settings": visit.runtime.settings.experiment,
         "pilot": await current_pilot(visit.runtime, visit.tenant),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gateway.reporting.evidence import Z, wilson
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 from gateway.values import frozen
 
 # Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
@@ -192,7 +192,7 @@ def read_shares(text: str) -> dict[str, float]:
             number = float(share)
         except ValueError:
             number = -1.0
-        if arm not in ARMS or arm in shares or not 0 <= number <= _MOST_SHARE:
+        if arm not in MODES or arm in shares or not 0 <= number <= _MOST_SHARE:
             raise ValueError(f"shares: {part[:40]!r} is not an arm and its share, such as on:0.5")
         shares[arm] = number
     if not sum(shares.values()) > 0:

@@ -90,7 +90,7 @@ class ExperimentReport:
     first_at: float | None  # epoch seconds at which the first run began; None without runs
     last_at: float | None  # epoch seconds at which the last run began
     baseline: str | None  # off if there is such an arm, else shadow, else random, else None
-    arms: tuple[Arm, ...]  # in the order of ARMS
+    arms: tuple[Arm, ...]  # in the order of MODES
     # every other arm with the baseline, and on with random, which shows the effect of timing
     comparisons: tuple[Comparison, ...]
     sample_ratio: SampleRatio | None  # None when no shares are known
@@ -104,8 +104,6 @@ class ExperimentReport:
 FEW_RUNS = 30
 _NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able to show
 _UNEVEN_SHARE = 0.05
-_UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more
-_UNEVEN_MODELS = 0.1  # of the calls
 
 
 Found = Iterator[tuple[str, FieldDict]]  # codes, and what their sentences say
@@ -129,7 +127,6 @@ def caveats_of(
         *_about_assignment(arms, ratio, runs, checked=checked),
         *_about_outcomes(arms),
         *_about_size(arms, comparisons),
-        *_about_dose(runs),
         *_about_cost(arms),
         *_about_runs(runs),
     )
@@ -186,32 +183,6 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
             yield "repeated_units", {"pair": pair, "effect": success.design_effect}
 
 
-def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
-    """Yields a caveat if `on` and `random` acted unequally often: then they differ in more than
-    timing."""
-    on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
-    if min(len(on), len(random)) < FEW_RUNS:
-        return
-    given, given_random = (sum(r.injections for r in runs) / len(runs) for runs in (on, random))
-    most = max(given, given_random)
-    apart = _models_apart(on, random)
-    if abs(given - given_random) > _UNEVEN_DOSE * most or apart > _UNEVEN_MODELS:
-        yield "uneven_dose", {"on": given, "random": given_random, "apart": apart}
-
-
-def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) -> float:
-    """Returns by how much two groups differ in the models of their calls: the total variation
-    distance, in [0, 1]."""
-    shares = []
-    for runs in (one, other):
-        calls = Counter[str]()
-        for run in runs:
-            calls.update(run.models)
-        shares.append({model: count / calls.total() for model, count in calls.items()})
-    models = shares[0].keys() | shares[1].keys()
-    return sum(abs(shares[0].get(m, 0.0) - shares[1].get(m, 0.0)) for m in models) / 2
-
-
 def _about_cost(arms: Sequence[Arm]) -> Found:
     if unpriced := {arm.arm: arm.unpriced for arm in arms if arm.unpriced}:
         yield "unpriced", {"arms": _listed(unpriced)}
@@ -220,7 +191,7 @@ def _about_cost(arms: Sequence[Arm]) -> Found:
 
 
 def _about_runs(runs: Sequence[ExperimentRun]) -> Found:
-    policies = {run.policy_digest for run in runs if run.arm in ("on", "random")}
+    policies = {run.policy_digest for run in runs if run.arm == "on"}
     if len(policies) > 1:
         yield "policy_changed", {"versions": len(policies)}
     if runs:

@@ -52,7 +52,7 @@ def test_the_running_experiment_is_known_before_its_first_run(start: Start) -> N
     """It is listed, and its report is empty; another is not found."""
     with client_of(start(experiment=EXPERIMENT)) as client:
         (listed,) = client.get("/api/experiments").json()["experiments"]
-        assert listed["runs"] == {"on": 0, "random": 0, "shadow": 0, "off": 0}
+        assert listed["runs"] == {"on": 0, "shadow": 0, "off": 0}
         assert client.get("/api/experiments/routing%2F2/report").json()["runs"] == 0
         assert client.get("/api/experiments/other/report").status_code == 404
 
@@ -75,7 +75,7 @@ def test_runs_of_another_tenant_are_in_no_report(house: House) -> None:
     path = "/api/experiments/secret-zanzibar/report"
     with client_of(house.server, ACME) as client:
         (listed,) = client.get("/api/experiments").json()["experiments"]
-        assert listed["runs"] == {"on": 0, "random": 0, "shadow": 0, "off": 0}
+        assert listed["runs"] == {"on": 0, "shadow": 0, "off": 0}
         report = client.get(path).json()
         assert (report["runs"], report["arms"]) == (0, [])
         page = client.get("/dashboard/experiments", params={"tenant": "globex"})

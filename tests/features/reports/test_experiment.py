@@ -54,60 +54,6 @@ def test_every_arm_is_compared_with_off() -> None:
     assert [(c.arm, c.baseline) for c in found.comparisons] == [("on", "shadow")]
 
 
-def test_on_is_compared_with_chance_too() -> None:
-    """What acting does is seen against off, what its timing does against random; all four arms."""
-    runs = [a_run(n, arm=("on", "random", "shadow", "off")[n % 4]) for n in range(80)]
-
-    def compared(*without: str) -> list[tuple[str, str]]:
-        found = report("e", [run for run in runs if run.arm not in without])
-        assert "no_comparison" not in codes(found)
-        return [(c.arm, c.baseline) for c in found.comparisons]
-
-    others = [("on", "off"), ("random", "off")]
-    assert compared() == [*others, ("shadow", "off"), ("on", "random")]
-    assert compared("shadow") == [*others, ("on", "random")]
-    assert compared("shadow", "off") == [("on", "random")]
-    assert compared("on", "shadow") == [("random", "off")]
-
-
-def test_an_effect_of_timing_is_separated_from_one_of_acting() -> None:
-    """Where timing is all there is, random is no better than off; where it is none, on is no better
-    than random. The split of three and of four arms is checked as that of two."""
-    for success, timing, acting in (
-        ({"on": 0.8, "random": 0.4, "off": 0.4}, True, False),
-        ({"on": 0.8, "random": 0.8, "off": 0.4}, None, True),
-        ({"on": 0.8, "random": 0.4, "shadow": 0.4, "off": 0.4}, True, False),
-    ):
-        runs = simulated(3, 4000, success=success, cost=dict.fromkeys(success, 1.0))
-        found = report("e3", runs, shares=dict.fromkeys(success, 1.0))
-        assert found.sample_ratio is not None
-        assert not found.sample_ratio.suspicious
-        assert set(found.sample_ratio.observed) == set(success)
-        effects = {(c.arm, c.baseline): effects_of(c)[0] for c in found.comparisons}
-        assert effects["on", "off"].good
-        assert effects["on", "random"].good is timing
-        assert effects["random", "off"].sure is acting
-        assert "uneven_dose" not in codes(found)
-
-
-@pytest.mark.parametrize(
-    ("on", "random", "uneven"),
-    [
-        ({"injections": 4}, {"injections": 4}, False),
-        ({"injections": 4}, {"injections": 7}, True),
-        ({"injections": 0}, {"injections": 0}, False),
-        ({"models": {"big": 3, "usual": 8}}, {"models": {"big": 2, "usual": 9}}, False),
-        ({"models": {"big": 3, "usual": 8}}, {"models": {"usual": 11}}, True),
-    ],
-)
-def test_unequal_doses_are_no_comparison_of_timing(on: dict, random: dict, uneven: bool) -> None:
-    """More texts, or other shares of the models, in one arm are said; in few runs they are luck."""
-    given = {"on": on, "random": random}
-    runs = [a_run(n, arm=arm, **given[arm]) for n in range(40) for arm in ("on", "random")]
-    assert ("uneven_dose" in codes(report("e", runs))) is uneven
-    assert "uneven_dose" not in codes(report("e", runs[:50]))
-
-
 def test_unjudged_runs_count_for_cost_only() -> None:
     """A run nobody judged is no failure."""
     runs = [a_run(n, arm="off", outcome=None if n % 2 else "success") for n in range(20)]

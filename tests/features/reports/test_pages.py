@@ -14,7 +14,7 @@ import yaml
 
 from gateway.cli import main
 from gateway.features.reports.week import monday_of
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 from tests.api.conftest import start as start
@@ -100,7 +100,7 @@ def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUp
             agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
     listed = page_of(server, "/dashboard/experiments")
     assert "routing/2" in listed
-    assert [f">{arm}</th>" in listed for arm in ARMS] == [True] * 4
+    assert [f">{arm}</th>" in listed for arm in MODES] == [True] * 3
     page = page_of(server, "/dashboard/experiments/routing%2F2?stratum=model")
     for words in ("on against off", "Before you draw conclusions", "Sample ratio"):
         assert words in page

@@ -18,7 +18,7 @@ from gateway.features.reports.rates import (
     stratified,
     wilson,
 )
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 
 counts = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -136,8 +136,8 @@ def test_chi_square_needs_two_arms() -> None:
         ({"on": 600, "off": 400}, {"on": 1, "off": 1}, True),
         ({"on": 600, "off": 400}, {"on": 3, "off": 2}, False),
         ({"on": 340, "shadow": 330, "off": 330}, {"on": 1, "shadow": 1, "off": 1}, False),
-        (dict.fromkeys(ARMS, 250), dict.fromkeys(ARMS, 1), False),
-        ({**dict.fromkeys(ARMS, 250), "random": 170}, dict.fromkeys(ARMS, 1), True),
+        (dict.fromkeys(MODES, 250), dict.fromkeys(MODES, 1), False),
+        ({**dict.fromkeys(MODES, 250), "off": 170}, dict.fromkeys(MODES, 1), True),
         ({"on": 500, "off": 400, "shadow": 1}, {"on": 1, "off": 1}, True),
         ({"on": 200}, {"on": 1, "off": 1}, True),
     ],

@@ -14,7 +14,7 @@ from gateway.stores.totals import ExperimentRun, Stop
 from tests.features.reports.builders import a_run
 
 COSTS = st.none() | st.floats(0.001, 50)
-ARMS = st.sampled_from(["on", "shadow", "off", "random", None])
+ARMS = st.sampled_from(["on", "shadow", "off", None])
 
 
 @st.composite
