@@ -17,6 +17,7 @@ from rich.table import Table
 from gateway.backends import Stores, copy_to_server
 from gateway.budgets.texts import account_view, amount
 from gateway.commands.store import (
+    add_acts,
     add_verb,
     answer,
     as_line,
@@ -72,7 +73,9 @@ def _add_budgets(commands: Any) -> None:
         verbs, "lift", "remove the limits of one subject", command=partial(_allow, True)
     )
     summary = "start the account of one subject again at zero"
-    for parser in (more, lift, add_verb(verbs, "reset", summary, command=_reset_account)):
+    reset = add_verb(verbs, "reset", summary, command=_reset_account)
+    add_acts("budget", more, lift, reset)
+    for parser in (more, lift, reset):
         parser.add_argument("budget", help="name of the budget")
         parser.add_argument("subject", help="run, key, team or another, as listed")
     for metric in METRICS:

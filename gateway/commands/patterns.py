@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import open_stores
 from gateway.commands.store import (
-    add_act,
+    add_acts,
     add_common,
     answer,
     found_storage,
@@ -58,12 +58,9 @@ def add_parser(commands: Any) -> None:
     search.add_argument("--limit", type=_count, default=5, help="most patterns (default: 5)")
     delete = _verb(verbs, "delete", "remove a pattern", handler=_delete)
     delete.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
-    _verb(
-        verbs,
-        "reindex",
-        "embed the patterns that have no vector of this embedder",
-        handler=_reindex,
-    )
+    summary = "embed the patterns that have no vector of this embedder"
+    reindexed = _verb(verbs, "reindex", summary, handler=_reindex)
+    add_acts("pattern", added, imported, delete, reindexed)
 
 
 def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
@@ -71,7 +68,6 @@ def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.Argumen
     add_common(parser)
     parser.add_argument("--tenant", help=f"whose e1 patterns (default: {DEFAULT_TENANT})")
     parser.set_defaults(run=lambda args: asyncio.run(_run(handler, args)))
-    add_act(parser)
     return parser
 
 

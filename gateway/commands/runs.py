@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, answer, as_line, kept, say, table
+from gateway.commands.store import add_acts, add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.holds import answer_question, known_subject
@@ -57,8 +57,10 @@ def add_parser(commands: Any) -> None:
     off = add_verb(
         switch, "off", "give no guidance and route no call", command=partial(_hold, "off")
     )
-    for each in (off, add_verb(switch, "on", "steer again", command=_resume)):
-        each.set_defaults(subject=STEERING)
+    on = add_verb(switch, "on", "steer again", command=_resume)
+    add_acts("steering", off, on)
+    off.set_defaults(subject=STEERING)
+    on.set_defaults(subject=STEERING)
     runs = commands.add_parser("runs", help="list, show and follow runs, and set their outcome")
     verbs = runs.add_subparsers(required=True, metavar="VERB")
     listing = add_verb(verbs, "list", "runs, newest first", command=_list)
@@ -86,14 +88,18 @@ def add_parser(commands: Any) -> None:
     for action in ("stop", "pause"):
         verb = add_verb(verbs, action, f"{action} a run", command=partial(_hold, action))
         verb.add_argument("subject", help=_SUBJECT)
+        add_acts("run", verb)
     for name, yes in (("approve", True), ("deny", False)):
         what = "stop a run that waits"
         if yes:
             what = "let a run go on that waits for an answer"
         verb = add_verb(verbs, name, what, command=partial(_answer, yes))
         verb.add_argument("subject", help="id of the run: see `gateway runs held`")
+        add_acts("run", verb)
     resume = add_verb(verbs, "resume", "let a stopped or paused run continue", command=_resume)
     resume.add_argument("subject", help=_SUBJECT)
+    add_acts("run", outcome, wrong, resume)
+    outcome.set_defaults(changes=False)  # agents may report how their runs ended
     add_verb(verbs, "held", "what is stopped or paused now", command=_held)
     sums = add_verb(verbs, "usage", "cost and tokens by tag, key, agent or day", command=_usage)
     sums.add_argument("--by", default="key", help=f"tag:NAME, {', '.join(GROUPS)}")

@@ -27,15 +27,6 @@ from gateway.wire.coerce import as_json_value
 if TYPE_CHECKING:
     from rich.table import Table
 
-_ACTS = {
-    "budgets": ("raise", "lift", "reset"),
-    "keys": ("create", "set", "rotate", "revoke", "reset"),
-    "learn": ("run", "approve", "retire", "edit", "forget"),
-    "patterns": ("add", "import", "delete", "reindex"),
-    "pilot": ("start", "stop", "apply"),
-    "steering": ("off", "on"),
-    "runs": ("stop", "pause", "resume", "approve", "deny", "outcome", "wrong"),
-}
 ADMIN_KEY = "GATEWAY_ADMIN_KEY"
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
@@ -53,13 +44,12 @@ def add_verb(
     creates: bool = False,
     whole: bool | None = False,
 ) -> argparse.ArgumentParser:
-    """Declare a command that works on the stores; it takes `--config` and `--json`. What is in
-    `_ACTS` needs the admin key, but for outcomes, which agents may report. It creates no database
-    unless it `creates`, needs no key of a provider unless it needs the `whole` config
-    (None: all but the keys), and finds the database of a gateway that runs, from any folder."""
+    """Declare a command that works on the stores; it takes `--config` and `--json`. It
+    creates no database unless it `creates`, needs no key of a provider unless it needs the `whole`
+    config (None: all but the keys), and finds the database of a gateway that runs, from any folder.
+    """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
-    add_act(parser)
     parser.set_defaults(
         run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole=whole))
     )
@@ -182,16 +172,14 @@ async def _run_on(command: Command, settings: Settings, args: Any, creates: bool
         await stores.close()
 
 
-def add_act(parser: argparse.ArgumentParser) -> None:
-    """Declare a verb of `_ACTS` as one, with its author and reason, which the audit log keeps."""
-    group, name = parser.prog.split()[-2:]
-    if name in _ACTS.get(group, ()):
-        user = os.environ.get("USER") or os.environ.get("USERNAME", "")
-        parser.add_argument("--author", default=user, help="your name (default: $USER)")
-        shown = "kept; of a stop: shown to the client"
-        parser.add_argument("--reason", default="", help=shown)
-        kind = group.removesuffix("s").replace("learn", "lesson")
-        parser.set_defaults(act=(kind, name), changes=name != "outcome")
+def add_acts(kind: str, *verbs: argparse.ArgumentParser) -> None:
+    """Declare verbs that change something: they need the admin key, take an author and a reason,
+    and the audit log keeps them under this kind. Without one the command writes its entry."""
+    user = os.environ.get("USER") or os.environ.get("USERNAME", "")
+    for verb in verbs:
+        verb.add_argument("--author", default=user, help="your name (default: $USER)")
+        verb.add_argument("--reason", default="", help="kept; of a stop: shown to the client")
+        verb.set_defaults(act=(kind, verb.prog.split()[-1]), changes=True)
 
 
 async def permit(stores: Stores, args: argparse.Namespace) -> None:
@@ -231,8 +219,7 @@ async def note_act(stores: Stores, args: argparse.Namespace) -> None:
     """Append what a command has changed to the audit log."""
     given = vars(args)
     kind, act = getattr(args, "act", ("", ""))
-    # Pilots are in the audit log by themselves.
-    if kind not in ("", "pilot") and stores.changes is not None:
+    if kind and stores.changes is not None:
         subject = next((given[n] for n in (*_SUBJECTS, "tenant") if given.get(n)), "")
         said = {name: value for name, value in given.items() if value and name not in _NO_FIELDS}
         await stores.changes.note(kind, act, subject, said=said)

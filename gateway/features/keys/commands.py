@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, answer, confirmed, kept
+from gateway.commands.store import add_acts, add_verb, answer, confirmed, kept
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.keys.keyring import NewKey, create_key, key_view, read_terms, rotate_key
@@ -44,6 +44,7 @@ def add_keys(commands: Any) -> None:
     summary = "delete all keys made with `create`, so that none is required"
     reset = add_verb(verbs, "reset", summary, command=_reset_keys, whole=True)
     reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    add_acts("key", created, changed, rotated, revoked, reset)
 
 
 _SEVERAL = ("tags", "models", "routes")

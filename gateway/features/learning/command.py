@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, answer, kept, permit, say
+from gateway.commands.store import add_acts, add_verb, answer, kept, permit, say
 from gateway.config import Settings
 from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
@@ -53,6 +53,7 @@ def add_parser(commands: Any) -> None:
     forget = add_verb(
         verbs, "forget", "remove the lessons that only this run supports", command=_forget
     )
+    add_acts("lesson", run, approve, retire, edit, forget)
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
     rules = add_verb(verbs, "rules", "the rules of projects, with who said them", command=_rules)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, as_line, confirmed, kept, say, table
+from gateway.commands.store import add_acts, add_verb, as_line, confirmed, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.reports.experiment import STRATA, report
@@ -69,6 +69,7 @@ def add_pilot(commands: Any) -> None:
     stop = add_verb(verbs, "stop", "end it, or take back an applied mode", command=_pilot)
     stop.set_defaults(stop=True)
     apply = add_verb(verbs, "apply", "set a mode for its runs", command=_pilot)
+    add_acts("", start, stop, apply)
     mode = "default: the one that the verdict calls for"
     apply.add_argument("apply", nargs="?", default="verdict", choices=_MODES, help=mode)
 
