@@ -202,9 +202,9 @@ class Replicas:
 
     def publish(self, record: CallRecord) -> None:
         """Give the event of a call to those who read live events, here or at another gateway."""
+        called = [step for step in record.steps if step.call is not None]
         if self._events.active and (event := call_event(record)) is not None:
             self._events.publish(event)
-        called = [step for step in record.steps if step.call is not None]
         if called and self._signals is not None and time.monotonic() < self._watched_until:
             ids = {"run": called[-1].run_id, "step": str(called[-1].step_index)}
             spawn(self._send(STEP, **ids), name="announce a call")

@@ -27,12 +27,13 @@ from gateway.auth.keys import Terms
 from gateway.budgets.guard import Spending
 from gateway.calls.admission import Admissions
 from gateway.calls.call import Call
+from gateway.calls.headers import ControlHeaders, note_identity, note_steering
 from gateway.calls.recorder import Recorder
-from gateway.conversations.answer_headers import note_identity, note_steering
-from gateway.conversations.control_headers import ControlHeaders
+from gateway.conversations.apply_reply import note_cut, note_failed
 from gateway.conversations.conversation import Conversation
+from gateway.conversations.observe import unobserved
 from gateway.conversations.steer_request import REFUSED_STATUSES
-from gateway.conversations.steering_result import SteeringResult, unobserved
+from gateway.conversations.steering_result import SteeringResult
 from gateway.errors import UpstreamFailure
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import UnsteeredReason
@@ -80,8 +81,8 @@ class Pipeline:
                 await own_time.run(work, steering.max_wait_ms / 1000)
         except asyncio.CancelledError:
             if call.result is not None:
-                call.result.note_failed()  # the client has gone: no answer will come
-                call.result.note_cut()
+                note_failed(call.result)  # the client has gone: no answer will come
+                note_cut(call.result)
             raise
         except Exception as exc:
             self._note_unsteered(call, exc)
@@ -247,6 +248,7 @@ class Pipeline:
         control = call.control
         result.agent = control.agent
         result.project = control.tags.get("project", "")
+        result.muted = self._runtime.holds.muted(call.tenant, result.project)
         asked = services.budgets is not None
         advise = None
         if asked:

@@ -32,7 +32,6 @@ from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Learning, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
-from gateway.stores.records import CallRecord
 from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.watched import StoreHealth, WatchedStates
@@ -259,11 +258,6 @@ class Runtime:
         metrics.store_on_disk.set_function(lambda: states.health.waiting_on_disk)
         await states.take_over()
         return states
-
-    def note_recorded(self, record: CallRecord) -> None:
-        """Hand on a call that is stored: what learns from runs may look at them."""
-        if self.learning is not None:
-            self.learning.recorded(record)
 
     def note_failed_lookup(self, tier: str, error: Exception) -> None:
         """Count a look-up of a tier of guidance, or of lessons, that failed."""

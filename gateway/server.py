@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -158,6 +158,8 @@ class GatewayServer(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        if self._reloads is not None:
+            self._announced.enter_context(self._reloads.active())
         freeze_startup_objects()
         runtime = self._app.runtime
         if runtime.shared_metrics is not None and self._place is not None:
@@ -220,11 +222,6 @@ class GatewayServer(uvicorn.Server):
         await super().shutdown(sockets)
         log.info("stopped")
 
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, with the triggers of a reload active while the server runs."""
-        async with self._reloads.active() if self._reloads else contextlib.nullcontext():
-            await super().serve(sockets=sockets)
-
 
 @contextlib.contextmanager
 def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[str]:
@@ -265,8 +262,8 @@ class Reloads:
         self._stamp, self._text = loaded
         self._reloading: asyncio.Task[None] | None = None
 
-    @contextlib.asynccontextmanager
-    async def active(self) -> AsyncIterator[None]:
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
         """Watch for changes and signals while the block runs."""
         watcher = None
         if self._path:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from cachetools import TTLCache
@@ -38,6 +39,8 @@ from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.native import NativeLane
 from gateway.upstream.translation import translating_lane
 from gateway.values import frozen
+
+_MODELS_KEPT = 1000  # models whose traits are remembered: clients name them, hence a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,10 @@ class Services:
         self.policy_digest = rules.policy.digest()
         self.steerer = RequestSteerer(
             rules,
-            ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal),
+            ModelTraits(
+                target_of=lru_cache(_MODELS_KEPT)(self._guidance_target),
+                refusal=self.catalogue.refusal,
+            ),
             lookup=patterns.library.with_settings(settings.etraces) if patterns else None,
             # Without content the run log has no texts that monitors could read.
             history=LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None,
@@ -139,7 +145,6 @@ class Services:
             lessons=lessons,
             workloads=RunWorkloads(rules, opened.workloads, self.catalogue.price),
             places=refusals.places,
-            muted=accounting.holds.muted,
         )
         self._users = 0
         self._retired = False

@@ -17,9 +17,8 @@ from starlette.types import Scope
 from gateway.auth.hosts import is_loopback_name
 from gateway.auth.keys import KEY_PREFIX, Keys, Principal, key_digest
 from gateway.config import AuthSettings
-from gateway.errors import LoopDetected, Overloaded, Unauthorized
+from gateway.errors import Overloaded, Unauthorized
 from gateway.upstream import credentials
-from gateway.upstream.dispatch import has_passed
 from gateway.wire.headers import RawHeaders
 
 _WINDOW_S = 60.0
@@ -222,13 +221,3 @@ def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
             if value.strip():
                 found.append((name, value.strip()))
     return found
-
-
-def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
-    """Refuse a request that this gateway itself has sent. Raises: LoopDetected: it carries the mark
-    of this process, or of a gateway on the same database."""
-    if has_passed(headers, instance):
-        raise LoopDetected(
-            "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "
-            "the gateway's own environment) points at the gateway itself"
-        )

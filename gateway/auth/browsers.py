@@ -18,18 +18,14 @@ from gateway.wire.headers import RawHeaders, header
 
 # They show nothing of a run, and load balancers ask for them by any name.
 PROBES = frozenset({"/healthz", "/readyz", "/api/hello"})
-_CONTROL = re.compile(r"/(api|dashboard)(/|$)")
+CONTROL = re.compile(r"/(api|dashboard)(/|$)")
+"""Beginning of the paths of the control plane and the dashboard."""
 _METRICS = "/metrics"
 _READ = frozenset({b"host", b"origin", b"sec-fetch-site"})
 _OWN_SITES = (b"same-origin", b"none")  # none: a person typed the address
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUIRE_KEY = "require a key (auth.gateway_keys, or `gateway keys create`)"
 _QUOTED = 80  # characters of a client's text in an error
-
-
-def is_control_path(path: str) -> bool:
-    """Whether a path is the control plane's or the dashboard's."""
-    return _CONTROL.match(path) is not None
 
 
 class BrowserGuard:
@@ -51,7 +47,7 @@ class BrowserGuard:
         required, and a page of another site sent the request, or its host is a name that a stranger
         may own."""
         path = scope["path"]
-        if path in PROBES or is_control_path(path):
+        if path in PROBES or CONTROL.match(path):
             return ""
         found = {name: value for name, value in scope["headers"] if name in _READ}
         origin = found.get(b"origin", b"").decode("latin-1")
@@ -60,20 +56,18 @@ class BrowserGuard:
         listed = bool(origin) and not metrics and self._origins.include(origin, keyless=keyless)
         if keyless or metrics:
             # With keys, and beyond loopback, the gateway was published under a name of its own.
-            if keyless or self._on_loopback:
-                self._refuse_other_hosts(found.get(b"host"))
+            host = found.get(b"host")
+            # HTTP/1.0 may lack the field, and no browser speaks it.
+            guarded = keyless or self._on_loopback
+            if guarded and host is not None and not self._hosts.include(host):
+                raise self._other_host(host)
             if not listed and comes_from_another_site(found):
                 raise _other_site(found, metrics=metrics)
         return origin if listed else ""
 
-    def _refuse_other_hosts(self, host: bytes | None) -> None:
-        # HTTP/1.0 may lack the field, and no browser speaks it.
-        if host is None or self._hosts.include(host):
-            return
-        where = "private networks"
-        if self._on_loopback:
-            where = "loopback"
-        raise Forbidden(
+    def _other_host(self, host: bytes) -> Forbidden:
+        where = "loopback" if self._on_loopback else "private networks"
+        return Forbidden(
             f"the Host header names {_quoted(host)}, and what needs no key is answered under names "
             f"of {where} only: any web page can have a name that leads here (DNS rebinding). Add "
             f"the name to server.trusted_hosts, or {_REQUIRE_KEY}",

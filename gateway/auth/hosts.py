@@ -4,6 +4,7 @@ A web page reaches a gateway on loopback or in a private network if its author p
 his own at that address (DNS rebinding). The browser sends that name as `Host`. So names that a
 stranger can register are refused; addresses, and names that public DNS does not have, are not."""
 
+import functools
 import ipaddress
 import re
 import socket
@@ -18,6 +19,7 @@ what a service is called inside of a Kubernetes cluster."""
 _NAMES_KEPT = 256
 
 
+@functools.lru_cache(_NAMES_KEPT)
 def host_name(field: bytes) -> str:
     """The name in a Host field: lower case, without port, brackets and last dot; "" for no name."""
     found = _HOST.fullmatch(field)
@@ -47,18 +49,12 @@ class HostNames:
         self._domains = tuple(name[1:] for name in self._names if name.startswith("*."))
         if self._beyond_loopback:
             self._names |= {listens_on.lower(), socket.gethostname().lower()}
-        self._known: set[bytes] = set()
-
-    def include(self, field: bytes) -> bool:
+        self.include = functools.lru_cache(_NAMES_KEPT)(self._include)
         """Whether a Host field is one of them."""
-        if field in self._known:
-            return True
+
+    def _include(self, field: bytes) -> bool:
         name = host_name(field)
-        if not (self._any or (name and self._includes(name))):
-            return False
-        if len(self._known) < _NAMES_KEPT:
-            self._known.add(field)
-        return True
+        return self._any or bool(name and self._includes(name))
 
     def _includes(self, name: str) -> bool:
         if name in self._names or is_loopback_name(name) or name.endswith(self._domains):

@@ -48,11 +48,7 @@ class Keys:
 
     # of keys with limits, by tenant and name of the key
     budgets: Mapping[tuple[str, str], tuple[BudgetSettings, ...]] = {}
-
-    @property
-    def required(self) -> bool:
-        """Whether there are keys, so that a request must send one."""
-        return False
+    required: bool = False  # there are keys, so that a request must send one
 
     def update(self, settings: AuthSettings) -> None:
         """Use the keys of a config that was read."""

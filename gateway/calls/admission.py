@@ -75,7 +75,9 @@ class Admissions:
             if result is not None and self._runtime.holds:
                 await self._check_holds(call, result)
             if result is not None and result.decision is not None:
-                await self._on_trouble(call, result, result.decision.proposal.act)
+                act = result.decision.proposal.act
+                if act.name:
+                    await self._on_trouble(call, result, act)
             if services.budgets is not None:
                 await self._reserve(services.budgets, call)
         except Refused as refused:
@@ -215,8 +217,6 @@ class Admissions:
     async def _on_trouble(self, call: Call, result: SteeringResult, act: Act) -> None:
         """Stop a run that repeats a failure in spite of advice until a person lets it go on, or ask
         one first. Raises: RunStopped."""
-        if not act.name:
-            return
         if not result.applies:
             call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
             return
@@ -305,7 +305,9 @@ def _answer(call: Call, error: RunRefused, ending: Ending) -> OwnResponse | None
     number = exchange.request.id.removeprefix("req-")
     text = answer_text(error.message)
     content = request.dialect.own_answer(request, text, number, at=int(time.time()))
-    stream = request.dialect.stream_type if request.stream else b""
+    stream = b""
+    if request.stream:
+        stream = request.dialect.stream_type
     if content.startswith(b"["):  # Gemini's arrays are JSON
         stream = b""
     return OwnResponse(content, stream=stream, code=error.code or "")

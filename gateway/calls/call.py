@@ -4,13 +4,14 @@ It is the one value that the stages of `gateway/pipeline.py` hand on. What the g
 is made here: the client's bytes with the model, the guidance and what a deployment sets."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from gateway.budgets.guard import LeftOpen, Spending
-from gateway.conversations.answer_headers import GUIDANCE_HEADER
-from gateway.conversations.control_headers import ControlHeaders
+from gateway.calls.headers import GUIDANCE_HEADER, ControlHeaders
+from gateway.conversations.apply_reply import note_delivered, note_failed
 from gateway.conversations.steering_result import SteeringResult
 from gateway.core.edits import Edit
 from gateway.core.guidance_state import Place
@@ -23,13 +24,33 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.retries import ROUTER_KEYS
 from gateway.upstream.seats import Seat
-from gateway.values import Fields
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, readable, without
 from gateway.wire.refusal import Kind, Refusal
 from gateway.wire.request import Splice
 
 _log = get_logger("gateway.steering")
+
+
+class Cost(Value):
+    """US dollars for one call; None where the model has no price or its usage is unknown."""
+
+    usd: float | None  # at the prices of the model that answered
+    # the same tokens at the price of the model that the client asked for
+    unsteered_usd: float | None
+    is_estimated: bool  # whether the price is that of a relative, because no list has the model
+
+
+class Outcome(Value):
+    """The end of a call: its answer, and what it cost."""
+
+    # in the form of a chat completion; None when nothing could be read
+    completion: Fields | None
+    # (reply, finish reason) of each choice in `completion`, see `apply_reply`
+    choices: Sequence[tuple[FieldDict, str | None]]
+    cost: Cost  # of the call
+    answered: bool  # False for a call whose answer is still being made
 
 
 class Call(Struct, kw_only=True, eq=False):
@@ -58,6 +79,7 @@ class Call(Struct, kw_only=True, eq=False):
     target: Target | None = None  # the one that answered; None before that
     billed_model: str = ""  # name whose prices hold for the answer: a fallback's when that gave it
     completed: bool = False  # the whole answer has arrived
+    outcome: Outcome | None = None  # what is recorded of its end; None before that
 
     def decided(self) -> None:
         """Note the model to request, once the decision is made or has changed."""
@@ -85,7 +107,7 @@ class Call(Struct, kw_only=True, eq=False):
         self.note_reason(f"the upstream reported an error in its answer: {said}")
         self.exchange.response.error = UpstreamFailure.label
         if self.result is not None:
-            self.result.note_failed()
+            note_failed(self.result)
 
     def note_unguided(self, error: Exception) -> None:
         """Count and log a request that goes out without its guidance: it could not be added."""
@@ -100,7 +122,7 @@ class Call(Struct, kw_only=True, eq=False):
     def note_delivered(self) -> None:
         """The client has been sent the whole answer."""
         if self.completed and self.result is not None:
-            self.result.note_delivered()
+            note_delivered(self.result)
 
     async def settle(self) -> None:
         """End the call's reservation with what it used."""

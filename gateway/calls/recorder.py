@@ -20,12 +20,18 @@ import orjson
 from msgspec.structs import replace
 
 from gateway.budgets.guard import held_to_values, left_open
-from gateway.calls.call import Call
-from gateway.calls.records import Cost, Recorded, call_record
-from gateway.conversations.answer_headers import STATE_HEADER
-from gateway.conversations.apply_reply import apply_reply, replies_in
+from gateway.calls.call import Call, Cost, Outcome
+from gateway.calls.headers import STATE_HEADER, ControlHeaders, identity_label
+from gateway.calls.records import call_record
+from gateway.conversations.apply_reply import (
+    apply_reply,
+    note_cut,
+    note_ended,
+    note_failed,
+    note_sending,
+    replies_in,
+)
 from gateway.conversations.codec import from_record
-from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.loading import merge
 from gateway.conversations.resolve import Resolved
@@ -95,7 +101,7 @@ class Recorder:
         exchange = call.exchange
         completion = reply.completion
         if result is not None:
-            result.note_sending()
+            note_sending(result)
         if reply.unread is not None:  # the gateway does not know what was answered
             exchange.notes["unread"] = reply.unread
             self._runtime.metrics.unread.labels(reply.unread).inc()
@@ -139,10 +145,10 @@ class Recorder:
         result = call.result
         request = call.request
         if result is not None and call.exchange.response.client_gone:
-            result.note_cut()
+            note_cut(result)
         if call.completed:
             if result is not None:
-                result.note_ended()
+                note_ended(result)
             return
         read = request.dialect.read_stream(received(), orjson.loads)
         _bill(call, read.usage, read.completion or read.partial)
@@ -159,7 +165,7 @@ class Recorder:
             return
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
-            result.note_failed()
+            note_failed(result)
         self._runtime.unfinished.start(self._record_when_scored(call, None, pending_id))
 
     async def _record_when_scored(
@@ -194,7 +200,7 @@ class Recorder:
         result = call.result
         keeper = self._runtime.raw_calls
         sent = call.sent
-        if result is None or keeper is None or not sent:
+        if result is None or keeper is None:
             return
         storage = self._runtime.settings.storage
         raw = RawCall(
@@ -276,19 +282,17 @@ class Recorder:
         unsteered = cost
         if call.model != exchange.request.model:
             unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
-        recorded = Recorded(
+        outcome = call.outcome = Outcome(
             completion=completion,
             choices=choices,
             cost=Cost(usd=cost, unsteered_usd=unsteered, is_estimated=near is not None),
-            profile=settings.monitors.profile,
-            policy_digest=services.policy_digest,
             answered=pending_id is None,
-            masks_secrets=settings.storage.mask_secrets,
         )
         outcomes = list(conversation.unsaved.steps.values())
-        record = await self._save(call, result, recorded, hashes=hashes, tokens=used)
+        record = await self._save(call, result, outcome, hashes=hashes, tokens=used)
         self._note_workload(call, result)
-        self._runtime.note_recorded(record)
+        if self._runtime.learning is not None:
+            self._runtime.learning.recorded(record)
         self._count(record, call, result, outcomes=outcomes)
         self._runtime.replicas.publish(record)
 
@@ -296,7 +300,7 @@ class Recorder:
         self,
         call: Call,
         result: SteeringResult,
-        recorded: Recorded,
+        outcome: Outcome,
         hashes: Sequence[PrefixHashRecord],
         tokens: int,
     ) -> CallRecord:
@@ -307,7 +311,7 @@ class Recorder:
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = conversation.snapshot()
             record = call_record(
-                call, result, recorded, snapshot=snapshot, prefix_hashes=hashes, now=time.time()
+                call, result, outcome, snapshot=snapshot, prefix_hashes=hashes, now=time.time()
             )
             try:
                 version = await store.commit(record)
@@ -365,17 +369,17 @@ class Recorder:
     ) -> None:
         """Count a call that was recorded, in metrics and for the patterns that were given."""
         metrics = self._runtime.metrics
+        for step in record.steps:
+            if (made := step.call) is not None and made.cost_usd is not None:
+                metrics.charge(made.cost_usd, made.cost_unsteered_usd)
+            elif made is not None and made.unpriced:
+                metrics.unpriced.inc()
         for outcome in outcomes:
             metrics.steps.labels(outcome.state.value).inc()
             metrics.difficulty.observe(outcome.difficulty)
             metrics.composite.observe(outcome.readings.composite)
             for name in outcome.readings.fired:
                 metrics.monitor_fires.labels(name).inc()
-        for step in record.steps:
-            if (made := step.call) is not None and made.cost_usd is not None:
-                metrics.charge(made.cost_usd, made.cost_unsteered_usd)
-            elif made is not None and made.unpriced:
-                metrics.unpriced.inc()
         if result.stored:
             return  # the rest was counted when its answer was being made
         for row in record.injections:
@@ -389,7 +393,8 @@ class Recorder:
             # The run's outcome is no evidence about a pattern: patterns are given to runs in
             # trouble, and those fail more often anyway.
             new = [i.match.pattern.pattern_id for i in decision.decided.items if i.match]
-            patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
+            if new:
+                patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
         if call.model != call.exchange.request.model:
             metrics.reroutes.labels(result.position.state.value).inc()
 
@@ -454,7 +459,8 @@ class BackgroundAnswers:
             )
         finally:
             result.stored = True
-            result.resolved.incoming = replace(result.resolved.incoming, messages=())
+            read = replace(result.resolved.incoming, messages=())
+            result.resolved = replace(result.resolved, incoming=read)
             committed.set_result(kept)
 
     async def _settle_own(
@@ -578,13 +584,14 @@ def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
     exchange = call.exchange
     request = exchange.request
     timing = exchange.timing
+    resolved = result.resolved
     values = {
         "conversation": result.conversation.id,
         "run": result.position.run,
         "step": result.position.step,
         "state": result.position.state.value,
         "mode": result.mode,
-        "identity": [result.resolved.label, result.resolved.source],
+        "identity": [identity_label(resolved.source, resolved.match.kind), resolved.source],
         "reasons": result.reasons,
         "unsteered": result.unsteered,
         "model": call.model,
@@ -646,12 +653,11 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
 
 def _result(conversation: Conversation, chain: ChainState, values: Fields) -> SteeringResult:
     branch = conversation.history.branch
-    label, source = values["identity"]
+    _, source = values["identity"]
     hashes = extend(chain, ())
     state = FSMState(values["state"])
     return SteeringResult(
         resolved=Resolved(
-            label=label,
             source=source,
             match=ConversationMatch(kind=MatchKind.RETRY, conversation_id=conversation.id),
             incoming=Incoming(

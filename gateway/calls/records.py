@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gateway.calls.call import Call
+from gateway.calls.call import Call, Outcome
 from gateway.conversations.apply_reply import echoed_items
 from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import items_by_id, run_id
@@ -40,40 +40,17 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import HAND_OVER
 from gateway.text.secrets import mask_repeated
-from gateway.values import FieldDict, Fields, Value
+from gateway.values import FieldDict, Fields
 from gateway.wire.messages import content_text
 
 _PREVIEW_CHARACTERS = 200
 _LONGEST_SECRET = 4096
 
 
-class Cost(Value):
-    """US dollars for one call; None where the model has no price or its usage is unknown."""
-
-    usd: float | None  # at the prices of the model that answered
-    # the same tokens at the price of the model that the client asked for
-    unsteered_usd: float | None
-    is_estimated: bool  # whether the price is that of a relative, because no list has the model
-
-
-class Recorded(Value):
-    """The answer to a call, and the rules that it is recorded under."""
-
-    # in the form of a chat completion; None when nothing could be read
-    completion: Fields | None
-    # (reply, finish reason) of each choice in `completion`, see `replies_in`
-    choices: Sequence[tuple[FieldDict, str | None]]
-    cost: Cost  # of the call
-    profile: str  # weights of the monitors, by kind of task
-    policy_digest: str  # of the settings that decided
-    answered: bool  # False for a call whose answer is still being made
-    masks_secrets: bool  # texts are stored without what looks like a secret
-
-
 def call_record(
     call: Call,
     result: SteeringResult,
-    recorded: Recorded,
+    outcome: Outcome,
     snapshot: RunSnapshot | None,
     prefix_hashes: Sequence[PrefixHashRecord],
     now: float,
@@ -81,27 +58,26 @@ def call_record(
     """Everything that is committed for one call; `snapshot`: that of its conversation."""
     conversation = result.conversation
     position = result.position
-    run = run_id(conversation.id, position.run)
+    masks_secrets = call.services.settings.storage.mask_secrets
     count = result.resolved.incoming.hashes.state.count
     runs = {index for index, _ in conversation.unsaved.steps} | {position.run}
     last = conversation.unsaved.snapshot
     if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
         runs.add(last.run)  # a new run has ended it
+    ids = {index: run_id(conversation.id, index) for index in sorted(runs)}
+    run = ids[position.run]
     items: Fields = {}
-    if recorded.completion is not None and recorded.completion.get(ANSWER_ID):
-        items = items_by_id(echoed_items(recorded.completion))
+    if outcome.completion is not None and outcome.completion.get(ANSWER_ID):
+        items = items_by_id(echoed_items(outcome.completion))
     updates, steps = with_acts(
-        [
-            _run_update(call, result, recorded, run=i, newest=snapshot, now=now)
-            for i in sorted(runs)
-        ],
-        _step_rows(call, result, recorded, run=run, now=now),
+        [_run_update(call, result, each, newest=snapshot, now=now) for each in ids.items()],
+        _step_rows(call, result, outcome, run=run, now=now),
         result.acts,
-        masks_secrets=recorded.masks_secrets,
+        masks_secrets=masks_secrets,
     )
     return CallRecord(
         conversation=to_record(
-            conversation, count, now, snapshot=snapshot, masks_secrets=recorded.masks_secrets
+            conversation, count, now, snapshot=snapshot, masks_secrets=masks_secrets
         ),
         heads=tuple(prefix_hashes),
         runs=updates,
@@ -114,15 +90,15 @@ def call_record(
     )
 
 
-def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow:
+def _call_row(call: Call, result: SteeringResult, outcome: Outcome) -> CallRow:
     exchange = call.exchange
-    choices = recorded.choices
+    choices = outcome.choices
     upstream = exchange.upstream
     tokens = exchange.upstream.tokens
     timing = exchange.timing
     served = None
-    if recorded.completion:
-        served = recorded.completion.get("model")
+    if outcome.completion:
+        served = outcome.completion.get("model")
     finish = choices[0][1] if choices else None
     elapsed_s = time.perf_counter() - timing.started
     own_s = timing.overhead_s or max(0.0, elapsed_s - timing.waited_s)
@@ -141,8 +117,8 @@ def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow
         cache_write_tokens=tokens.cache_write,
         output_tokens=tokens.output,
         reasoning_tokens=tokens.reasoning,
-        cost_usd=recorded.cost.usd,
-        cost_unsteered_usd=recorded.cost.unsteered_usd,
+        cost_usd=outcome.cost.usd,
+        cost_unsteered_usd=outcome.cost.unsteered_usd,
         latency_s=elapsed_s,
         first_byte_s=timing.first_byte_s,
         overhead_ms=own_s * 1000,
@@ -152,7 +128,7 @@ def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow
         streamed=exchange.request.streamed,
         unsteered=result.unsteered,
         usage_estimated=upstream.usage_estimated,
-        price_estimated=recorded.cost.is_estimated,
+        price_estimated=outcome.cost.is_estimated,
         reasons=tuple(result.reasons),
     )
 
@@ -180,7 +156,7 @@ def _reply_content(choices: Sequence[tuple[FieldDict, str | None]]) -> StepConte
 
 
 def _step_rows(
-    call: Call, result: SteeringResult, recorded: Recorded, run: str, now: float
+    call: Call, result: SteeringResult, outcome: Outcome, run: str, now: float
 ) -> list[StepRow]:
     """Every step that is not stored yet, and the step at which the call was made, with the call."""
     conversation = result.conversation
@@ -198,12 +174,12 @@ def _step_rows(
             run_id=run, step_index=position.step, at=now, state=position.state.value
         )
     own = newest.content or StepContent()
-    reply = _reply_content(recorded.choices)
+    reply = _reply_content(outcome.choices)
     found = etraces_of(result)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(
         newest,
-        call=_call_row(call, result, recorded) if recorded.answered else None,
+        call=_call_row(call, result, outcome) if outcome.answered else None,
         content=merged_content(replace(reply, messages=tuple(result.prompts)), own),
         candidates=found,
         e1_match=next(matches, None),
@@ -215,7 +191,7 @@ def _step_rows(
 def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
     """The step that an outcome is of, without a call."""
     readings = outcome.readings
-    step = outcome.step
+    step = outcome.observed.step
     return StepRow(
         run_id=run,
         step_index=outcome.index,
@@ -242,14 +218,18 @@ def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
 def _run_update(
     call: Call,
     result: SteeringResult,
-    recorded: Recorded,
-    run: int,
+    numbered: tuple[int, str],
     newest: RunSnapshot | None,
     now: float,
 ) -> RunUpdate:
+    """The row of one run, given its number and its id."""
+    run, name = numbered
+    settings = call.services.settings
     conversation = result.conversation
     own = run == result.position.run
     control = call.control
+    task = result.tasks.get(run)
+    title = title_of(task) if task else ""
     if run < conversation.run.index:
         state = FSMState.END
     else:
@@ -261,7 +241,7 @@ def _run_update(
         # Another request has begun the next run in the meantime.
         state = newest.state
     return RunUpdate(
-        id=run_id(conversation.id, run),
+        id=name,
         sequence=run,
         started_at=conversation.run.started_at or now,
         updated_at=now,
@@ -270,15 +250,13 @@ def _run_update(
         outcome=control.outcome if own else None,
         outcome_source="header" if control.outcome and own else "",
         agent=control.agent,
-        task_preview=preview(
-            title_of(result.tasks.get(run, "")), masks_secrets=recorded.masks_secrets
-        ),
-        profile=recorded.profile,
+        task_preview=preview(title, masks_secrets=settings.storage.mask_secrets),
+        profile=settings.monitors.profile,
         mode=result.mode,
         experiment=control.experiment,
         arm=control.arm,
         unit=control.unit if control.experiment else None,
-        policy_digest=recorded.policy_digest,
+        policy_digest=call.services.policy_digest,
         identity_source=result.resolved.source,
         model_requested=model,
         key_name=call.exchange.request.key,
@@ -370,7 +348,7 @@ def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
             found.add(HAND_OVER if item.source == HAND_OVER else "guidance")
     if (decided.directive and sent) or proposal.act.name in HELD:
         found.add(HAND_OVER)
-    if sent and decision.model != call.exchange.request.model:
+    if sent and proposal.routed.model != call.exchange.request.model:
         found.add("routing")
     return tuple(sorted(found))
 

@@ -19,9 +19,16 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
 from gateway.core.fsm import FSMState
 from gateway.dialects.base import ANSWER_ID, ECHO
-from gateway.steering.identity import Awaits, MatchKind, calls_hash, clean_call_ids, looks_unique
+from gateway.steering.identity import (
+    Awaits,
+    Delivery,
+    MatchKind,
+    calls_hash,
+    clean_call_ids,
+    looks_unique,
+)
 from gateway.steering.identity.branch import line_hashes_of
-from gateway.steering.identity.rebuilt import extend_tail, newest_key, tail_key
+from gateway.steering.identity.rebuilt import newest_key, tail_key
 from gateway.stores.records import PrefixHashRecord
 from gateway.values import FieldDict, Fields
 from gateway.wire.messages import content_text, reply_message
@@ -162,11 +169,11 @@ def _apply_first(
     tail = b""
     chain = history.chain
     if final and history.tail is not None and chain is not None and chain.count == echoed.start:
-        tail = extend_tail(history.tail, echoed)
-    newest = (digest for digest in reversed(echoed.messages) if digest is not None)
+        tail = echoed.tail(history.tail)
+    digests = [digest for digest in echoed.messages if digest is not None]
     history.branch = history.branch.answered(
         result.resolved.incoming.hashes.state.digest,
-        next(newest, None),
+        digests[-1] if digests else None,
         final=idle,
         line_hashes=line_hashes_of(content_text(message.get("content"))) if idle else (),
         calls=clean_call_ids(echoed.state.call_ids),
@@ -224,3 +231,41 @@ def _response(
     return StoredResponse(
         id=response_id, chain=chain, after=after, snapshot=snapshot, reply=kept, storable=keep
     )
+
+
+def note_failed(result: SteeringResult) -> None:
+    """There is no whole answer: the client may send the request again."""
+    history = result.conversation.history
+    served = result.resolved.incoming.hashes.state.digest
+    history.branch = history.branch.failed(served)
+
+
+def note_sending(result: SteeringResult) -> None:
+    """The whole answer is there: until it is sent, the same request is a sample, no retry."""
+    _note_delivery(result, Delivery.SENDING)
+
+
+def note_delivered(result: SteeringResult) -> None:
+    """The client has the whole answer: the same request once more is a sample, no retry."""
+    if result.usable:
+        _note_delivery(result, Delivery.DONE)
+
+
+def note_ended(result: SteeringResult) -> None:
+    """Nothing more is sent: of an answer that was not delivered, the request may come again."""
+    if result.conversation.history.branch.delivery is Delivery.SENDING:
+        _note_delivery(result, Delivery.UNKNOWN)
+
+
+def note_cut(result: SteeringResult) -> None:
+    """The client has gone; if it did not get the whole answer, it broke it off."""
+    history = result.conversation.history
+    served = result.resolved.incoming.hashes.state.digest
+    if history.branch.served_hash == served and history.branch.delivery is not Delivery.DONE:
+        history.cut = served
+
+
+def _note_delivery(result: SteeringResult, delivery: Delivery) -> None:
+    history = result.conversation.history
+    served = result.resolved.incoming.hashes.state.digest
+    history.branch = history.branch.delivered(served, delivery)

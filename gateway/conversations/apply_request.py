@@ -37,7 +37,6 @@ from gateway.steering.identity import (
     child_id,
     conversation_id,
 )
-from gateway.steering.identity.rebuilt import extend_tail
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.user_words import task_of
 from gateway.values import Texts
@@ -164,7 +163,7 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
         else:
             history.tail = None
     if history.tail is not None:
-        history.tail = extend_tail(history.tail, hashes, fresh)
+        history.tail = hashes.tail(history.tail, fresh)
     if request.earlier is not None:
         history.prefix = None
     else:
@@ -180,7 +179,6 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
         if parent is not None and request.earlier is not None:
             root = parent.history.root
         history.root = root or first_hash(hashes)
-    index.keep_prefix(found)
     index.used(found, len(request.raw))
     digest = hashes.state.digest
     index.add_prefix_hash(found, digest, digest)

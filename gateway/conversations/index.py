@@ -51,7 +51,7 @@ class ConversationIndex:
         self._replies = _Latest()
         self._responses: dict[bytes, str] = {}
         self._items: FIFOCache[_Named, Any] = FIFOCache(_MAX_ITEMS)
-        self._bodies = KnownBodies(most, int(settings.max_prefix_memory_mb * 2**20))
+        self.bodies = KnownBodies(most, int(settings.max_prefix_memory_mb * 2**20))
         transcript_bytes = int(settings.max_transcript_memory_mb * 2**20)
         self._transcripts = TranscriptsInMemory(most, transcript_bytes)
         self.growing_bodies = GrowingBodies()
@@ -91,22 +91,29 @@ class ConversationIndex:
             self.add_response(conversation, own.get(response.id, response))
 
     def used(self, conversation: Conversation, body_bytes: int) -> None:
-        """A request of this conversation was read: keep its transcript's caches, drop the oldest.
-        The caches are most of a conversation's memory and can be rebuilt from any request. Of a
-        conversation with a call in progress only the bytes are dropped: its run is not stored
-        yet."""
-        for oldest in self._transcripts.use(conversation.id, body_bytes):
+        """A request of this conversation was read: its bytes are known while there is room. Keep
+        its transcript's caches, drop the oldest. The caches are most of a conversation's memory and
+        can be rebuilt from any request. Of a conversation with a call in progress only the bytes
+        are dropped: its run is not stored yet."""
+        is_full = self.bodies.add(conversation)
+        surplus = self._transcripts.use(conversation.id, body_bytes)
+        if is_full:
+            for known in list(self._by_id.values()):
+                self.bodies.drop(known)
+                if self.bodies.has_room:
+                    break
+        for oldest in surplus:
             found = self._by_id.get(oldest)
             if found is not None:
-                self._bodies.drop(found)
+                self.bodies.drop(found)
                 if found.busy:
                     continue
                 found.forget_transcript()
             self._transcripts.forget(oldest)
-        if (surplus := len(self._by_id) - self._max) > 0:
+        if (too_many := len(self._by_id) - self._max) > 0:
             # None with a call in progress: until that is stored, its run exists only in memory.
             idle = (found for found in self._by_id.values() if not found.busy)
-            for dropped in list(islice(idle, surplus)):
+            for dropped in list(islice(idle, too_many)):
                 del self._by_id[dropped.id]
                 self._forget(dropped)
 
@@ -234,28 +241,16 @@ class ConversationIndex:
         for name, item in items.items():
             self._items[tenant, name] = item
 
-    def known_prefix(self, tenant: str, raw: bytes, list_key: str) -> BodyPrefix | None:
-        """The longest beginning of a body among the latest requests of all conversations."""
-        return self._bodies.longest(tenant, raw, list_key)
-
     def conversation_for_prefix(
         self, tenant: str, prefix: BodyPrefix | None
     ) -> Conversation | None:
         """The conversation whose latest request the prefix is, if it still is."""
         if prefix is None:
             return None
-        return self._by_id.get(self._bodies.conversation_of(tenant, prefix) or "")
-
-    def keep_prefix(self, conversation: Conversation) -> None:
-        """Make the bytes of the conversation's latest request known, while there is room."""
-        if self._bodies.add(conversation):
-            for oldest in list(self._by_id.values()):
-                self._bodies.drop(oldest)
-                if self._bodies.has_room:
-                    break
+        return self._by_id.get(self.bodies.conversation_of(tenant, prefix) or "")
 
     def _forget(self, conversation: Conversation) -> None:
-        self._bodies.drop(conversation)
+        self.bodies.drop(conversation)
         self._transcripts.forget(conversation.id)
         self._awaited.drop(conversation.id)
         self._replies.drop(conversation.id)

@@ -30,7 +30,7 @@ async def judge_newest(
     newest = run.outcomes[-1]
     if (newest.run, newest.index) not in conversation.unsaved.steps:
         return []
-    score = await judge.score(run.recent, conversation, newest.run)
+    score = await judge.score([*run.newest], conversation, newest.run)
     if score is None:
         return ["score: the ledger, none from the judge"]
     current.judge(key, score)

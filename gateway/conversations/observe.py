@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, StepPlace, run_id
+from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import ActOfPerson, SteeringResult
 from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
+from gateway.core.fsm import FSMState
 from gateway.core.policy import Policy
 from gateway.core.steer import RunPosition
 from gateway.core.step import Step
@@ -48,6 +50,43 @@ client writes as many. Each takes some 2 us."""
 _ROLES = (*SYSTEM_ROLES, "user")
 
 
+def unobserved(
+    conversation: Conversation, resolved: Resolved, mode: str, model: str
+) -> SteeringResult:
+    """The result of a request before its steps are read, at the position that is expected: one step
+    after the newest call that is known; a retry is at the same step again, and a call aside at
+    none: its number is negative."""
+    run = conversation.run
+    newest = conversation.snapshot()
+    compacts = resolved.incoming.compacts
+    if aside := resolved.match.kind is MatchKind.SIDE:
+        number = int.from_bytes(resolved.incoming.hashes.state.digest[:4])  # drawn for this call
+        if newest:
+            state = newest.state
+        else:
+            state = FSMState.INIT
+        position = RunPosition(run=newest.run if newest else run.index, step=~number, state=state)
+    elif newest is None or (newest.state is FSMState.END and not compacts):
+        if newest is None:
+            index = run.index
+        else:
+            index = newest.run + 1
+        position = RunPosition(run=index, step=run.unscored_calls, state=FSMState.INIT)
+    else:
+        ahead = not (compacts or resolved.match.kind is MatchKind.RETRY)
+        step = newest.steps + run.unscored_calls + ahead
+        position = RunPosition(run=newest.run, step=step, state=newest.state)
+    return SteeringResult(
+        resolved=resolved,
+        mode=mode,
+        conversation=conversation,
+        position=position,
+        model=model,
+        state_after=position.state,
+        applies=mode == "on" and not aside,
+    )
+
+
 class Observed(NamedTuple):
     """The result of scoring the new steps of a request."""
 
@@ -69,7 +108,7 @@ async def observe_steps(
         transcript = [*transcript[:-1], *split_ending(transcript[-1])[1]]
     before = conversation.snapshot_before_reply()
     fold = conversation.run.ready_fold(policy)
-    earlier = RunPosition.of(fold.current)
+    earlier = RunPosition.of(fold.runs[-1])
     try:
         outcomes = await fold_transcript(fold, transcript)
         run = _take(conversation, fold, outcomes, now=now)
@@ -106,7 +145,7 @@ async def note_messages(
     if run.steps or run.index:
         latest = None
         if run.outcomes:
-            latest = run.outcomes[-1].step
+            latest = run.outcomes[-1].observed.step
         new_from = result.resolved.incoming.hashes.start
         since = later_messages(transcript, latest, new_from)
         if run.steps:
@@ -154,7 +193,6 @@ def _take(
     now: float,
 ) -> RunFold:
     """Keep the outcomes of new steps; the newest run."""
-    conversation.unsaved.add(outcomes)
     current = conversation.run
     run = fold.runs[-1]
     history = conversation.history
@@ -162,6 +200,7 @@ def _take(
     if run.index != current.index:
         current.begin(run.index, now)
     steps = sum([each.steps for each in fold.runs])
+    conversation.unsaved.add(outcomes)
     if steps != history.branch.steps:
         history.branch = replace(history.branch, steps=steps)
     return run
@@ -294,7 +333,7 @@ def acts_of(
     found = [
         ((run_id(conversation_id, outcome.run), outcome.index), act)
         for outcome in outcomes
-        for act in step_interventions(outcome.step)
+        for act in step_interventions(outcome.observed.step)
     ]
     said = said_in(new)
     if not said:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.conversations.apply_request import (
@@ -36,41 +35,35 @@ from gateway.steering.identity import (
     PrefixHashRef,
     conversation_id,
     identify,
-    identity_label,
     is_client_retry,
     looks_unique,
     match,
     read_request,
 )
-from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive, with_tails
+from gateway.steering.identity.rebuilt import end_of_reply, is_distinctive, with_tails
 from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
-from gateway.values import Texts
+from gateway.values import Texts, Value
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
+_EXTENDS = (MatchKind.NEW, MatchKind.CONTINUE)
 _RELOADS = 4  # most conversations loaded again for one request, when several begin like it
 _MANY_MESSAGES = 1000  # new messages whose digests are made in a thread: each takes some 10 us
 
 
-class Resolved(Struct):
+class Resolved(Value):
     """A request with its conversation."""
 
-    label: str  # for `x-gateway-identity`
     source: str  # where the id came from
     match: ConversationMatch  # how the request relates to the conversation
     incoming: Incoming  # what matching read
     conversation: Conversation | None  # None for a side request
     conversation_id: str  # of the conversation that a side request belongs to, too
     unread: str = ""  # why the store could not be asked; "" when it was or need not be
-    shared: bool = False  # other gateways use the same store
-
-    @property
-    def lags(self) -> bool:
-        """Whether other gateways may have decided about calls that neither this one nor what it
-        could read of the store knows."""
-        extends = self.match.kind in (MatchKind.NEW, MatchKind.CONTINUE)
-        return extends and bool(self.shared or self.unread)
+    # whether other gateways may have decided about calls that neither this one nor what it could
+    # read of the store knows
+    lags: bool = False
 
 
 @dataclass(eq=False)
@@ -92,14 +85,13 @@ class ConversationResolver:
         found = apply_request(self.index, verdict, search, now=now)
         resolved_id = found.id if found is not None else verdict.conversation_id
         return Resolved(
-            label=identity_label(search.identity.source, verdict.kind),
             source=search.identity.source,
             match=verdict,
             incoming=search.incoming,
             conversation=found,
             conversation_id=resolved_id or "",
             unread=search.unread,
-            shared=self.shared,
+            lags=verdict.kind in _EXTENDS and bool(self.shared or search.unread),
         )
 
     async def _read(self, request: SteeredRequest, headers: Texts, tenant: str) -> Search:
@@ -221,18 +213,20 @@ class ConversationResolver:
         if identity.source == FINGERPRINT and not self.settings.fingerprint:
             return match(incoming, {}, {}), True
         known, branches = self.index.known_prefix_hashes(incoming.hashes.candidates)
-        if identity.value is not None:
+        if identity.value is None:
+            if incoming.calls:
+                branches |= self.index.awaiting_results(search.tenant, incoming)
+            verdict = match(incoming, known, branches)
+        else:
             branches = self.index.branches_of(search.tenant, identity.value)
-        elif incoming.calls:
-            branches |= self.index.awaiting_results(search.tenant, incoming)
-        verdict = match(
-            incoming,
-            known,
-            branches,
-            conversation_id=search.given,
-            weak=identity.weak,
-            exclusive=identity.exclusive,
-        )
+            verdict = match(
+                incoming,
+                known,
+                branches,
+                conversation_id=search.given,
+                weak=identity.weak,
+                exclusive=identity.exclusive,
+            )
         return verdict, is_settled(verdict, incoming, known, branches=branches, shared=self.shared)
 
     async def _is_current(self, tenant: str, name: str | None) -> bool:
@@ -248,7 +242,7 @@ class ConversationResolver:
         end = end_of_reply(incoming.messages)
         if end is None or incoming.hashes.start or not self.settings.fingerprint:
             return verdict
-        tail = extend_tail(b"", incoming.hashes, last=end)
+        tail = incoming.hashes.tail(b"", last=end)
         with suppress(StoreError):
             await self.loader.load_tail(tenant, tail)
         verdict, _ = self._match(search)
@@ -373,7 +367,6 @@ class ConversationResolver:
         read = found.history.prefix
         self.index.used(found, len(read.raw) if read is not None else 0)
         resolved = Resolved(
-            label=identity_label(identity.source, kind),
             source=identity.source,
             match=verdict,
             incoming=incoming,
@@ -513,7 +506,7 @@ def is_settled(
             # Another gateway may have served what the client marks as a retry.
             if incoming.client_retry or verdict.prefix_hash is None:
                 return False
-            ahead = incoming.hashes.turns_after(verdict.position)
+            ahead = verdict.ahead
             # With other gateways another conversation may have had the same request, and this reply
             # to it: the reply has to be known as the client sends it.
             if not ahead or ahead > 1 or shared:

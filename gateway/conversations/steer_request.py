@@ -33,7 +33,7 @@ from gateway.core.guidance_settings import Gates
 from gateway.core.guidance_state import Place
 from gateway.core.monitors.muting import without_muted
 from gateway.core.pattern import Query
-from gateway.core.placement import Placed
+from gateway.core.placement import Placed, place
 from gateway.core.steer import (
     NO_LIBRARY,
     Advice,
@@ -45,7 +45,6 @@ from gateway.core.steer import (
     SteeringRules,
     conclude,
     observe,
-    place,
     propose,
     repeat,
 )
@@ -78,10 +77,6 @@ class PatternLookup(Protocol):
     def gates(self) -> Gates: ...
 
     async def look_up_all(self, queries: Sequence[Query], tenant: str) -> Found: ...
-
-
-Muted = Callable[[str, str], frozenset[str]]
-"""Gives the monitors whose alarms are muted for a tenant's project."""
 
 
 class LessonLookup(Protocol):
@@ -120,13 +115,15 @@ class RequestSteerer:
         lessons: LessonLookup | None = None,
         workloads: RunWorkloads | None = None,
         places: RefusedPlaces | None = None,
-        muted: Muted = lambda tenant, project: frozenset(),
     ) -> None:
         self.rules = rules
         self.places = places or RefusedPlaces()
         self._models = models
-        self._muted = muted
         self._lookup = lookup
+        if lookup:
+            self._gates = lookup.gates
+        else:
+            self._gates = NO_LIBRARY
         self._history = history
         self._judge = judge
         self._lessons = lessons
@@ -278,7 +275,9 @@ class RequestSteerer:
     def _note(self, result: SteeringResult, outcomes: Sequence[StepOutcome]) -> None:
         """Add the readings of these steps to the memory of the run."""
         run = result.conversation.run
-        acted_on = [self._unmuted(result, each) for each in outcomes]
+        acted_on = outcomes
+        if result.muted:
+            acted_on = [self._unmuted(result, each) for each in outcomes]
         run.memory = observe(run.memory, acted_on, run.index)
 
     async def _decide(
@@ -300,18 +299,21 @@ class RequestSteerer:
                 return f"it refused a call, {left} more without it"
             return self._models.refusal(model, request)
 
+        learned = None
+        if rules.routing.policy == "learned":
+            learned = self._workloads.learned(result, request, refusal)
         facts = CallFacts(
             requested=request.model,
             serves=refusal,
             repeats_model=_repeated(result, request),
-            gates=self._lookup.gates if self._lookup else NO_LIBRARY,
+            gates=self._gates,
             tools=lambda: tool_names(request.body),
             advice=result.advice,
-            learned=self._workloads.learned(result, request, refusal),
+            learned=learned,
         )
         unit = conversation.unit or conversation.id
         position = result.position
-        if position.latest is not None:
+        if position.latest is not None and result.muted:
             acted_on = self._unmuted(result, position.latest)
             if acted_on.readings.fired != position.latest.readings.fired:
                 result.reasons.append(f"alarm muted for project {result.project!r}")
@@ -339,11 +341,8 @@ class RequestSteerer:
 
     def _unmuted(self, result: SteeringResult, outcome: StepOutcome) -> StepOutcome:
         """The outcome to act on: nothing follows from alarms that are muted for the project."""
-        muted = self._muted(result.conversation.tenant, result.project)
-        if not muted:
-            return outcome
         weights = self.rules.policy.monitors.resolved_weights()
-        readings = without_muted(outcome.readings, muted, weights)
+        readings = without_muted(outcome.readings, result.muted, weights)
         severity = 0
         if readings.fired:
             severity = outcome.severity
@@ -437,33 +436,28 @@ class RequestSteerer:
     def _placed(
         self, result: SteeringResult, request: SteeredRequest, decided: Decided
     ) -> Placed | None:
+        if not (decided.items or decided.directive or decided.state.injections):
+            return None
         dialect = request.dialect
         model = result.model
+        target = dialect.target(self._models.target_of(model), request, model)
+        messages: Sequence[Any] = AsMappings(dialect.placeable(request))
+        if result.until is not None:
+            messages = messages[: result.until]
         if self.places.any:
             closed = self.places.closed(_client(result, request))
-        else:
-            closed = frozenset()
-
-        def target() -> GuidanceTarget:
-            allowed = dialect.target(self._models.target_of(model), request, model)
-            if closed:
-                return replace(allowed, closed=closed)
-            return allowed
-
-        def messages() -> Sequence[Any]:
-            found = AsMappings(dialect.placeable(request))
-            if result.until is None:
-                return found
-            return found[: result.until]
-
-        kept = request.earlier is not None
-        tools = marked(request.body)
+            target = replace(target, closed=closed)
         placed = place(
-            self.rules, decided, messages, target=target, tools=tools, server_keeps_history=kept
+            messages,
+            decided,
+            target=target,
+            settings=self.rules.injection,
+            tools=marked(request.body),
+            begun=request.earlier is not None,
         )
-        if closed and placed is not None and not placed.edits:
-            return None
-        return placed
+        if placed.edits or not target.closed:
+            return placed
+        return None
 
 
 def _calls_of(

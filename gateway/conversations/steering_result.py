@@ -7,7 +7,6 @@ from gateway.conversations.resolve import Resolved
 from gateway.core.fsm import FSMState
 from gateway.core.placement import Placed
 from gateway.core.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
-from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import PromptMessage, StepRow
 
@@ -43,6 +42,8 @@ class SteeringResult(Struct, kw_only=True):
     unread: bool = False
     timings_ms: dict[str, float] = {}  # milliseconds by stage
     advice: Advice = NO_ADVICE  # what the call's budgets ask of it
+    # monitors whose alarms are muted for the project
+    muted: frozenset[str] = frozenset()
     # the run's memory before the decision; None before there is one
     memory_before: RunMemory | None = None
     # the routed call that the run remembers; None for one that is not remembered
@@ -56,72 +57,3 @@ class SteeringResult(Struct, kw_only=True):
     def run_id(self) -> str:
         """The id of the run in the store."""
         return run_id(self.conversation.id, self.position.run)
-
-    def note_failed(self) -> None:
-        """There is no whole answer: the client may send the request again."""
-        history = self.conversation.history
-        served = self.resolved.incoming.hashes.state.digest
-        history.branch = history.branch.failed(served)
-
-    def note_sending(self) -> None:
-        """The whole answer is there: until it is sent, the same request is a sample, no retry."""
-        self._note_delivery(Delivery.SENDING)
-
-    def note_delivered(self) -> None:
-        """The client has the whole answer: the same request once more is a sample, no retry."""
-        if self.usable:
-            self._note_delivery(Delivery.DONE)
-
-    def note_ended(self) -> None:
-        """Nothing more is sent: of an answer that was not delivered, the request may come again."""
-        if self.conversation.history.branch.delivery is Delivery.SENDING:
-            self._note_delivery(Delivery.UNKNOWN)
-
-    def note_cut(self) -> None:
-        """The client has gone; if it did not get the whole answer, it broke it off."""
-        history = self.conversation.history
-        served = self.resolved.incoming.hashes.state.digest
-        if history.branch.served_hash == served and history.branch.delivery is not Delivery.DONE:
-            history.cut = served
-
-    def _note_delivery(self, delivery: Delivery) -> None:
-        history = self.conversation.history
-        served = self.resolved.incoming.hashes.state.digest
-        history.branch = history.branch.delivered(served, delivery)
-
-
-def unobserved(
-    conversation: Conversation, resolved: Resolved, mode: str, model: str
-) -> SteeringResult:
-    """The result of a request before its steps are read, at the position that is expected: one step
-    after the newest call that is known; a retry is at the same step again, and a call aside at
-    none: its number is negative."""
-    run = conversation.run
-    newest = conversation.snapshot()
-    compacts = resolved.incoming.compacts
-    if aside := resolved.match.kind is MatchKind.SIDE:
-        number = int.from_bytes(resolved.incoming.hashes.state.digest[:4])  # drawn for this call
-        if newest:
-            state = newest.state
-        else:
-            state = FSMState.INIT
-        position = RunPosition(run=newest.run if newest else run.index, step=~number, state=state)
-    elif newest is None or (newest.state is FSMState.END and not compacts):
-        if newest is None:
-            index = run.index
-        else:
-            index = newest.run + 1
-        position = RunPosition(run=index, step=run.unscored_calls, state=FSMState.INIT)
-    else:
-        ahead = not (compacts or resolved.match.kind is MatchKind.RETRY)
-        step = newest.steps + run.unscored_calls + ahead
-        position = RunPosition(run=newest.run, step=step, state=newest.state)
-    return SteeringResult(
-        resolved=resolved,
-        mode=mode,
-        conversation=conversation,
-        position=position,
-        model=model,
-        state_after=position.state,
-        applies=mode == "on" and not aside,
-    )

@@ -222,10 +222,10 @@ class RunWorkloads:
     def learned(
         self, result: SteeringResult, request: SteeredRequest, serves: Serves | None
     ) -> LearnedRouting | None:
-        """The learned policy for a call; None under another policy, and without a choice.
-        `serves`: why a model cannot serve the request."""
+        """The learned policy for a call; None without a choice. `serves`: why a model cannot serve
+        the request."""
         routing = self.rules.routing
-        if self.workloads is None or routing.policy != "learned":
+        if self.workloads is None:
             return None
         models = candidates(self.rules.routes, request.model)
         priced = ((m, self.price(m)) for m in models)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from gateway.core.guidance_settings import InjectionSettings
-from gateway.core.guidance_state import GuidanceState, latest
+from gateway.core.guidance_state import GuidanceState
 from gateway.core.pattern import (
     ETrace,
     Pattern,
@@ -228,7 +228,9 @@ _known_items = functools.lru_cache(maxsize=64)(_pattern_items)
 
 
 def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> GuidanceState:
-    decided = latest(guidance.decided_step, planned.step)
+    decided = planned.step
+    if guidance.decided_step is not None:
+        decided = max(guidance.decided_step, decided)
     if not items and decided == guidance.decided_step:
         return guidance
     tiers = {item.tier for item in items}

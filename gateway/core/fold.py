@@ -132,8 +132,11 @@ class RunFold:
         self._session = session or SessionLedger()
         self.reader = reader
         self._policy = policy
+        self._kept_scores = policy.fsm.longest_window
         self._judged = judged
-        self._newest = deque(earlier, maxlen=keep)
+        self.newest = deque(earlier, maxlen=keep)
+        """The newest steps, oldest first: `keep` of them, wherever they were read."""
+
         self.index = base.run
         self.start = start
         self.state = self._before = base.state
@@ -148,13 +151,8 @@ class RunFold:
                 windows.observe(step)
 
     def _begin(self) -> _Windows:
-        steps = self.steps - len(self._newest)
+        steps = self.steps - len(self.newest)
         return _Windows(self._policy, self.reader.describe, self._judged, steps=max(steps, 0))
-
-    @property
-    def recent(self) -> list[Step]:
-        """The newest steps of the run, oldest first: `keep` of them, wherever it was read."""
-        return list(self._newest)
 
     def share(self, judged: Judged) -> None:
         """Read the scores that a model gave from here on."""
@@ -187,7 +185,7 @@ class RunFold:
             observed=observed,
         )
         self.outcomes.append(outcome)
-        self._newest.append(step)
+        self.newest.append(step)
         return outcome
 
     @property
@@ -209,7 +207,7 @@ class RunFold:
 
     def snapshot(self) -> RunSnapshot:
         """The state from which the same run continues under a compacted transcript."""
-        newest = tuple(self.history[-self._policy.fsm.longest_window :])
+        newest = tuple(self.history[-self._kept_scores :])
         return RunSnapshot(run=self.index, state=self.state, history=newest, steps=self.steps)
 
 

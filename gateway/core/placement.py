@@ -9,7 +9,7 @@ A system prompt outside the messages is put in front as `{"role": "system", "con
 Text is added only to messages of a kind and form that is known to take it."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -31,6 +31,9 @@ from gateway.core.target import GuidanceTarget, system_marker
 from gateway.values import Value
 
 Messages = Sequence[Message]
+"""The messages of a request, of which those that are known from before are parsed on access."""
+_OPENING = 3  # messages that are read first: a system prompt, a task, and the first answer
+_NEWEST = 2  # messages that new guidance is mostly placed at
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")
 TEXT_RESULTS = ("function_call_output", "custom_tool_call_output")
@@ -65,16 +68,20 @@ def place(
     """The edits that place a call's guidance, old and new. Never raises for messages of any shape.
     `tools` are only looked at to count the client's cache markers. `begun`: the server keeps
     messages that come before these."""
-    leading = list(takewhile(_is_system, messages))
-    body = _Body(messages, len(leading), target, settings=settings)
+    opening = messages[:_OPENING]
+    leading = list(takewhile(_is_system, opening))
+    if len(leading) == _OPENING:
+        leading = list(takewhile(_is_system, messages))
+    body = _Body(messages, leading, target, settings=settings)
     replayed = decided.state.injections
     if settings.lifetime == "call":  # only those of this step are sent again, in a retry
         replayed = tuple(block for block in replayed if block.step >= decided.step)
     if begun:
         replayed = tuple([_kept_there(block, decided.step) for block in replayed])
-    tail = body.tail()
-    said = islice(messages, len(leading), None)
-    sent_before = begun or any(_role(message) == "assistant" for message in said)
+    tail = None
+    if settings.placement != "system":
+        tail = body.tail()
+    sent_before = begun or body.has_answer(opening)
     # A head that no server has seen takes guidance, as does a request without any other place.
     head: Injection | None = Injection(step=decided.step, place="system", offset=0, text="")
     if "system" in target.closed or (sent_before and settings.placement != "system"):
@@ -153,29 +160,39 @@ def _is_pinned(item: Item) -> bool:
 
 
 class _Body:
-    """The messages of a request while blocks are put between and into them. `lead`: the number of
-    its leading system messages."""
+    """The messages of a request while blocks are put between and into them. `leading`: its leading
+    system messages."""
 
     def __init__(
-        self, messages: Messages, lead: int, target: GuidanceTarget, settings: InjectionSettings
+        self,
+        messages: Messages,
+        leading: Sequence[Message],
+        target: GuidanceTarget,
+        settings: InjectionSettings,
     ) -> None:
         self._messages = messages
-        self._lead = lead
+        self._size = len(messages)
+        self._newest = messages[-_NEWEST:]
+        self._lead = len(leading)
         self._target = target
-        self._placement = settings.placement
         by_choice = settings.placement == "tail" and not target.breakpoints
         self._late = settings.placement != "system" and (target.late_system or by_choice)
-        developer = lead and messages[0].get("role") == "developer"
+        developer = leading and leading[0].get("role") == "developer"
         self._late_role: MessageRole = "developer" if developer else "system"
         self._texts: dict[tuple[int, MessageRole | None], list[str]] = {}
+
+    def has_answer(self, opening: Messages) -> bool:
+        """Whether the agent has answered in these messages, of which `opening` are the first."""
+        if any(_role(message) == "assistant" for message in opening[self._lead :]):
+            return True
+        later = range(max(len(opening), self._lead), self._size)
+        return any(_role(self._at(at)) == "assistant" for at in later)
 
     def tail(self) -> Injection | None:
         """Returns an empty block after the newest message that takes guidance; None if no
         message does. Nothing may follow a prefill or calls without answers; then the message
         before those takes it."""
-        if self._placement == "system":
-            return None
-        end = len(self._messages)
+        end = self._size
         place: Place = "message"
         if not self._takes_message(end):
             place = "result"
@@ -211,13 +228,13 @@ class _Body:
         None for the end of the client's own; no form where neither is possible. A run may have been
         routed to a target that takes another form than the one before."""
         position = self._lead + block.offset
-        if not self._lead < position <= len(self._messages):
+        if not self._lead < position <= self._size:
             return None
         if block.place == "message" and self._takes_message(position):
             return position, self._late_role
         if not self._is_heard(position - 1):
             return None
-        if takes_text(self._messages[position - 1]):
+        if takes_text(self._at(position - 1)):
             return None if "result" in self._target.closed else (position, None)
         if "message" not in self._target.closed and self._role_at(position) != "tool":
             return position, "user"
@@ -227,7 +244,7 @@ class _Body:
         """True if a late system message may stand behind `position` messages."""
         if not self._late or "message" in self._target.closed or position <= self._lead:
             return False
-        before = self._messages[position - 1]
+        before = self._at(position - 1)
         after = self._role_at(position)
         if self._target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
             return False
@@ -235,11 +252,15 @@ class _Body:
 
     def _is_heard(self, index: int) -> bool:
         """True for a message of the user, or with the results of tools."""
-        message = self._messages[index]
+        message = self._at(index)
         return _role(message) != "assistant" and not _is_system(message)
 
     def _role_at(self, index: int) -> str | None:
-        return _role(self._messages[index]) if index < len(self._messages) else None
+        return _role(self._at(index)) if index < self._size else None
+
+    def _at(self, index: int) -> Message:
+        behind = index - self._size
+        return self._newest[behind] if behind >= -_NEWEST else self._messages[index]
 
 
 def takes_text(message: Message) -> bool:

@@ -16,17 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import field
 from msgspec.structs import replace
 
-from gateway.core import placement
 from gateway.core.acting import ActionSignal, ActSettings, routing_state
 from gateway.core.decide import Decided, LessonMatch, LessonQuery, Lessons, decide
-from gateway.core.edits import Message
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import PatternMatch, Tier
-from gateway.core.placement import Placed
 from gateway.core.plan import Plan, note, plan
 from gateway.core.policy import Policy
 from gateway.core.reader import Reader
@@ -41,7 +38,6 @@ from gateway.core.routing import (
     choose,
 )
 from gateway.core.step import Step
-from gateway.core.target import GuidanceTarget
 from gateway.core.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.core.trouble import DEFAULT_ACT, Act, ActName, Trouble, act_on
 from gateway.values import Value
@@ -106,7 +102,9 @@ class RunPosition(Value):
     def of(cls, run: RunFold) -> RunPosition:
         """The position after everything that was folded."""
         latest = run.outcomes[-1] if run.outcomes else None
-        return cls(run=run.index, step=run.steps, state=run.state, latest=latest, recent=run.recent)
+        return cls(
+            run=run.index, step=run.steps, state=run.state, latest=latest, recent=[*run.newest]
+        )
 
     @property
     def signal(self) -> ActionSignal:
@@ -197,13 +195,14 @@ def propose(
     latest = position.latest
     signal = position.signal
     act, trouble = _on_trouble(rules, memory, position, call=call)
+    on_trouble = act.reasons
     struck = replace(signal, strikes=trouble.routed is not None)
     routed, choice = _routed(rules, memory, position, signal=struck, call=call)
     planned, reasons = _plan(rules, memory, position, signal=signal, model=routed.model, call=call)
     planned = _planned_with(act, planned)
     lessons = None
     if rules.lessons is not None and not planned.hand_over:
-        newest = latest.step if latest else None
+        newest = latest.observed.step if latest else None
         lessons = rules.lessons.query(memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     return Proposal(
@@ -214,7 +213,7 @@ def propose(
         act=act,
         trouble=trouble,
         choice=choice,
-        reasons=(*act.reasons, *routed.reasons, *reasons),
+        reasons=(*on_trouble, *routed.reasons, *reasons),
     )
 
 
@@ -247,30 +246,6 @@ def repeat(memory: RunMemory, step: int) -> Decided:
     return Decided(step=step or FIRST_CALL, state=memory.guidance)
 
 
-def place(
-    rules: SteeringRules,
-    decided: Decided,
-    messages: Callable[[], Sequence[Message]],
-    target: Callable[[], GuidanceTarget],
-    tools: Sequence[Message],
-    *,
-    server_keeps_history: bool = False,
-) -> Placed | None:
-    """Placement of the call's guidance, earlier guidance included; None, without a call of
-    `messages` and `target`, when there is none. With `server_keeps_history` earlier blocks between
-    messages are not sent again: the server has stored them with the history."""
-    if not (decided.items or decided.directive or decided.state.injections):
-        return None
-    return placement.place(
-        messages(),
-        decided,
-        target=target(),
-        settings=rules.injection,
-        tools=tools,
-        begun=server_keeps_history,
-    )
-
-
 def thrifty(
     routed: RoutedModel, advice: Advice, requested: str, serves: Serves | None
 ) -> RoutedModel:
@@ -294,10 +269,11 @@ def _on_trouble(
     step = position.step
     latest = position.latest
     strikes = before.strikes(latest.readings.alarms if latest is not None else (), step)
-    routes = "SLOW" in rules.routes.models(call.requested)
-    given = memory.guidance.injections if strikes else ()
-    asked = any(HAND_OVER_TEXT in each.text for each in given)
-    act = act_on(strikes, rules.on_trouble, routes=routes, hands_over=not asked)
+    act = Act()
+    if strikes:
+        routes = "SLOW" in rules.routes.models(call.requested)
+        asked = any(HAND_OVER_TEXT in each.text for each in memory.guidance.injections)
+        act = act_on(strikes, rules.on_trouble, routes=routes, hands_over=not asked)
     return act, before.after(act, step, memory.guidance.fired_step)
 
 

@@ -86,10 +86,9 @@ class Trouble(Value):
 
 
 def act_on(strikes: tuple[Alarm, ...], allowed: ActName, *, routes: bool, hands_over: bool) -> Act:
-    """The strongest act that is allowed. `routes`: a model is mapped to SLOW; `hands_over`: the run
-    was not asked to hand over before. Without them these two acts are advice."""
-    if not strikes:
-        return Act()
+    """The strongest act on these strikes that is allowed. `routes`: a model is mapped to SLOW;
+    `hands_over`: the run was not asked to hand over before. Without them these two acts are
+    advice."""
     possible = {"route": routes, "hand_over": hands_over}.get(allowed, True)
     return Act(name=allowed if possible else "advise", alarms=strikes)
 

@@ -17,7 +17,7 @@ from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, system_text
-from gateway.wire.parsing import Loads, Span, parse_object, skim
+from gateway.wire.parsing import BeyondParser, Loads, Span, parse_object, skim
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.request import ChatRequest, Splice
@@ -234,6 +234,18 @@ class Dialect(ABC):
         if wrong := self.wrong_list(body):
             raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
         return SteeredRequest(raw, body, self, known=known, addressed=addressed)
+
+    def read(
+        self, raw: bytes, loads: Loads, known: BodyPrefix | None, addressed: Addressed | None
+    ) -> SteeredRequest:
+        """The request in `raw`; without its messages where the parser cannot read these. Raises as
+        `parse` does."""
+        try:
+            return self.parse(raw, loads, known, addressed=addressed)
+        except BeyondParser:
+            with contextlib.suppress(BadRequest):
+                return self.skim(raw, loads, addressed)
+            raise
 
     def wrong_list(self, body: Fields) -> str:
         """The fault of the list of messages or items, in words; empty if there is none."""

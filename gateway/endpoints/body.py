@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.errors import BodyTooLarge, GatewayError, RequestTooSlow
+from gateway.errors import BodyTooLarge, GatewayError, MethodNotAllowed, RequestTooSlow
 from gateway.exchange import Exchange
 from gateway.room import ARRIVAL_BYTES_S, Share
 from gateway.tasks import spawn
@@ -30,6 +30,7 @@ it at once for a client that has."""
 WRITE_NOW = "gateway.write_now"
 ON_GONE = "gateway.on_gone"
 """Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them."""
+_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 SOCKET = "gateway.socket"
 """The key of a scope's extensions under which a message of a WebSocket has its connection."""
 
@@ -52,15 +53,17 @@ async def read_body(
     disconnected before the end."""
     started = time.perf_counter()
     declared = int(header(headers, b"content-length") or 0)
-    _check_size(declared, limit)
+    if declared > limit:
+        raise _too_large(limit)
     if share is not None:
         await share.grow(declared)
     # Not by `_body_chunks`: an asynchronous generator is registered with the loop.
     content, more = await _next_chunk(receive)
-    _check_size(len(content), limit)
+    if len(content) > limit:
+        raise _too_large(limit)
     if more:
         content = await _with_rest(content, receive, limit, share=share)
-    elif share is not None:
+    elif share is not None and len(content) > declared:
         await share.grow(len(content))
     exchange.timing.waited_s += time.perf_counter() - started
     return content
@@ -81,7 +84,8 @@ async def _with_rest(first: bytes, receive: Receive, limit: int, share: Share | 
                 chunk, more = await _next_chunk(receive)
                 parts.append(chunk)
                 size += len(chunk)
-                _check_size(size, limit)
+                if size > limit:
+                    raise _too_large(limit)
     except TimeoutError:
         text = "the body did not arrive in server.max_body_s, nor at 16 KiB a second since then"
         raise RequestTooSlow(text) from None
@@ -121,22 +125,23 @@ class Upload:
 
 
 async def _body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> AsyncIterator[bytes]:
-    _check_size(int(header(headers, b"content-length") or 0), limit)
+    if int(header(headers, b"content-length") or 0) > limit:
+        raise _too_large(limit)
     size = 0
     more = True
     while more:
         chunk, more = await _next_chunk(receive)
         size += len(chunk)
-        _check_size(size, limit)
+        if size > limit:
+            raise _too_large(limit)
         if chunk:
             yield chunk
 
 
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise BodyTooLarge(
-            f"the body is larger than {limit / 2**20:g} MiB (server.max_body_mb)", param="body"
-        )
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body is larger than {limit / 2**20:g} MiB (server.max_body_mb)", param="body"
+    )
 
 
 @dataclass(eq=False)
@@ -228,3 +233,16 @@ def refuse_websocket(headers: RawHeaders) -> None:
             headers=(("upgrade", "HTTP/1.1"), ("connection", "Upgrade")),
             label="upgrade_refused",
         )
+
+
+def refuse_trace(method: str) -> None:
+    """Refuse to have a provider send back what the gateway added to a request, its key included.
+    Raises: MethodNotAllowed: the method is TRACE (RFC 9110 section 9.3.8)."""
+    if method == "TRACE":
+        raise not_offered(method)
+
+
+def not_offered(method: str) -> MethodNotAllowed:
+    """The error for a method that no route has."""
+    headers = (("allow", _METHODS),)
+    return MethodNotAllowed(f"{method} is not offered, only {_METHODS}", headers=headers)

@@ -9,15 +9,16 @@ import asyncio
 import re
 import secrets
 import time
+import unicodedata
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
-from gateway.auth.browsers import BrowserGuard, is_control_path
+from gateway.auth.browsers import CONTROL, BrowserGuard
 from gateway.dialects import BEDROCK, MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
-from gateway.endpoints.request_head import refuse_ambiguous_path
-from gateway.errors import GatewayError, Overloaded, ShuttingDown
-from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
+from gateway.errors import BadRequest, GatewayError, Overloaded, ShuttingDown
+from gateway.exchange import Exchange, RequestInfo, ResponseInfo
 from gateway.observability.logging import get_logger
 from gateway.values import FieldDict
 from gateway.wire.headers import RawHeaders, header
@@ -69,6 +70,14 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
 _OTHER_FORM = re.compile(r"/v1/messages(?:/|$)|/v1\w*/projects/|(/model/)")
 """Paths whose errors have Anthropic's form or, with the group, Bedrock's."""
 
+_SUSPICIOUS = re.compile(rb"[%\\]|(?:^|/)\.")
+_NOT_ENCODED = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # `%u002e` is a dot for some servers
+_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f]")
+_END = re.compile("[;?#]")  # where a path segment ends for a server that decodes before it splits
+_MOST_DECODINGS = 3
+"""A path that is still encoded after this many was encoded to hide something: servers in a row
+that each decode once are two or three."""
+
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -109,7 +118,7 @@ class Edge:
         try:
             if scope["path"] not in _ALWAYS_ANSWERED:
                 self._admit()
-            if not is_control_path(scope["path"]):  # whose paths are names, not forwarded
+            if not CONTROL.match(scope["path"]):  # whose paths are names, not forwarded
                 refuse_ambiguous_path(scope["raw_path"])
             if origin := self.guard.admit(scope):
                 answer.allow(origin)
@@ -166,7 +175,8 @@ class Edge:
         if exchange.response.error:
             self._metrics.errors.labels(exchange.response.error).inc()
         if exchange.upstream.usage:
-            self._count_tokens(exchange.upstream)
+            upstream = exchange.upstream
+            self._metrics.count_tokens(upstream.tokens, estimated=upstream.usage_estimated)
         if self.runtime.telemetry is not None:
             parent = header(headers, b"traceparent").decode("latin-1")
             self.runtime.telemetry.finished(exchange, duration, parent)
@@ -175,18 +185,6 @@ class Edge:
         else:
             log = self._log.info
         log("request", **_line(exchange, duration, overhead))
-
-    def _count_tokens(self, upstream: UpstreamInfo) -> None:
-        usage = upstream.tokens
-        counter = self._metrics.tokens
-        if upstream.usage_estimated:
-            counter = self._metrics.estimated_tokens
-            self._metrics.estimated_calls.inc()
-        for direction, count in (("input", usage.input), ("output", usage.output)):
-            if count:
-                counter.labels(direction).inc(count)
-        if usage.cached:
-            self._metrics.cached_tokens.inc(usage.cached)
 
 
 class _Answer:
@@ -290,3 +288,37 @@ def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> FieldDict
     if exchange.response.error:
         line["error"] = exchange.response.error
     return line | exchange.notes
+
+
+def refuse_ambiguous_path(raw: bytes) -> None:
+    """Refuse dot segments, backslashes and control characters, however they are encoded, and what
+    is no percent-encoding. `raw` is the path as it was sent. `..;` counts as a dot segment: some
+    servers cut parameters off before they resolve it. An encoded slash (`%2F`) is part of a name
+    and is let through. Raises: BadRequest: names what is wrong."""
+    if _SUSPICIOUS.search(raw) is None:
+        return
+    if _NOT_ENCODED.search(raw):
+        raise BadRequest("the path has a '%' that encodes nothing")
+    for _ in range(_MOST_DECODINGS):
+        _refuse_text(raw)
+        decoded = unquote_to_bytes(raw)
+        if decoded == raw:
+            return
+        raw = decoded
+    _refuse_text(raw)
+    if unquote_to_bytes(raw) != raw:
+        raise BadRequest(f"the path is percent-encoded more than {_MOST_DECODINGS} times")
+
+
+def _refuse_text(path: bytes) -> None:
+    try:
+        # Some servers take look-alikes (a full-width dot) for the character itself.
+        text = unicodedata.normalize("NFKC", path.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise BadRequest("the path is not percent-encoded UTF-8") from None
+    if "\\" in text:
+        raise BadRequest("the path may not have a backslash, also not as %5C")
+    if _CONTROL_CHARACTER.search(text):
+        raise BadRequest("the path may not have control characters, also not percent-encoded")
+    if any(_END.split(segment)[0].strip() in (".", "..") for segment in text.split("/")):
+        raise BadRequest("the path may not have '.' or '..' segments, also not percent-encoded")

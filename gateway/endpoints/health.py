@@ -3,9 +3,16 @@
 from datetime import UTC, datetime
 
 from gateway import __version__
-from gateway.endpoints.body import Receive, Scope, Send, refuse_websocket, send_bytes, send_json
+from gateway.endpoints.body import (
+    Receive,
+    Scope,
+    Send,
+    refuse_trace,
+    refuse_websocket,
+    send_bytes,
+    send_json,
+)
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +15,13 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from gateway.auth.hosts import host_name
 from gateway.config import ServerSettings
-from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send
+from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send, not_offered
 from gateway.endpoints.realtime import HAND_OVER
-from gateway.endpoints.request_head import check_head, check_size
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
 from gateway.upstream.websocket import BUFFER_BYTES, Streams
+from gateway.wire.headers import RawHeaders
 
 # A provider's answer with a status that HTTP does not have reaches the client as it is.
 STATUS_LINE.update({status: b"HTTP/1.1 %d \r\n" % status for status in range(600, 1000)})
@@ -351,3 +353,56 @@ class _Unframed:
             await send(message)
 
         await self._app(scope, receive, plain)
+
+
+_VERSIONS = ("1.1", "1.0")
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
+
+
+def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) -> None:
+    """Refuse a head that two readers may understand differently, or that asks for no resource.
+    Raises: MethodNotAllowed: CONNECT, which asks for a tunnel. BadRequest: a version other than
+    HTTP/1.0 and 1.1; no `Host`, several, or one that is no name (RFC 9112 section 3.2); or the
+    target names another host or has a fragment."""
+    if method == b"CONNECT":
+        raise not_offered("CONNECT")
+    if version not in _VERSIONS:
+        raise BadRequest(f"HTTP/{version} is not supported, only HTTP/1.1 and HTTP/1.0")
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) != 1 and (hosts or version == "1.1"):
+        if not hosts:
+            count = "no Host header"
+        else:
+            count = f"{len(hosts)} Host headers"
+        raise BadRequest(f"the request has {count}, and needs one (RFC 9112 section 3.2)")
+    if hosts and not host_name(hosts[0]):
+        raise BadRequest("the Host header is not a host name with an optional port")
+    if b"#" in target:  # which some servers cut off, and others take for a part of the path
+        raise BadRequest("the request's target has a fragment (RFC 9112 section 3.2)")
+    if not target.startswith(b"/"):
+        _check_target(method, target, hosts)
+
+
+def check_size(size: int, fields: int, limits: ServerSettings) -> None:
+    """Refuse a head that is too large. Raises: HeadTooLarge: `size` bytes or `fields` are more than
+    the settings allow."""
+    if size > limits.max_head_kb * 1024:
+        raise HeadTooLarge(
+            f"the request line and its headers are larger than {limits.max_head_kb:g} KiB "
+            "(server.max_head_kb)"
+        )
+    if fields > limits.max_head_fields:
+        raise HeadTooLarge(
+            f"the request has more than {limits.max_head_fields} headers (server.max_head_fields)"
+        )
+
+
+def _check_target(method: bytes, target: bytes, hosts: list[bytes]) -> None:
+    """An absolute target replaces `Host` (RFC 9112 section 3.2.2), so the two have to agree."""
+    if target == b"*" and method == b"OPTIONS":
+        return
+    found = _ABSOLUTE.match(target)
+    if found is None:
+        raise BadRequest("the request's target is neither a path nor a URL")
+    if [found[1].lower()] != [host.lower() for host in hosts]:
+        raise BadRequest("the request's target names another host than its Host header")

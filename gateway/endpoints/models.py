@@ -5,7 +5,7 @@ import time
 
 import orjson
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, send_json
 from gateway.endpoints.edge import EXCHANGE
@@ -16,7 +16,7 @@ from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import LaneResponse
-from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
+from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loop, target_url
 from gateway.values import FieldDict
 from gateway.wire.headers import RawHeaders
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
 from gateway.budgets.routes import counted_how, form_model
@@ -26,11 +26,11 @@ from gateway.endpoints.body import (
     Upload,
     raw_path_of,
     read_body,
+    refuse_trace,
     refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay
-from gateway.endpoints.request_head import refuse_trace
 from gateway.endpoints.rights import rights
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange, UpstreamReply
@@ -42,7 +42,7 @@ from gateway.stores.budgets import Amounts
 from gateway.tasks import reading
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
+from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loop, target_url
 from gateway.upstream.native import StaleConnection
 from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter

@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar
 from urllib.parse import parse_qs, quote
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
 from gateway.budgets.guard import CallBody
 from gateway.endpoints.body import (
@@ -32,7 +32,7 @@ from gateway.services import Services
 from gateway.stores.budgets import Amounts
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
+from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loop, target_url
 from gateway.upstream.websocket import Handshake, Streams, open_websocket
 from gateway.wire.headers import RawHeaders, end_to_end
 

@@ -193,9 +193,8 @@ class Relay:
     # comments that keep a waiting client; None when they are off
     _pings: KeepAlive | None = field(default=None, init=False)
 
-    @property
-    def _limit(self) -> int:
-        return int(self.server.max_buffered_response_mb * 2**20)
+    def __post_init__(self) -> None:
+        self._limit = int(self.server.max_buffered_response_mb * 2**20)
 
     async def begin(self) -> None:
         """Send the head of a stream, and a ping every few seconds until the answer comes."""
@@ -274,7 +273,8 @@ class Relay:
         reply began in it that has neither an end marker nor a finish reason. A stream with a
         part that cannot be read ends as the upstream ended it."""
         watch = self._watch = stream_watch(encoding, self._limit, self.dialect.end)
-        self._count(watch)
+        if self.share is not None:
+            watch.allowance.holds = self.share.beside()
         plain = encoding in (b"", b"identity")
         if not plain:
             usage_filter = None  # compressed bytes cannot be edited
@@ -322,16 +322,13 @@ class Relay:
         await self._body(rest, last=True)
         self.delivered()
 
-    def _count(self, watch: ResponseWatch) -> None:
-        if self.share is not None:
-            watch.allowance.holds = self.share.beside()
-
     async def _relay_whole(
         self, response: LaneResponse, encoding: bytes, echo: EchoFilter | None
     ) -> None:
         """Relay a body that is not a stream; `complete` runs before its first byte is sent."""
         watch = self._whole = ResponseWatch(encoding, self._limit)
-        self._count(watch)
+        if self.share is not None:
+            watch.allowance.holds = self.share.beside()
         chunks: list[bytes] = []
         iterator = aiter(response)
         size = 0

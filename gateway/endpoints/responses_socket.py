@@ -17,8 +17,8 @@ from wsproto.events import CloseConnection, TextMessage
 
 from gateway.auth.keys import Principal
 from gateway.calls.call import Call
+from gateway.calls.headers import ControlHeaders
 from gateway.config import Settings
-from gateway.conversations.control_headers import ControlHeaders
 from gateway.dialects import RESPONSES, SteeredRequest
 from gateway.endpoints.body import ON_GONE, SOCKET, Message, Receive, Scope, Send, refuse_websocket
 from gateway.endpoints.edge import EXCHANGE

@@ -7,8 +7,7 @@ from functools import partial
 import orjson
 from msgspec.structs import replace
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
-from gateway.auth.keys import Principal
+from gateway.auth.authenticator import Authenticator
 from gateway.calls.call import Call
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
@@ -27,17 +26,17 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay
 from gateway.endpoints.rights import Rights, rights
 from gateway.endpoints.unpacking import unpacked
-from gateway.errors import BadRequest, GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import reading
-from gateway.upstream.dispatch import UpstreamCall
+from gateway.upstream.dispatch import UpstreamCall, refuse_loop
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.headers import RawHeaders, coding_of, without
-from gateway.wire.parsing import COUNTED_BYTES, BeyondParser, reading_ms
+from gateway.wire.parsing import COUNTED_BYTES, reading_ms
 from gateway.wire.request import BIG_BYTES
 
 _READING_MS = 50.0
@@ -64,8 +63,12 @@ class SteeredEndpoint:
         in_use = self.runtime.services.in_use()
         with in_use as services, self.room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
-            principal = self._admit(scope, exchange)
+            principal = self.auth.principal(scope)
             tenant = principal.tenant
+            exchange.request.tenant = tenant
+            exchange.request.key = principal.key
+            if principal.terms is not None:
+                exchange.request.labels = principal.terms.labels()
             share.key = principal.key
             path = raw_path_of(scope)
             seat = services.table.seats.of(path, headers)
@@ -127,7 +130,8 @@ class SteeredEndpoint:
                 finally:  # however the call ends, it is recorded
                     relay.stop_pings()
                     recorder.end(call, relay.seen)
-                    recorder.keep_raw(call, relay.received)
+                    if call.sent:
+                        recorder.keep_raw(call, relay.received)
 
     async def _answer(self, call: Call, sending: UpstreamCall, relay: Relay) -> None:
         response = await self.pipeline.send(call, sending)
@@ -136,27 +140,18 @@ class SteeredEndpoint:
         finally:
             await response.aclose()
 
-    def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
-        """The caller, noted in the record of the request."""
-        principal = self.auth.principal(scope)
-        exchange.request.tenant = principal.tenant
-        exchange.request.key = principal.key
-        if principal.terms is not None:
-            exchange.request.labels = principal.terms.labels()
-        return principal
-
     async def _parse(
         self, services: Services, tenant: str, raw: bytes, asked: Addressed | None
     ) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
-        known = services.index.known_prefix(tenant, raw, self.dialect.list_key)
+        known = services.index.bodies.longest(tenant, raw, self.dialect.list_key)
         new_from = 0
         if known is not None:
             new_from = known.end
         if len(raw) - new_from > services.settings.steering.max_new_mb * 2**20:
             return await reading(self.dialect.skim, raw, orjson.loads, asked)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
-            return self._read(raw, known, asked)
+            return self.dialect.read(raw, orjson.loads, known, addressed=asked)
         return await reading(self._parse_big, raw, known, new_from, asked)
 
     def _parse_big(
@@ -164,18 +159,8 @@ class SteeredEndpoint:
     ) -> SteeredRequest:
         if reading_ms(raw, new_from) > _READING_MS:
             return self.dialect.skim(raw, orjson.loads, asked)
-        request = self._read(raw, known, asked)
+        request = self.dialect.read(raw, orjson.loads, known, addressed=asked)
         # What fails here fails again while the request is steered, where that is handled.
         with contextlib.suppress(Exception):
             _ = request.prefix
         return request
-
-    def _read(
-        self, raw: bytes, known: BodyPrefix | None, asked: Addressed | None
-    ) -> SteeredRequest:
-        try:
-            return self.dialect.parse(raw, orjson.loads, known, addressed=asked)
-        except BeyondParser:
-            with contextlib.suppress(BadRequest):
-                return self.dialect.skim(raw, orjson.loads, asked)
-            raise

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.hooks import given
 from gateway.values import Texts
+from gateway.wire.usage import TokenUsage
 
 Declared = TypeVar("Declared")
 
@@ -270,6 +271,18 @@ class Metrics:
             self._duration_labels[route] = histograms
         histograms[0].observe(duration_s)
         histograms[1].observe(overhead_s)
+
+    def count_tokens(self, usage: TokenUsage, *, estimated: bool) -> None:
+        """Count the tokens of one call, apart where they are estimated."""
+        counter = self.tokens
+        if estimated:
+            counter = self.estimated_tokens
+            self.estimated_calls.inc()
+        for direction, count in (("input", usage.input), ("output", usage.output)):
+            if count:
+                counter.labels(direction).inc(count)
+        if usage.cached:
+            self.cached_tokens.inc(usage.cached)
 
     def charge(self, cost: float, unsteered: float | None) -> None:
         """Count a call's cost in US dollars, and that of the requested model: equal when unknown,

@@ -128,7 +128,7 @@ class ConversationFold:
         """Continue in another transcript, whose first `consumed` messages replace all read so far.
         If everything has to be read again, the run starts from its present state."""
         current = self.current
-        self._start = _Start(current.snapshot(), consumed, tuple(current.recent))
+        self._start = _Start(current.snapshot(), consumed, tuple(current.newest))
         self.consumed = consumed
         self._returned = 0
         current.start = min(current.start, consumed)
@@ -161,7 +161,7 @@ class ConversationFold:
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
         """The outcomes of all new steps; None when a step that was returned has changed."""
-        if self.starts_over or not self._read_until(messages, len(messages)):
+        if self.starts_over or not self._read_until(messages, None):
             return None
         if self.consumed in self._answers:
             self._close()
@@ -172,10 +172,10 @@ class ConversationFold:
         self._outcomes = []
         return outcomes
 
-    def _read_until(self, messages: Sequence[Any], end: int) -> bool:
-        """Read the new messages before `end`; False when a step that was returned has changed."""
-        while self.consumed < end:
-            message = messages[self.consumed]
+    def _read_until(self, messages: Sequence[Any], end: int | None) -> bool:
+        """Read the new messages before `end`, all where it is None; False when a step that was
+        returned has changed."""
+        for message in messages[self.consumed : end]:
             said = isinstance(message, dict) and message.get("role") == "user"
             if self.consumed in self._answers and not said:
                 self._close()

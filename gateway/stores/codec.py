@@ -116,7 +116,7 @@ def conversation_of(row: Sequence[Any]) -> records.ConversationRecord:
 
 def totals_row(totals: RunTotals) -> tuple[Any, ...]:
     """To SUM_COLUMNS and `counts`."""
-    counts = by_name(_COUNTERS, _counters(totals))
+    counts: FieldDict = dict(zip(_COUNTERS, _counters(totals), strict=True))
     counts[_ASKED_STORED] = counts.pop("asked")
     if counts["acts"]:
         # The pilot's report of the version before reads a risk beside the first act.
@@ -129,7 +129,7 @@ def totals_of(row: Sequence[Any]) -> RunTotals:
     counts = _counts_of(row[-1])
     if states := counts.get("states"):
         counts["states"] = {name: number for name, number in states.items() if number}
-    return RunTotals(**by_name(SUM_COLUMNS, row[:-1]), **counts)
+    return RunTotals(**dict(zip(SUM_COLUMNS, row[:-1], strict=True)), **counts)
 
 
 def _counts_of(text: str) -> FieldDict:

@@ -123,19 +123,21 @@ class RunTotals(CountedSteps):
                 states[step.state] = states.get(step.state, 0) + 1
         cost, unsteered, saved = self._costs(calls)
         tokens, latency_s, overhead_ms = _sums(calls)
+        unpriced = sum([call.unpriced for call in calls])
+        errors = sum([call.failed for call in calls])
         return RunTotals(
             steps=max([self.steps, *[step.step_index for step in fresh]]),
             scored_steps=self.scored_steps + len(composites),
             calls=self.calls + len(calls),
             retries=self.retries + retries,
-            errors=self.errors + sum([call.failed for call in calls]),
+            errors=self.errors + errors,
             injections=self.injections + injections,
             input_tokens=self.input_tokens + tokens[0],
             cached_tokens=self.cached_tokens + tokens[1],
             cache_write_tokens=self.cache_write_tokens + tokens[2],
             output_tokens=self.output_tokens + tokens[3],
             reasoning_tokens=self.reasoning_tokens + tokens[4],
-            unpriced_calls=self.unpriced_calls + sum([call.unpriced for call in calls]),
+            unpriced_calls=self.unpriced_calls + unpriced,
             composite_sum=self.composite_sum + sum(composites),
             latency_s=self.latency_s + latency_s,
             overhead_ms=self.overhead_ms + overhead_ms,

@@ -363,6 +363,7 @@ class DeploymentTable:
         self._keys_required = keys_required
         self._targets = _Targets(settings, env)
         self.default = self._targets.default
+        self._at_openai = providers.is_openai(self.default.api_base.host)
         self.seats = Seats(settings.default_upstream, env)
         self._by_name: dict[str, list[Target]] = {}
         self._by_pattern = functools.lru_cache(_MATCHES_KEPT)(self._matched)
@@ -509,7 +510,7 @@ class DeploymentTable:
         of the gateway's environment, and reach servers on its network. Raises: UnknownProvider: the
         prefix is refused, or nobody knows it and a configured key would be sent."""
         upstream = self._settings.default_upstream
-        at_openai = providers.is_openai(self.default.api_base.host)
+        at_openai = self._at_openai
         chosen = upstream.provider_prefixes
         if not (at_openai if chosen is None else chosen):
             return self.default

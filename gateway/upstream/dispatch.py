@@ -19,7 +19,7 @@ from yarl import URL
 
 from gateway.config import RouterSettings
 from gateway.dialects import CHAT, Dialect
-from gateway.errors import GatewayError, UpstreamFailure
+from gateway.errors import GatewayError, LoopDetected, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.tasks import off_loop
 from gateway.upstream import credentials, providers, retries
@@ -157,7 +157,11 @@ class Dispatcher:
         while True:
             target = schedule[at]
             outcome = await self._attempt(call, target)
-            if isinstance(outcome, Delivery) and _may_lack_route(call, outcome):
+            if (
+                isinstance(outcome, Delivery)
+                and outcome.status in _NO_ROUTE
+                and _may_lack_route(call, outcome)
+            ):
                 outcome = await self._translated(call, model, outcome)
                 asked = self._asked(call, target, model)
                 schedule = [asked if each is target else each for each in schedule]
@@ -199,24 +203,21 @@ class Dispatcher:
             return attempt_schedule([default], [], num_retries=retries)
         now = self._loop.time()
         seated = call.seat is not None or self.table.keeps_names(call.dialect)
-        groups = [
-            find(model, now, call.conversation, seated=seated)
-            for find in (self.table.candidates, self.table.fallbacks)
-        ]
+        own = self.table.candidates(model, now, call.conversation, seated=seated)
+        others = self.table.fallbacks(model, now, call.conversation, seated=seated)
         if call.at is not None:
             key = call.at.key
-            keeping = [[target for target in group if target.key == key] for group in groups]
-            if any(keeping):
-                groups = keeping
-        own, fallbacks = (
-            [
-                asked
-                for target in group
-                if (asked := self._asked(call, target, model)).lane == "native" or not native_only
-            ]
-            for group in groups
-        )
-        return attempt_schedule(own, fallbacks, num_retries=retries)
+            storing = [target for target in own if target.key == key]
+            others_storing = [target for target in others if target.key == key]
+            if storing or others_storing:
+                own = storing
+                others = others_storing
+        own = [self._asked(call, target, model) for target in own]
+        others = [self._asked(call, target, model) for target in others]
+        if native_only:
+            own = [target for target in own if target.lane == "native"]
+            others = [target for target in others if target.lane == "native"]
+        return attempt_schedule(own, others, num_retries=retries)
 
     async def _for_content(
         self, call: UpstreamCall, model: str, outcome: Delivery | UpstreamFailure
@@ -367,11 +368,11 @@ _NO_ROUTE = frozenset({404, 405})
 
 
 def _may_lack_route(call: UpstreamCall, answer: Delivery) -> bool:
-    """True if the answer may mean that the upstream has no route for the call's dialect, in a
+    """True if such a status may mean that the upstream has no route for the call's dialect, in a
     case where nobody has configured that it has one and LiteLLM could translate."""
     dialect = call.dialect
     target = answer.target
-    if answer.status not in _NO_ROUTE or dialect is None or call.path != dialect.path:
+    if dialect is None or call.path != dialect.path:
         return False
     host = target.api_base.host
     known = providers.documented_dialects(host, target.provider) | {CHAT.name}
@@ -450,10 +451,15 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
     return out
 
 
-def has_passed(headers: RawHeaders, instance: bytes) -> bool:
-    """Whether the request has passed this gateway before, directly or through others."""
+def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
+    """Refuse a request that this gateway itself has sent. Raises: LoopDetected: it carries the mark
+    of this process, or of a gateway on the same database."""
     marks = [value for name, value in headers if name == INSTANCE_HEADER]
-    return any(mark.strip() == instance for value in marks for mark in value.split(b","))
+    if any(mark.strip() == instance for value in marks for mark in value.split(b",")):
+        raise LoopDetected(
+            "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "
+            "the gateway's own environment) points at the gateway itself"
+        )
 
 
 @functools.lru_cache(maxsize=512)  # parsing a URL is slow

@@ -15,8 +15,8 @@ from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.base import IdleGuard, LaneResponse
-from gateway.upstream.http1 import BODILESS, Http1Answer
+from gateway.upstream.base import LaneResponse
+from gateway.upstream.http1 import BODILESS, Http1Answer, IdleGuard
 from gateway.upstream.pool import Pool, Route, closed_early, where
 from gateway.wire.headers import RawHeaders, end_to_end, header
 
@@ -97,12 +97,12 @@ class NativeLane:
             if announced.isdigit():
                 length = int(announced)
         headers = [h for h in headers if h[0] != b"content-length"]
-        head = route.head(headers, length)
         guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)
         answer = None
         reused = False
         try:
             with guard:
+                head = route.head(headers, length)
                 connection = await route.pool.connect(route.origin)
                 reused = connection.is_used
                 connection.is_used = True

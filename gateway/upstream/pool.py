@@ -19,8 +19,7 @@ from yarl import URL
 from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
 from gateway.observability.logging import get_logger
 from gateway.tasks import Threads, loading
-from gateway.upstream.base import IdleGuard
-from gateway.upstream.http1 import Handover, PooledConnection
+from gateway.upstream.http1 import Handover, IdleGuard, PooledConnection
 from gateway.wire.headers import RawHeaders
 
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})

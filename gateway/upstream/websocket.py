@@ -15,8 +15,7 @@ from yarl import URL
 from gateway.config import TimeoutSettings
 from gateway.errors import Overloaded, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
 from gateway.room import ARRIVAL_BYTES_S, Share
-from gateway.upstream.base import IdleGuard
-from gateway.upstream.http1 import Handover
+from gateway.upstream.http1 import Handover, IdleGuard
 from gateway.upstream.pool import Origin, Pool
 from gateway.wire.headers import RawHeaders
 

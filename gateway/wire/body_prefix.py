@@ -160,7 +160,11 @@ class KnownMessages(MessagesView):
             return self._new[behind]
         if index not in self._known:
             start, end = self._spans[index]
-            self._known[index] = parse_value(self._raw[start:end], self._loads)
+            text = self._raw[start:end]
+            try:
+                self._known[index] = self._loads(text)
+            except (ValueError, RecursionError):  # a fast parser may be stricter than JSON
+                self._known[index] = parse_value(text, self._loads)
         return self._known[index]
 
 

@@ -5,9 +5,12 @@ under the normalisation of `gateway.wire.messages`. Chaining can continue from a
 request that is known to extend an earlier one costs the digests of its new messages only."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 from gateway.values import Value
 from gateway.wire.messages import MessageReader, digest_bytes, digest_fields, fold
+
+_NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 
 
 def chain(previous: bytes, digest: bytes) -> bytes:
@@ -47,13 +50,27 @@ class PrefixHashes(Value):
     # is left out, since all histories start there, and equal hashes are listed once, with the most
     # messages
     candidates: tuple[tuple[int, bytes], ...]
-    # what `extend_tail` of `gateway.steering.identity.rebuilt` gives, as far as it was made
-    # beforehand; None: nothing was
+    # what `tail` gives, as far as it was made beforehand; None: nothing was
     tails: Mapping[tuple[bytes, int, int], bytes] | None = None
 
     def turns_after(self, position: int) -> int:
         """Assistant turns after the first `position` messages; `start` <= `position`."""
         return self.state.turns - self.turns[position - self.start]
+
+    def tail(self, before: bytes, first: int = 0, last: int | None = None) -> bytes:
+        """The tail hash of a history, 16 bytes: that of its messages from the first reply on; empty
+        before the first reply. `before`: that of the messages before; `first`, `last`: the range of
+        the messages here to add."""
+        end = len(self.messages) if last is None else last
+        if self.tails is not None and (before, first, end) in self.tails:
+            return self.tails[before, first, end]
+        tail = before
+        for position in range(first, end):
+            if (digest := self.messages[position]) is not None and self.turns[position + 1]:
+                added = _NOTHING_YET.copy()  # half of what a new one takes
+                added.update(tail + digest)
+                tail = added.digest()
+        return tail
 
 
 def start_state(tenant: str) -> ChainState:

@@ -34,7 +34,9 @@ def name_of(api: str, status: int, usual: str) -> str:
 def refusal_of(answer: Any) -> Refusal | None:
     """The error that a JSON answer, or an event of a stream, reports; None if it reports none."""
     # Google wraps the error of a streamed call into an array.
-    whole = as_mapping(answer[0] if isinstance(answer, list) and answer else answer)
+    whole = answer[0] if isinstance(answer, list) and answer else answer
+    if not isinstance(whole, dict):
+        return None
     if named := whole.get("error"):
         error = {"message": named} if isinstance(named, str) else as_mapping(named)
         if any(error.values()):

@@ -47,7 +47,7 @@ class ResponseWatch:
             codings = codings_of(content_encoding)
         else:
             codings = []
-        self.opaque = bool(unreadable(codings))
+        self.opaque = bool(codings and unreadable(codings))
         self._unpacker = Unpacker(codings) if codings and not self.opaque else None
         self.oversized = False
         self.ended = False

@@ -14,7 +14,13 @@ from msgspec.structs import replace
 from gateway.backends import open_stores
 from gateway.config.settings import SteeringSettings
 from gateway.config.storage import StorageSettings
-from gateway.conversations.apply_reply import apply_reply, replies_in
+from gateway.conversations.apply_reply import (
+    apply_reply,
+    note_delivered,
+    note_ended,
+    note_sending,
+    replies_in,
+)
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
@@ -116,7 +122,7 @@ class Driver:
     ) -> Call:
         """Resolve a request."""
         raw = orjson.dumps({"model": "m", "messages": messages, "tools": tools, **body})
-        known = self.index.known_prefix(TENANT, raw, CHAT.list_key)
+        known = self.index.bodies.longest(TENANT, raw, CHAT.list_key)
         request = CHAT.parse(raw, orjson.loads, known)
         resolved = self.resolve(request, headers or {})
         found = resolved.conversation
@@ -134,8 +140,8 @@ class Driver:
         """Apply the complete reply to a request."""
         if call.resolved.conversation is not None:
             result = self.answer(call, reply)
-            result.note_delivered()
-            result.note_ended()
+            note_delivered(result)
+            note_ended(result)
         return call
 
     def answer(self, call: Call, reply: Mapping[str, Any]) -> SteeringResult:
@@ -144,7 +150,7 @@ class Driver:
         finish = "tool_calls" if reply.get("tool_calls") else "stop"
         completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
         result = _result(call.resolved, call.resolved.conversation)
-        result.note_sending()
+        note_sending(result)
         apply_reply(result, completion, replies_in(completion), self.index)
         return result
 

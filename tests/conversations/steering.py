@@ -10,11 +10,12 @@ import orjson
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.conversations.apply_reply import apply_reply, replies_in
+from gateway.conversations.apply_reply import apply_reply, note_delivered, replies_in
 from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.observe import unobserved
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import ModelTraits, RequestSteerer
-from gateway.conversations.steering_result import SteeringResult, unobserved
+from gateway.conversations.steering_result import SteeringResult
 from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
@@ -136,6 +137,7 @@ class Agent:
         self.index = an_index(100, 100)
         self._resolver: ConversationResolver | None = None
         self.request: SteeredRequest
+        self.muted = frozenset[str]()
 
     async def resolved(self, mode: str = "on") -> SteeringResult:
         """The next request, which sends the history, before it is steered."""
@@ -148,11 +150,13 @@ class Agent:
             await stores.close()
         body = {"model": self.model, "messages": self.messages, "tools": self.tools}
         raw = orjson.dumps(body)
-        known = self.index.known_prefix(TENANT, raw, CHAT.list_key)
+        known = self.index.bodies.longest(TENANT, raw, CHAT.list_key)
         self.request = CHAT.parse(raw, orjson.loads, known)
         found = await self._resolver.resolve(self.request, {}, TENANT, now=1.0)
         assert found.conversation is not None
-        return unobserved(found.conversation, found, mode, self.model)
+        result = unobserved(found.conversation, found, mode, self.model)
+        result.muted = self.muted
+        return result
 
     async def call(
         self, *, mode: str = "on", own_time: OwnTime | None = None, **how: Any
@@ -182,7 +186,7 @@ class Agent:
         """A whole answer has arrived; it belongs to the history from now on."""
         completion = {"choices": [{"message": dict(reply), "finish_reason": reason}]}
         apply_reply(result, completion, replies_in(completion), self.index)
-        result.note_delivered()
+        note_delivered(result)
         self.messages.append(reply)
 
     def _target(self, model: str) -> GuidanceTarget:

@@ -23,7 +23,7 @@ from gateway.core.policy import Policy
 from gateway.core.step import Step
 from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import read_request
-from gateway.steering.identity.rebuilt import extend_tail, with_tails
+from gateway.steering.identity.rebuilt import with_tails
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.prefix_hash import chain_digests
 from tests.hostile.growth import LIMIT, cost
@@ -197,5 +197,5 @@ def test_a_tail_hash_that_was_made_beforehand_is_the_same() -> None:
         assert plain.hashes.tails is None
         assert made.hashes.tails is not None
         for (start, first, last), known in made.hashes.tails.items():
-            assert extend_tail(start, plain.hashes, first, last) == known
+            assert plain.hashes.tail(start, first, last) == known
         assert (tail, 0, len(plain.hashes.messages)) in made.hashes.tails

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway.conversations.apply_reply import note_delivered, note_ended
 from gateway.steering.identity import (
     Awaits,
     MatchKind,
@@ -186,8 +187,8 @@ def test_an_answer_under_way_is_not_asked_for_again(sent: bool) -> None:
     second = driver.begin(FIRST)
     assert second.kind is NEW
     if sent:
-        result.note_delivered()
-    result.note_ended()
+        note_delivered(result)
+    note_ended(result)
     again = driver.begin(FIRST)
     assert (again.kind, again.conversation == first.conversation) == (
         (NEW, False) if sent else (RETRY, True)

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.calls.headers import identity_label
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.conversations.resolve import Resolved
 from gateway.dialects import CHAT
@@ -58,7 +59,7 @@ def resolving(store: StateStore) -> Any:
 
     async def call(*messages: dict[str, Any]) -> Resolved:
         raw = orjson.dumps({"model": "m", "messages": [*OPENING, *messages]})
-        known = index.known_prefix("t", raw, CHAT.list_key)
+        known = index.bodies.longest("t", raw, CHAT.list_key)
         return await resolver.resolve(CHAT.parse(raw, orjson.loads, known), {}, "t", 0.0)
 
     return call
@@ -94,7 +95,7 @@ async def test_an_opening_is_not_looked_up(database: Database) -> None:
     """A first request is new without a query of the store."""
     resolve = resolving(WaitingStore(database))
     found = await asyncio.wait_for(resolve(), 60)
-    assert found.label == "new"
+    assert identity_label(found.source, found.match.kind) == "new"
 
 
 async def test_the_next_request_is_not_looked_up(database: Database) -> None:
@@ -102,7 +103,8 @@ async def test_the_next_request_is_not_looked_up(database: Database) -> None:
     resolve = resolving(WaitingStore(database))
     first = await resolve()
     second = await asyncio.wait_for(resolve(says("assistant", "Hm."), says("user", "On.")), 60)
-    assert (second.label, second.conversation_id) == ("prefix", first.conversation_id)
+    assert identity_label(second.source, second.match.kind) == "prefix"
+    assert second.conversation_id == first.conversation_id
 
 
 async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> None:
@@ -118,7 +120,7 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
         assert found.conversation is not None
         branch = found.conversation.history.branch
         found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
-    known = [index.known_prefix("t", raw, CHAT.list_key) for raw in bodies]
+    known = [index.bodies.longest("t", raw, CHAT.list_key) for raw in bodies]
     assert [prefix is not None for prefix in known] == [False] * 17 + [True] * 3
 
 

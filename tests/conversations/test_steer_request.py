@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.conversations.apply_reply import note_failed
 from gateway.conversations.conversation import CurrentRun, RunStart, Undecided
 from gateway.conversations.steering_result import SteeringResult
 from gateway.core.edits import Edit
@@ -129,7 +130,8 @@ async def test_nothing_follows_from_an_alarm_that_is_muted(
     """It is recorded as it fired, but no text is sent and no model chosen for it, and the call says
     so."""
     escalating = {"etraces": {"e2_when": "always"}, "routing": {"escalate_at_severity": 1}}
-    agent = Agent({**ROUTED, **escalating}, muted=lambda tenant, project: frozenset(muted))
+    agent = Agent({**ROUTED, **escalating})
+    agent.muted = frozenset(muted)
     for number in range(4):
         result = await agent.turn(number)
     newest = result.position.latest
@@ -312,7 +314,7 @@ async def test_a_client_that_has_gone_is_not_waited_for() -> None:
     await agent.turn(0)
     result = await agent.call()
     before = result.conversation.history.branch.awaits
-    result.note_failed()
+    note_failed(result)
     after = result.conversation.history.branch.awaits
     assert (before, after) == (Awaits.MODEL, Awaits.ANYTHING)
 

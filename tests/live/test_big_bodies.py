@@ -149,7 +149,7 @@ async def test_one_call_that_is_not_read_changes_nothing_for_the_next(
     first = await agent.turn()
     given = upstream.last.messages
     index = server.app.runtime.services.index
-    index._bodies.drop(index.get(first.conversation))
+    index.bodies.drop(index.get(first.conversation))
     agent.messages[-1]["content"] += LONG
     unread = await agent.turn()
     assert (unread.gateway("unsteered"), unread.conversation) == ("size", first.conversation)

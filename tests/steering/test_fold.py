@@ -280,7 +280,7 @@ class Watched(Sequence[Any]):
 
     def __init__(self, messages: Sequence[Any]) -> None:
         self._messages = messages
-        self.touched: list[int] = []
+        self.touched: list[Any] = []
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -301,7 +301,7 @@ class TestIncrements:
         watched = Watched(messages)
         (outcome,) = fold.extend(watched)
         assert outcome.index == 30
-        assert watched.touched == [60, 61]
+        assert watched.touched == [slice(60, None)]
         assert fold.consumed == 62
 
     def test_the_same_transcript_again_gives_no_outcome(self) -> None:

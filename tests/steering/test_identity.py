@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.calls.headers import identity_label
 from gateway.steering.identity import (
     ID_SOURCES,
     ConversationSettings,
@@ -18,7 +19,6 @@ from gateway.steering.identity import (
     child_id,
     conversation_id,
     identify,
-    identity_label,
     read_request,
     signature,
 )

@@ -8,10 +8,20 @@ from collections import deque
 from copy import copy
 
 from gateway.core.ledger.bounds import keep_newest
-from gateway.core.ledger.entries import PATIENCE, Clock, Ending, Entries, Entry
-from gateway.core.ledger.failures import failing, failure_key, is_about, refusal_key, settles
+from gateway.core.ledger.entries import (
+    PATIENCE,
+    Clock,
+    Ending,
+    Entries,
+    Entry,
+    failing,
+    failure_key,
+    is_about,
+    quoted,
+    refusal_key,
+    settles,
+)
 from gateway.core.ledger.files import Files
-from gateway.core.ledger.labels import quoted
 from gateway.core.ledger.messages import Messages
 from gateway.core.ledger.sameness import (
     LISTS,
@@ -58,7 +68,7 @@ class LedgerStep(Value):
     @property
     def waits(self) -> bool:
         """True if every call of the step waits for something."""
-        return bool(self.actions) and not [1 for _, each in self.actions if not each.waits]
+        return bool(self.actions) and not [1 for _, each in self.actions if each.kind != "pending"]
 
     @property
     def reverts(self) -> bool:

@@ -7,6 +7,8 @@ from gateway.core.step import ActionFacts
 from gateway.values import Value
 
 Kind = Literal["new", "failed", "same", "reworded", "pending", "cancelled"]
+"""`same`, `reworded`: the call brings what the run has seen; `pending`: it waits for something."""
+REPEATS = ("same", "reworded")
 
 
 class Try(Value):
@@ -16,16 +18,6 @@ class Try(Value):
     count: int = 1  # times that this call gave this result since something changed
     failures: int = 0  # times that its failure has come in the run; 0 without one
     entry: Entry | None = None  # the entry that it joined; None for a try that brings news
-
-    @property
-    def waits(self) -> bool:
-        """True if the call waits for something that is not there yet."""
-        return self.kind == "pending"
-
-    @property
-    def repeats(self) -> bool:
-        """True if it brings what the run has seen."""
-        return self.kind in ("same", "reworded")
 
 
 Tries = tuple[tuple[ActionFacts, Try], ...]

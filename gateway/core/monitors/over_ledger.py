@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from gateway.core.ledger.entries import Ending, Entry
 from gateway.core.ledger.ledger import LedgerStep
+from gateway.core.ledger.tries import REPEATS
 from gateway.core.monitors.settings import CALLS_OF_TALK, CALLS_OF_WORK, RobustSettings
 
 DUE: Mapping[Ending, int] = {
@@ -152,7 +153,7 @@ class Diversity:
 
     def push(self, step: LedgerStep) -> None:
         """Judge each call stale or not."""
-        self._stale.extend([each.repeats or each.failures > 1 for _, each in step.actions])
+        self._stale.extend([each.kind in REPEATS or each.failures > 1 for _, each in step.actions])
 
     def reading(self) -> tuple[float, str]:
         """1.6 x (stale share - 1/2), 0 until the window is full."""

@@ -5,8 +5,7 @@ comes again is above 0.6, and above 0.85 only while the same thing fails on and 
 
 from collections.abc import Callable, Sequence
 
-from gateway.core.ledger.entries import Ending, Entry
-from gateway.core.ledger.labels import ordinal
+from gateway.core.ledger.entries import Ending, Entry, ordinal
 from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.scoring.scorer import DifficultySettings, ReadsLedger
 from gateway.values import Value

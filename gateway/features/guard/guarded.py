@@ -184,10 +184,11 @@ class GuardedStateStore(WatchedStates):
         recovery = self._recovery
         self._active[name] = time.monotonic()
         recovery.spool.pace.calls += 1
-        if name in recovery.spool and not recovery.breaker.is_open:
+        waits = name in recovery.spool.by_conversation
+        if waits and not recovery.breaker.is_open:
             # Behind an earlier record of its conversation, which could not be stored.
             recovery.note_again()
-        if name in recovery.spool or recovery.breaker.is_open:
+        if waits or recovery.breaker.is_open:
             return await recovery.kept(call)
         return await self._commit_now(call)
 

@@ -68,7 +68,9 @@ class Spool:
     def __init__(self, *, max_records: int, max_bytes: int) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._by_conversation: OrderedDict[str, deque[Waiting]] = OrderedDict()
+        self.by_conversation: OrderedDict[str, deque[Waiting]] = OrderedDict()
+        """Records of one conversation, oldest first."""
+
         self._hashes: dict[bytes, list[tuple[Waiting, PrefixHashRecord]]] = {}
         self._items: dict[tuple[str, str], list[tuple[Waiting, bytes]]] = {}
         self.pace = Pace()
@@ -79,10 +81,7 @@ class Spool:
         return self.records
 
     def __iter__(self) -> Iterator[Waiting]:
-        return chain.from_iterable(self._by_conversation.values())
-
-    def __contains__(self, conversation_id: str) -> bool:
-        return conversation_id in self._by_conversation
+        return chain.from_iterable(self.by_conversation.values())
 
     @property
     def room(self) -> tuple[int, int]:
@@ -104,7 +103,7 @@ class Spool:
         if full and write is None:
             return None
         waiting = Waiting(record, size, write)
-        self._by_conversation.setdefault(record.conversation.id, deque()).append(waiting)
+        self.by_conversation.setdefault(record.conversation.id, deque()).append(waiting)
         self._index(waiting)
         return waiting
 
@@ -118,8 +117,8 @@ class Spool:
             self._index(waiting)
         age = attrgetter("record.conversation.updated_at")
         for name, older in found.items():
-            known = self._by_conversation.get(name, ())
-            self._by_conversation[name] = deque(merge(known, sorted(older, key=age), key=age))
+            known = self.by_conversation.get(name, ())
+            self.by_conversation[name] = deque(merge(known, sorted(older, key=age), key=age))
 
     def _index(self, waiting: Waiting) -> None:
         record = waiting.record
@@ -133,18 +132,18 @@ class Spool:
 
     def batch(self, limit: int) -> list[Waiting]:
         """The oldest record of each of up to `limit` conversations."""
-        queues = iter(self._by_conversation.values())
+        queues = iter(self.by_conversation.values())
         return [queue[0] for queue, _ in zip(queues, range(limit), strict=False)]
 
     def remove(self, waiting: Waiting) -> None:
         """Forget a record that `batch` gave; the conversation's next one waits for its turn."""
         conversation_id = waiting.record.conversation.id
-        queue = self._by_conversation[conversation_id]
+        queue = self.by_conversation[conversation_id]
         queue.remove(waiting)
         if queue:
-            self._by_conversation.move_to_end(conversation_id)
+            self.by_conversation.move_to_end(conversation_id)
         else:
-            del self._by_conversation[conversation_id]
+            del self.by_conversation[conversation_id]
         for head in waiting.record.heads:
             _drop(self._hashes, head.digest, waiting)
         for item in waiting.record.items:
@@ -154,14 +153,14 @@ class Spool:
 
     def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """The conversation as its newest record will leave it."""
-        queue = self._by_conversation.get(conversation_id)
+        queue = self.by_conversation.get(conversation_id)
         if queue is None or queue[-1].record.conversation.tenant != tenant:
             return None
         return _saved(queue[-1].record.conversation)
 
     def branches(self, tenant: str, external_key: str) -> Iterator[ConversationRecord]:
         """The conversations of a client's own id."""
-        for queue in self._by_conversation.values():
+        for queue in self.by_conversation.values():
             newest = queue[-1].record.conversation
             if (newest.tenant, newest.external_key) == (tenant, external_key):
                 yield _saved(newest)

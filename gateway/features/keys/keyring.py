@@ -171,15 +171,11 @@ class KeyRing(Keys):
         self._read_at = time.monotonic()
         self._begun = self._taken = 0
 
-    @property
-    def required(self) -> bool:
-        """Whether there are keys, so that a request must send one."""
-        return bool(self._of_config) or self._any_stored
-
     def update(self, settings: AuthSettings) -> None:
         """Use the keys of a config that was read."""
         keys = own(settings).gateway_keys
         self._of_config = {key_digest(key): Principal(tenant=t, key=t) for t, key in keys.items()}
+        self.required = bool(self._of_config) or self._any_stored
 
     def find(self, digest: bytes) -> Principal | None:
         """The holder of the valid key with this digest; None without one. For a stored key the
@@ -224,6 +220,7 @@ class KeyRing(Keys):
         self._taken = began
         self._active = {r.digest: r for r in records if r.revoked_at is None}
         self._any_stored = bool(records)
+        self.required = bool(self._of_config) or self._any_stored
         self.budgets.clear()
         self.budgets.update(key_budgets(records))
         self._read_at = time.monotonic()

@@ -247,19 +247,22 @@ def _forbidden(principal: Principal, what: str) -> Forbidden:
 
 def _is_limited(services: Services, principal: Principal) -> bool:
     """Whether a request has a tenant's key, and no more."""
+    if not principal.key:
+        return False
     listed = own(services.settings.auth).provider_resources
-    unlimited = principal.operator or principal.tenant in listed or "*" in listed
-    return bool(principal.key) and not unlimited
+    return not (principal.operator or principal.tenant in listed or "*" in listed)
 
 
 def _rights(services: Services, principal: Principal) -> Sequence[KeyRights | KeyTerms]:
     """The limits of a key: its own, and entries for it, its tenant and all. All of them hold."""
+    limits = list[KeyRights | KeyTerms]()
+    if not principal.key:
+        return limits
     rights = own(services.settings.auth).rights
     terms = cast("KeyTerms | None", principal.terms)
-    limits = list[KeyRights | KeyTerms]()
     if terms is not None and not terms.routes == terms.models == ("*",):
         limits.append(terms)
-    if rights and principal.key:
+    if rights:
         names = dict.fromkeys((principal.key, principal.tenant, "*"))
         limits += [rights[name] for name in names if name in rights]
     return limits

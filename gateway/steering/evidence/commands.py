@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gateway.core.ledger.labels import quoted
+from gateway.core.ledger.entries import quoted
 from gateway.core.short_cache import remembered
 from gateway.core.step import Effect, FileEdit
 from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing

@@ -25,8 +25,8 @@ from gateway.steering.evidence.results import (
     sameness,
     says_no,
 )
-from gateway.steering.transcript.content import asks_user
-from gateway.steering.transcript.text_protocols import is_loop_note, is_turned_down
+from gateway.steering.transcript.content import asks_user, is_turned_down
+from gateway.steering.transcript.text_protocols import is_loop_note
 from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions
 
@@ -163,6 +163,7 @@ def describe_action(action: Action) -> ActionFacts:
     refuses = bool(denials) and (denials != {"no"} or _NO.search(opening) is not None)
     answer = Answer(
         result=sameness(result, exact=exact, image=action.image),
+        transient=short and is_transient(result, words),
         words=words,
         empty=is_empty(result),
         pending=call.effect.waits
@@ -172,7 +173,6 @@ def describe_action(action: Action) -> ActionFacts:
             and not (by_user or reads or call.effect.plans or call.program is not None)
             and is_pending(result, words - printed, call.operation)
         ),
-        transient=short and is_transient(result, words),
         negative=(line is not None or refuses) and not by_user,
         by_user=by_user,
         cancelled=_CANCELLED.match(result) is not None,

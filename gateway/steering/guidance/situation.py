@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.ledger.ledger import Ledger
-from gateway.core.ledger.tries import Tries, Try
+from gateway.core.ledger.tries import REPEATS, Tries, Try
 from gateway.core.reader import COUNTED, SHOWN_AGAIN, Cause, Situation
 from gateway.core.render import sanitise
 from gateway.core.step import Action, ActionFacts, Step, alike
@@ -154,7 +154,7 @@ def _stuck_call(steps: Sequence[Step], calls: Tries = ()) -> Situation | None:
 
     def rank(at: int) -> tuple[bool, int, bool, int]:
         facts, found = calls[at]
-        return facts.failure is not None, found.failures, found.repeats, found.count
+        return facts.failure is not None, found.failures, found.kind in REPEATS, found.count
 
     newest = steps[-1]
     if len(calls) != len(newest.actions):

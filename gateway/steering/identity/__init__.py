@@ -30,7 +30,7 @@ from gateway.steering.identity.ids import (
     looks_unique,
     signature,
 )
-from gateway.steering.identity.matching import ConversationMatch, MatchKind, identity_label, match
+from gateway.steering.identity.matching import ConversationMatch, MatchKind, match
 from gateway.steering.identity.sources import (
     FINGERPRINT,
     ID_SOURCES,

@@ -128,11 +128,9 @@ def asks_for_summary(system: str, said: str) -> bool:
 def split_ending(message: object) -> tuple[str, list[object]]:
     """The text that ends a client's message, and the message without it: none, or one with results
     of calls. No text where the message is another's or ends with results."""
-    given = as_mapping(message)
-    if given.get("role") == "user":
-        content = given.get("content")
-    else:
-        content = ()
+    if not isinstance(message, dict) or message.get("role") != "user":
+        return "", []
+    content = message.get("content")
     if isinstance(content, str):
         return content, []
     if isinstance(content, list):
@@ -142,7 +140,7 @@ def split_ending(message: object) -> tuple[str, list[object]]:
     end = len(parts)
     while end and isinstance(as_mapping(parts[end - 1]).get("text"), str):
         end -= 1
-    rest: list[object] = [{**given, "content": parts[:end]}] if end else []
+    rest: list[object] = [{**message, "content": parts[:end]}] if end else []
     return "".join([part["text"] for part in parts[end:]]), rest
 
 
@@ -376,6 +374,7 @@ def read_request(
     names. `resume`: see `gateway.wire.prefix_hash.chain_digests`. `own`: the messages in the body,
     for a dialect that has them under another key than `messages` or `input`. `messages`: the whole
     history, when the body contains only a part of it."""
+    client_retry = is_client_retry(headers)
     tools = tool_names(body)
     own = history(body) if own is None else own
     whole = own if messages is None else messages
@@ -388,7 +387,7 @@ def read_request(
         system=system_digest(system),
         calls=clean_call_ids(hashes.state.call_ids),
         has_tools=bool(tools),
-        client_retry=is_client_retry(headers),
+        client_retry=client_retry,
         messages=whole,
         model=model if isinstance(model, str) else "",
         compacts=compacts,

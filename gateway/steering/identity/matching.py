@@ -7,7 +7,6 @@ from msgspec import Struct
 
 from gateway.steering.identity.branch import Awaits, Branch, Delivery, Incoming, PrefixHashRef
 from gateway.steering.identity.ids import child_id, looks_unique
-from gateway.steering.identity.sources import FINGERPRINT
 from gateway.values import Value
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]  # prefix hash -> its requests, newest first
@@ -38,6 +37,7 @@ class ConversationMatch(Value):
     parent: str | None = None  # the branch that a fork splits from; None for all but forks
     position: int = 0  # messages of the request that were known; a fork copies the state from there
     prefix_hash: bytes | None = None  # the stored hash that was found; None when none was
+    ahead: int = 0  # assistant turns of the request after the messages that were known
 
 
 class _Named(Struct, frozen=True):
@@ -58,6 +58,7 @@ class _Found(Struct, frozen=True):
     whole: bool  # the hash covers the whole request, which was served before
     current: bool  # a history that extends the hash continues its branch
     adjacent: bool  # the request is one reply ahead of the branch
+    ahead: int  # assistant turns of the request after the hash
 
     @property
     def continues(self) -> bool:
@@ -77,6 +78,7 @@ def _matched(
         parent=parent,
         position=found.position if found else 0,
         prefix_hash=found.prefix_hash if found else None,
+        ahead=found.ahead if found else 0,
     )
 
 
@@ -183,7 +185,9 @@ def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
         entries = [
             _assess(request, ref, branches[ref.conversation_id], position=position) for ref in refs
         ]
-        here = max(entries, key=lambda entry: _rank(request, entry))
+        here = entries[0]
+        if len(entries) > 1:
+            here = max(entries, key=lambda entry: _rank(request, entry))
         best = best or here
         again = best.whole and best.current
         if again and request.client_retry and best.branch.is_retried_by(request):
@@ -218,7 +222,14 @@ def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int
     current = (branch.is_extended_by(ref) or lags) and not parallel
     adjacent = current and not whole and ahead <= (0 if is_reply else 1)
     return _Found(
-        position, prefix_hash, ref, branch=branch, whole=whole, current=current, adjacent=adjacent
+        position,
+        prefix_hash,
+        ref,
+        branch=branch,
+        whole=whole,
+        current=current,
+        adjacent=adjacent,
+        ahead=ahead,
     )
 
 
@@ -248,7 +259,7 @@ def _awaiting_results(
     known history."""
     if found and found.whole and found.current and found.branch.served_calls == request.calls:
         return None  # the branch's latest request again
-    if found and not found.whole and request.hashes.turns_after(found.position) == 0:
+    if found and not found.whole and found.ahead == 0:
         return None  # the history already shows which reply the request follows
     if found and found.continues and found.branch.awaits_results_of(request):
         return None  # history and ids agree, even if the client has rewritten the reply
@@ -359,17 +370,3 @@ def _rewritten(
     if chosen is None:
         return None
     return _matched(MatchKind.COMPACTION, chosen.conversation_id, found)
-
-
-def identity_label(source: str, kind: MatchKind) -> str:
-    """Source of an identification, for people: `retry`, `fork`, `compaction`, or the id's source;
-    `prefix`, `new` or `side` without an id from the client."""
-    if kind in (MatchKind.RETRY, MatchKind.FORK, MatchKind.COMPACTION):
-        return kind.value
-    if source != FINGERPRINT:
-        return source
-    if kind is MatchKind.SIDE:
-        return "side"
-    if kind in (MatchKind.CONTINUE, MatchKind.SUMMARY):
-        return "prefix"
-    return "new"

@@ -15,23 +15,6 @@ from gateway.wire.prefix_hash import PrefixHashes
 
 LONG_REPLY_CHARACTERS = 200  # longer replies are not given twice; shorter ones are
 MANY_TURNS = 3  # replies from which on even short ones are not the same in two conversations
-_NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
-
-
-def extend_tail(
-    tail: bytes, hashes: PrefixHashes, first: int = 0, last: int | None = None
-) -> bytes:
-    """The tail hash of a history, 16 bytes; empty before the first reply. `tail`: that of the
-    messages before; `first`, `last`: the range of those of `hashes` to add."""
-    end = len(hashes.messages) if last is None else last
-    if hashes.tails is not None and (tail, first, end) in hashes.tails:
-        return hashes.tails[tail, first, end]
-    for position in range(first, end):
-        if (digest := hashes.messages[position]) is not None and hashes.turns[position + 1]:
-            added = _NOTHING_YET.copy()  # half of what a new one takes
-            added.update(tail + digest)
-            tail = added.digest()
-    return tail
 
 
 def with_tails(request: Incoming, tail: bytes) -> Incoming:
@@ -42,8 +25,8 @@ def with_tails(request: Incoming, tail: bytes) -> Incoming:
         end = count
     else:
         end = end_of_reply(request.messages) or count
-    known = extend_tail(tail, hashes, last=end)
-    tails = {(tail, 0, end): known, (tail, 0, count): extend_tail(known, hashes, end)}
+    known = hashes.tail(tail, last=end)
+    tails = {(tail, 0, end): known, (tail, 0, count): hashes.tail(known, end)}
     return replace(request, hashes=replace(hashes, tails=tails))
 
 

@@ -280,7 +280,8 @@ def _parent_of(headers: Texts, body: Mapping[str, object]) -> str | None:
     for name in headers:
         if "parent" in name and _PARENT_NAME.search(name) and (value := clean_id(headers[name])):
             return value
-    for name, given in mapping_at(body, "metadata").items():
+    metadata = body.get("metadata")
+    for name, given in metadata.items() if isinstance(metadata, dict) else ():
         if isinstance(name, str) and _PARENT_NAME.search(name):
             return clean_id(given)
     return None

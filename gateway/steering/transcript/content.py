@@ -32,6 +32,13 @@ def without_guidance(text: str) -> str:
     return "\n\n".join([*kept, text[at:]]).strip("\n")
 
 
+_TURNED_DOWN = re.compile(  # openings of what clients send for a person who stops the agent
+    r"(?i)(?:error: )?(?:permission to use .{1,60} has been denied"
+    r"|the user doesn't want to (?:proceed|take)|\[request interrupted by user"
+    r"|<turn_aborted>|(?:the )?user (?:has )?(?:rejected|denied|declined|cancell?ed|aborted"
+    r"|interrupted)\b"
+    r"|(?:exec )?(?:command |call |patch )?(?:rejected|aborted|denied|declined) by (?:the )?user)"
+)
 _TEXT_PARTS = ("text", "input_text", "output_text", None)
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
@@ -129,6 +136,11 @@ def read_result(message: Mapping[str, object], call_id: object) -> Result:
     )
 
 
+def is_turned_down(text: str) -> bool:
+    """Whether a client says that the person refused a call, or interrupted the agent."""
+    return _TURNED_DOWN.match(text) is not None
+
+
 def images_sum(value: object) -> int:
     """Checksum of the images among the parts of a content, 0 without any."""
     checksum = 0
@@ -197,8 +209,11 @@ def json_text(arguments: object) -> str:
 
 def read_reasoning(message: Mapping[str, object], content: Content) -> str:
     """Reasoning from the message's own fields, else from the parts of its content."""
-    found = (text_at(message, name) for name in _REASONING_FIELDS)
-    return next(filter(None, found), content.reasoning)
+    for name in _REASONING_FIELDS:
+        shown = message.get(name)
+        if isinstance(shown, str) and shown:
+            return shown
+    return content.reasoning
 
 
 _ARGUMENT_FIELDS = ("arguments", "input", "action", "operation", "code", "queries")

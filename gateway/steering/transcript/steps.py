@@ -16,6 +16,7 @@ from gateway.steering.transcript.content import (
     Content,
     RequestedCall,
     Result,
+    is_turned_down,
     item_call,
     item_reasoning,
     item_result,
@@ -242,7 +243,7 @@ class StepReader:
             return Change.NONE
         draft.followed = True
         draft.results.append(result)
-        if text_protocols.is_turned_down(result.text):
+        if is_turned_down(result.text):
             self._stop(draft)
         return Change.ANSWERED
 
@@ -282,7 +283,7 @@ class StepReader:
                 return Change.ANSWERED
             return Change.NONE
         cut = len(draft.results) < len(reply.calls) or not (draft.acts or reply.thought)
-        if cut or text_protocols.is_turned_down(answer):
+        if cut or is_turned_down(answer):
             self._stop(draft)
         checksum = zlib.crc32(answer.encode("utf-8", "surrogatepass"))
         self._cue = text_protocols.read_cue(answer)

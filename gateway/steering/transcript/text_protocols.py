@@ -12,13 +12,6 @@ from gateway.steering.word_lists import word_list
 from gateway.values import Texts, Value
 from gateway.wire.coerce import as_text
 
-_TURNED_DOWN = re.compile(  # openings of what clients send for a person who stops the agent
-    r"(?i)(?:error: )?(?:permission to use .{1,60} has been denied"
-    r"|the user doesn't want to (?:proceed|take)|\[request interrupted by user"
-    r"|<turn_aborted>|(?:the )?user (?:has )?(?:rejected|denied|declined|cancell?ed|aborted"
-    r"|interrupted)\b"
-    r"|(?:exec )?(?:command |call |patch )?(?:rejected|aborted|denied|declined) by (?:the )?user)"
-)
 SHELL = "bash"
 PYTHON = "python_interpreter"
 _SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
@@ -149,11 +142,6 @@ def read_cue(answer: str) -> Cue:
     if _COMPLAINT.search(answer[:_COMPLAINT_CHARS]):
         return "uncalled"
     return ""
-
-
-def is_turned_down(text: str) -> bool:
-    """Whether a client says that the person refused a call, or interrupted the agent."""
-    return _TURNED_DOWN.match(text) is not None
 
 
 def is_loop_note(text: str) -> bool:

@@ -257,10 +257,10 @@ def save_call(call: CallRecord, connection: apsw.Connection) -> int:
     tenant = conversation.tenant
     conversation_pk = _save_conversation(conversation, connection)
     if call.heads:
-        rows = (
+        rows = [
             (root_key(h.root), h.digest, conversation_pk, h.kind, h.position, h.step)
             for h in call.heads
-        )
+        ]
         connection.executemany(_INSERT_HEAD, rows)
     for item in call.items:
         connection.execute(_INSERT_ITEM, (tenant, item.id, conversation_pk, item.content))
@@ -311,12 +311,14 @@ def _save_run(
         totals = RunTotals()
         stored = {}
         injected = new_injections(injected, ())
+    sources = [row.source for row in injected if row.applied]
     plan = plan_steps(steps, stored)
-    totals = plan.totals(totals, [row.source for row in injected if row.applied])
+    totals = plan.totals(totals, sources)
     if not run.updated_at:
         execute(_UPDATE_SUMS, (*codec.totals_row(totals), pk))
     elif found:
-        tags = _add_tags(pk, run, tags, connection=connection)
+        if run.tags:
+            tags = _add_tags(pk, run, tags, connection=connection)
         latest = (run.updated_at, run.ended_at, run.state)
         policy = (run.mode, run.policy_digest, run.model_requested, run.task_preview)
         outcome = settled_outcome((outcome, source), run)
@@ -341,10 +343,7 @@ def _save_run(
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
     """Add tags of new names to a run, and return all of its tags. A name that the run has keeps
     its value."""
-    if run.tags:
-        known = orjson.loads(stored)
-    else:
-        known = {}
+    known = orjson.loads(stored)
     if not run.tags.keys() - known.keys():
         return stored
     tags = codec.tags_json({**run.tags, **known})

@@ -55,7 +55,7 @@ def text_after(*steps: Step, fired: str = "streak") -> str:
         step=outcome.index,
         signal=ActionSignal(state=FSMState.NORMAL, readings=readings(fired)),
         reader=READER,
-        recent=run.recent[-8:],
+        recent=[*run.newest][-8:],
         observed=outcome.observed,
     )
     monitor = plan(GuidanceState(), moment, EtraceSettings(), InjectionSettings(), GATES).monitor
@@ -488,7 +488,7 @@ def test_each_cause_begins_with_its_mildest_move() -> None:
         step=outcome.index,
         signal=ActionSignal(state=FSMState.NORMAL, readings=readings("test_repeat")),
         reader=READER,
-        recent=run.recent,
+        recent=[*run.newest],
         observed=outcome.observed,
     )
     given = GuidanceState(severities={"usage": 2, "test_repeat": 2})
@@ -510,7 +510,7 @@ def moment_after(*steps: Step, composite: float) -> Moment:
         step=outcome.index,
         signal=ActionSignal(state=FSMState.NORMAL, readings=found),
         reader=READER,
-        recent=run.recent,
+        recent=[*run.newest],
         observed=outcome.observed,
     )
 
