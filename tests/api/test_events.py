@@ -112,7 +112,7 @@ class Listener:
 
     def _wait_for(self, count: int) -> None:
         with self._news:
-            assert self._news.wait_for(lambda: len(self.events) >= count, 60), self.events
+            assert self._news.wait_for(lambda: len(self.events) >= count, 120), self.events
 
     def _read(self, key: str | None) -> None:
         ask = {"until_idle_s": "0"}

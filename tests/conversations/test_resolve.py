@@ -94,7 +94,7 @@ async def test_a_request_remembers_its_own_bytes(database: Database) -> None:
 async def test_an_opening_is_not_looked_up(database: Database) -> None:
     """A first request is new without a query of the store."""
     resolve = resolving(WaitingStore(database))
-    found = await asyncio.wait_for(resolve(), 60)
+    found = await asyncio.wait_for(resolve(), 120)
     assert identity_label(found.source, found.match.kind) == "new"
 
 
@@ -102,7 +102,7 @@ async def test_the_next_request_is_not_looked_up(database: Database) -> None:
     """A request one reply ahead of memory continues without a query of the store."""
     resolve = resolving(WaitingStore(database))
     first = await resolve()
-    second = await asyncio.wait_for(resolve(says("assistant", "Hm."), says("user", "On.")), 60)
+    second = await asyncio.wait_for(resolve(says("assistant", "Hm."), says("user", "On.")), 120)
     assert identity_label(second.source, second.match.kind) == "prefix"
     assert second.conversation_id == first.conversation_id
 

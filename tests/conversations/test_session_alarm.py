@@ -40,7 +40,7 @@ async def test_the_header_names_it(
         messages += called(f"a{run}", "ls", f"file_{run}.py")
         messages += called(f"b{run}", COMMAND, "")
         body = {"model": "gpt-4o", "messages": messages}
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
             answer = await client.post("/v1/chat/completions", json=body)
         named.append(answer.headers["x-gateway-monitors"])
         messages.append(answer.json()["choices"][0]["message"])

@@ -122,7 +122,7 @@ def test_unusual_answers_are_answers(
     gateway_server: Start, upstream: ScriptedUpstream, dialect: str, stream: bool, kind: FaultKind
 ) -> None:
     """A filtered, a huge and a late reply arrive whole and are recorded."""
-    upstream.default = Fault(kind, reply=Reply("One two."), size_mb=2, delay_s=0.2)
+    upstream.default = Fault(kind, reply=Reply("One two."), size_mb=1, delay_s=0.2)
     server = gateway_server(NO_RETRIES)
     if stream:
         text, whole = collect(server, dialect)

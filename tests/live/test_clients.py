@@ -117,7 +117,7 @@ def run_client(name: str, base_url: str, directory: Path) -> list[str]:
         },
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -139,7 +139,7 @@ def recorded(path: Path) -> set[tuple[str, int]]:
 async def _answered(clients: list[Client], more: int) -> None:
     """Wait for so many complete answers, however long they take on a busy machine."""
     wanted = sum(len(client.received) for client in clients) + more
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while sum(len(client.received) for client in clients) < wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 

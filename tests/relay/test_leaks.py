@@ -155,7 +155,7 @@ async def test_rounds_of_every_fault(server: tuple[ScriptedUpstream, AppServer])
                 marks = {"memory": resident_bytes(), "files": open_files()}
                 marks["tasks"] = unfinished_tasks()
             await asyncio.gather(*(one(client, n, s) for n in names for s in (False, True)))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not await served(client):
                 pass
         await asyncio.sleep(0.5)

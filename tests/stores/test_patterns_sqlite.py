@@ -199,7 +199,7 @@ async def test_searches_leave_a_reader_to_other_queries(
     searches = [asyncio.ensure_future(found(store)) for _ in range(4)]
     try:
         await asyncio.sleep(0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await store.count() == 0
     finally:
         may_end.set()

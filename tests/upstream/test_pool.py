@@ -50,7 +50,7 @@ async def test_an_idle_connection_is_closed_after_its_time() -> None:
         pool = Pool(limit=0, connect_s=60, keepalive_s=0.1)
         connection = await pool.connect(Origin(there.url))
         connection.release(reusable=True)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await there.left.wait()
 
 
@@ -74,11 +74,11 @@ async def test_a_connection_beyond_the_limit_is_waited_for() -> None:
         await asyncio.sleep(0.1)
         assert not any(each.done() for each in waiting)
         first.release(reusable=True)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await waiting[0] is first
         first.release(reusable=False)
         first.release(reusable=False)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             second = await waiting[1]
         assert second is not first
         assert list(pool.in_use) == [second]
@@ -98,7 +98,7 @@ async def test_a_cancelled_wait_takes_no_room() -> None:
         await asyncio.sleep(0.1)
         waiting.cancel()
         first.release(reusable=True)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await pool.connect(Origin(there.url)) is first
         pool.close()
 

@@ -324,7 +324,7 @@ async def test_an_approved_rule_is_given_in_whole_runs(
                 return found[0]
             await asyncio.sleep(0.02)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         given = []
         for number in range(12):
             outcome = "success" if number % 3 else "failure"

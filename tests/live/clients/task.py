@@ -16,7 +16,7 @@ TRAVELLERS = ("Ann", "Ben")
 BASE_URL = sys.argv[1]
 API_KEY = "sk-not-needed"
 MODEL = "scripted"
-TOGETHER_S = 60
+TOGETHER_S = 120
 
 _both = threading.Barrier(len(TRAVELLERS))
 

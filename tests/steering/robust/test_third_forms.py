@@ -1,5 +1,6 @@
-"""The third and fourth set of planted forms, in the tools of four clients: what is found, what is
-left alone. Half of each, every second form, was held back until the monitors were done.
+"""The third set of planted forms, in the tools of four clients: what is found, what is left alone.
+
+Half of it, every second form, was held back until the monitors were done.
 """
 
 from __future__ import annotations
@@ -7,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tests.steering.robust import fourth_forms
 from tests.steering.robust.planting import Signs, signs_of
 from tests.steering.robust.third_forms import CLIENTS, Draw, Form, Turn
 from tests.steering.robust.third_innocents import INNOCENTS
@@ -72,17 +72,3 @@ def test_work_that_looks_like_a_loop_is_left_alone() -> None:
         "bisecting plugins"
     }
     assert not [name for name, (_, slow) in signs.items() if slow is not None]
-
-
-def test_the_fourth_set_is_found_and_left_alone() -> None:
-    """Of 24 loops 21 raise an alarm within 6 repetitions; of 24 innocents only the test that is
-    run again and again although it is known to fail."""
-    loops, innocents = fourth_forms.LOOPS, fourth_forms.INNOCENTS
-    found = [first_signs(form, seed)[0] for form in loops.values() for seed in SEEDS]
-    assert (len(loops), len(innocents)) == (24, 24)
-    assert sum(each is not None and each <= 6 for each in found) >= 0.89 * len(found)
-    signs = {(name, s): first_signs(form, s) for name, form in innocents.items() for s in SEEDS}
-    alarmed = {name for (name, _), (alarm, _) in signs.items() if alarm is not None}
-    assert alarmed <= {"a fault kept for the report"}
-    slow = {(name, round_) for (name, _), (_, round_) in signs.items() if round_ is not None}
-    assert {name for name, _ in slow} <= {"a fault kept for the report"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.steering.robust.test_third_forms import SEEDS, first_signs
 from tests.steering.robust.third_forms import Call, Draw, Form, Turn, browser
 
 PIPED = ("", " 2>&1", " | tail -20", " --verbose", " || true", " -q", " 2>&1 | tail", " --debug")
@@ -369,3 +370,16 @@ INNOCENTS: Mapping[str, Form] = {
         )
     ],
 }
+
+
+def test_the_fourth_set_is_found_and_left_alone() -> None:
+    """Of 24 loops 21 raise an alarm within 6 repetitions; of 24 innocents only the test that is
+    run again and again although it is known to fail."""
+    found = [first_signs(form, seed)[0] for form in LOOPS.values() for seed in SEEDS]
+    assert (len(LOOPS), len(INNOCENTS)) == (24, 24)
+    assert sum(each is not None and each <= 6 for each in found) >= 0.89 * len(found)
+    signs = {(name, s): first_signs(form, s) for name, form in INNOCENTS.items() for s in SEEDS}
+    alarmed = {name for (name, _), (alarm, _) in signs.items() if alarm is not None}
+    assert alarmed <= {"a fault kept for the report"}
+    slow = {(name, round_) for (name, _), (_, round_) in signs.items() if round_ is not None}
+    assert {name for name, _ in slow} <= {"a fault kept for the report"}
