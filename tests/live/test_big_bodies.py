@@ -293,9 +293,9 @@ async def test_a_big_body_is_parsed_and_digested_off_the_loop(
     threads: list[str] = []
     parse = SteeredEndpoint._parse
 
-    async def noted_parse(self: SteeredEndpoint, *args: Any) -> Any:
+    async def noted_parse(self: SteeredEndpoint, *args: Any, **named: Any) -> Any:
         threads.append(threading.current_thread().name)  # the loop's
-        return await parse(self, *args)
+        return await parse(self, *args, **named)
 
     def noted_read(*args: Any, **kwargs: Any) -> Any:
         threads.append(threading.current_thread().name)
