@@ -263,8 +263,8 @@ async def _note_operation(
 
 
 def kind_of(path: str) -> str:
-    """`pattern` of `/api/patterns.jsonl` and `/dashboard/new-pattern`."""
-    return path.split("/")[2].partition(".")[0].rpartition("-")[2].removesuffix("s")
+    """`pattern` of `/api/patterns.jsonl` and `/dashboard/patterns`."""
+    return path.split("/")[2].partition(".")[0].removesuffix("s")
 
 
 async def note(

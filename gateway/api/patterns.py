@@ -1,4 +1,4 @@
-"""`/api/patterns`: the pattern library, with the changes that the dashboard makes as well."""
+"""`/api/patterns`: the pattern library."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -64,14 +64,6 @@ def read_pattern(record: Fields, access: Access, tenant: str | None) -> Pattern:
     return with_id(pattern)
 
 
-async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
-    """Store a new pattern; one with a known content or id is left unchanged or replaced."""
-    with _embedding():
-        ((added, pattern_id),) = await library(runtime).add([pattern])
-    publish_change(runtime, "pattern", added.value, pattern_id=pattern_id)
-    return added, pattern_id
-
-
 async def change_pattern(
     runtime: Runtime, access: Access, stored: StoredPattern, record: Fields
 ) -> StoredPattern:
@@ -94,16 +86,6 @@ async def change_pattern(
         raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
     publish_change(runtime, "pattern", "changed", pattern_id=old.pattern_id)
     return await find_pattern(runtime, old.tenant or None, old.pattern_id)
-
-
-async def remove_pattern(
-    runtime: Runtime, access: Access, tenant: str | None, pattern_id: str
-) -> None:
-    """Remove a pattern. Raises: NotFound; Forbidden, a tenant's key may not remove shared ones."""
-    stored = await find_pattern(runtime, tenant, pattern_id)
-    _check_owner(stored.pattern, access)
-    await library(runtime).remove(stored.pattern.tenant, pattern_id)
-    publish_change(runtime, "pattern", "deleted", pattern_id=pattern_id)
 
 
 def library(runtime: Runtime) -> PatternLibrary:
@@ -240,7 +222,9 @@ async def get_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
 async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add a pattern; one with known content changes nothing."""
     pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
-    added, pattern_id = await store_pattern(request.runtime, pattern)
+    with _embedding():
+        ((added, pattern_id),) = await library(request.runtime).add([pattern])
+    publish_change(request.runtime, "pattern", added.value, pattern_id=pattern_id)
     status = 201 if added is Added.ADDED else 200
     return ApiResponse({"result": added.value, "pattern_id": pattern_id}, status)
 
@@ -272,10 +256,12 @@ async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
 
 @OPERATIONS.add("DELETE /api/patterns/{pattern_id}", {204: Content(None, "Removed.")})
 async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
-    """Remove a pattern."""
-    await remove_pattern(
-        request.runtime, request.access, request.tenant, pattern_id=request.params.pattern_id
-    )
+    """Remove a pattern; a tenant's key may not remove shared ones."""
+    pattern_id = request.params.pattern_id
+    stored = await find_pattern(request.runtime, request.tenant, pattern_id)
+    _check_owner(stored.pattern, request.access)
+    await library(request.runtime).remove(stored.pattern.tenant, pattern_id)
+    publish_change(request.runtime, "pattern", "deleted", pattern_id=pattern_id)
     return ApiResponse(status=204)
 
 

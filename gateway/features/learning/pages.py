@@ -4,14 +4,13 @@ import time
 from typing import Annotated
 from urllib.parse import quote
 
-from gateway.api.params import OneOf, TenantParameter
+from gateway.api.params import Flag, OneOf, TenantParameter
 from gateway.errors import BadRequest, GatewayError
 from gateway.features.learning import api as lessons
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.views import reader_view, rule_views
 from gateway.features.pages.pages import Page, PageRoute, Visit, redirect
-from gateway.features.pages.patterns import OneParameters
 from gateway.steering.guidance.lessons import is_rule
 
 MOST_SHOWN = 200
@@ -25,6 +24,12 @@ class LessonListParameters(TenantParameter):
 
     status: Annotated[str, OneOf(lessons.STATUSES)] | None = None  # None = any
     tier: Annotated[str, OneOf(lessons.TIERS)] | None = None  # None = any
+
+
+class LessonParameters(TenantParameter):
+    """Note that the lesson has just been saved."""
+
+    saved: Flag | None = None  # shows a note
 
 
 async def show_lessons(visit: Visit) -> Page:
@@ -96,6 +101,9 @@ def _id(visit: Visit) -> str:
 PAGES = (
     PageRoute("/dashboard/lessons", show_lessons, LessonListParameters, tab="Lessons"),
     PageRoute(
-        "/dashboard/lessons/{pattern_id:path}", show_lesson, OneParameters, change=change_one_lesson
+        "/dashboard/lessons/{pattern_id:path}",
+        show_lesson,
+        LessonParameters,
+        change=change_one_lesson,
     ),
 )

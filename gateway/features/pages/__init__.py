@@ -7,5 +7,4 @@ OFFERS = (
     "pages:PageRoute",
     "pages:Visit",
     "pages:redirect",
-    "patterns:OneParameters",
 )

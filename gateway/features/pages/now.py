@@ -2,7 +2,7 @@
 tokens, calls, success and trouble over time."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Annotated, Any
@@ -189,7 +189,7 @@ async def show_time(visit: Visit) -> Page:
     filled = [point for points_of in by_name.values() for point in points_of.values()]
     shown: FieldDict = {
         "title": "Over time",
-        "panels": panels(rows, total),
+        "panels": list(panels(rows)),
         "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
         "rows": sorted(filled, key=lambda point: (-point.start, point.name)),
         "total": total,
@@ -253,48 +253,35 @@ def grouped(
 Row = Sequence[usage.UsagePoint | None]  # the points of one name by bucket; None without a call
 
 
-def panels(rows: Sequence[Row], total: usage.UsagePoint) -> list[FieldDict]:
-    """Every chart of the page: title, note with what it comes to in all, shares of its highest
-    value by name, then by bucket, and that value."""
+_PANELS = (
+    ("Cost", "cost_usd", formatting.money),
+    ("Tokens", "tokens", formatting.count),
+    ("Calls", "calls", formatting.count),
+    ("Success", "success_rate", formatting.percent),
+    ("Alarms", "alarms", formatting.count),
+    ("Input from cache", "cached_share", formatting.percent),
+    ("Mean latency", "mean_latency_s", formatting.seconds),
+    ("Failed calls", "errors", formatting.count),
+    ("Unsteered calls", "unsteered", formatting.count),
+)
+"""The charts of the page: title, value of a point, and how that is shown."""
+_STACKED = (formatting.money, formatting.count)  # what is added up is drawn as bars, else as lines
 
-    def panel(title: str, note: str, *, value: str, show: Any, top: float = 0.0) -> FieldDict:
-        """A chart of bars that are stacked; of lines where one line has the highest value."""
-        found = [[point and getattr(point, value) for point in row] for row in rows]
-        bars = show in (formatting.money, formatting.count)
-        columns = zip(*found, strict=True) if bars else ([each] for row in found for each in row)
-        top = top or max((sum(filter(None, each)) for each in columns), default=0.0)
-        shares = [[each and each / top for each in row] for row in found]
-        return {"title": title, "note": note, "bars": bars, "shares": shares, "top": show(top)}
 
-    money = formatting.money
-    count = formatting.count
-    percent = formatting.percent
-    seconds = formatting.seconds
-    cost = money(total.cost_usd)
-    tokens = count(total.tokens)
-    if total.unpriced_calls:
-        cost += f", {formatting.counted(total.unpriced_calls, 'call')} unpriced"
-    if total.estimated_usd:
-        cost += f", {money(total.estimated_usd)} estimated"
-    if total.estimated_tokens:
-        tokens += f", {count(total.estimated_tokens)} estimated"
-    judged = formatting.counted(total.successes + total.failures, "run")
-    success = f"{percent(total.success_rate)} of {judged}"
-    alarms = percent(total.alarms / total.steps if total.steps else None)
-    alarms = f"{total.alarms:,}, {alarms} of the steps"
-    cached = percent(total.cached_share)
-    mean = seconds(total.mean_latency_s)
-    return [
-        panel("Cost", cost, value="cost_usd", show=money),
-        panel("Tokens", tokens, value="tokens", show=count),
-        panel("Calls", f"{total.calls:,}", value="calls", show=count),
-        panel("Success", success, value="success_rate", show=percent, top=1.0),
-        panel("Alarms", alarms, value="alarms", show=count),
-        panel("Input from cache", cached, value="cached_share", show=percent, top=1.0),
-        panel("Mean latency", mean, value="mean_latency_s", show=seconds),
-        panel("Failed calls", f"{total.errors:,}", value="errors", show=count),
-        panel("Unsteered calls", f"{total.unsteered:,}", value="unsteered", show=count),
-    ]
+def panels(rows: Sequence[Row]) -> Iterator[FieldDict]:
+    """Every chart of the page: title, shares of its highest value by name, then by bucket, and
+    that value."""
+    for title, name, show in _PANELS:
+        found = [[point and getattr(point, name) for point in row] for row in rows]
+        bars = show in _STACKED
+        top = max((value or 0.0 for row in found for value in row), default=0.0)
+        if bars:
+            columns = zip(*found, strict=True)
+            top = max((sum(filter(None, column)) for column in columns), default=0.0)
+        elif show is formatting.percent:
+            top = 1.0
+        shares = [[value and value / top for value in row] for row in found]
+        yield {"title": title, "bars": bars, "shares": shares, "top": show(top)}
 
 
 def label_of(bucket: str) -> Any:

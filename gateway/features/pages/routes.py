@@ -5,6 +5,7 @@ from itertools import chain
 from starlette.routing import Route
 
 from gateway.api.audit import AuditParameters
+from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.features.pages import health, now, pages, patterns, raw, runs
@@ -13,7 +14,6 @@ from gateway.hooks import given
 from gateway.runtime import Runtime
 
 _RUN = "/dashboard/runs/{run_id}"
-_PATTERN = "/dashboard/patterns/{pattern_id:path}"
 
 PAGES = (
     PageRoute("/dashboard", now.show, now.NowParameters, tab="Now"),
@@ -35,10 +35,7 @@ PAGES = (
     PageRoute("/dashboard/audit", health.show_audit, AuditParameters, tab="Audit", control=True),
     PageRoute("/dashboard/health", health.show_health, runs.PeriodFilters, tab="Health"),
     PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters, tab="Patterns"),
-    PageRoute(
-        "/dashboard/new-pattern", patterns.show_new, patterns.NewParameters, change=patterns.add_new
-    ),
-    PageRoute(_PATTERN, patterns.show_one, patterns.OneParameters, change=patterns.change_one),
+    PageRoute("/dashboard/patterns/{pattern_id:path}", patterns.show_one, TenantParameter),
     PageRoute(
         "/dashboard/login",
         pages.show_login,

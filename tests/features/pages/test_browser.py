@@ -293,28 +293,6 @@ async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
     await quiet(tab, server)
 
 
-async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
-    """Found by a search, changed in its form, kept, and found changed by the API."""
-    server = start()
-    await tab.log_in(server.url, process_key())
-    await tab.open(f"{server.url}/dashboard/patterns")
-    await tab.following(
-        "document.querySelector('input[name=text]').value = 'whole error';"
-        "document.querySelector('form.filters').requestSubmit()"
-    )
-    await tab.following("document.querySelector('table.patterns a.task').click()")
-    await tab.following(
-        "document.querySelector('textarea').value = 'Read the last line first.';"
-        "document.querySelector('button[value=save]').click()"
-    )
-    assert "Saved" in await tab.js("document.querySelector('.notice').textContent")
-    pattern_id = (await tab.js("location.pathname")).rpartition("/")[2]
-    with client_of(server) as client:
-        fields = client.get(f"/api/patterns/{pattern_id}").json()["fields"]
-    assert "Read the last line first." in fields.values()
-    await quiet(tab, server)
-
-
 async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
     """From the list to the report, whose numbers are the API's."""
     server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
@@ -407,7 +385,6 @@ async def test_pages_fit_their_window(
         "health": "/dashboard/health",
         "patterns": "/dashboard/patterns",
         "pattern": "/dashboard/patterns/read-the-error",
-        "new-pattern": "/dashboard/new-pattern?tier=e2",
         "experiments": "/dashboard/experiments",
         "experiment": "/dashboard/experiments/e",
         "pilot": "/dashboard/pilot",

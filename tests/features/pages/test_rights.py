@@ -80,7 +80,7 @@ def test_a_session_has_the_rights_of_its_key(guarded: AppServer) -> None:
     for key, forbidden in ((ACME, True), (ADMIN, False)):
         with httpx.Client(base_url=guarded.url, timeout=120) as browser:
             browser.post("/dashboard/login", data={"key": key})
-            assert (status(browser, "POST", "/dashboard/new-pattern") == 403) is forbidden
+            assert (status(browser, "POST", "/dashboard/keys") == 403) is forbidden
 
 
 def test_no_form_is_sent_from_elsewhere(guarded: AppServer) -> None:
