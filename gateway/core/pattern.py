@@ -65,8 +65,6 @@ class Lesson(Value):
     trust: Trust = Trust.TEMPLATE  # who vouches for the text; decides how it is framed
     applies_when: Mapping[str, str] = {}  # conditions and marks, by name
     last_confirmed_at: float = 0.0  # epoch seconds of the newest run that supports it; 0 = never
-    # epoch seconds from which it is not given any more; None = never
-    expires_at: float | None = None
     share: float = 0.5  # of the occasions on which it is given, in (0, 1)
 
 

@@ -62,7 +62,7 @@ class TrialArm(BaseModel):
 
 @like(Pattern, "pattern_id", "source_trace_id")
 @like(PatternContent, "situation")
-@like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at", "expires_at")
+@like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at")
 @like(Support, "conversations", "tasks", "keys")
 @like(StoredLesson, "created_at", "updated_at", "reason")
 class LessonRecord(BaseModel):

@@ -65,7 +65,7 @@ class Move(NamedTuple):
     reason: str  # for people, kept with the lesson
 
 
-def next_move(lesson: StoredLesson, now: float) -> Move | None:
+def next_move(lesson: StoredLesson) -> Move | None:
     """Returns the change of status that is due, None for none."""
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
@@ -74,8 +74,6 @@ def next_move(lesson: StoredLesson, now: float) -> Move | None:
         return Move(Status.RETIRED, GUESSES[known.origin])
     if rule_stays(lesson):
         return None
-    if known.expires_at is not None and now >= known.expires_at:
-        return Move(Status.RETIRED, "expired: not given for too long")
     harm = "" if known.status is Status.CANDIDATE else harm_of(lesson.posterior)
     return Move(Status.RETIRED, harm) if harm else None
 

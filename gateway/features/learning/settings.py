@@ -16,25 +16,18 @@ DAY_S = 86_400.0
 class LearningSettings:
     """Limits of lessons, and the switch for giving them to runs."""
 
-    # on = approved lessons are tried, and those that pass are given
+    # on = approved lessons are tried, and active ones are given
     trials: Literal["off", "on"] = "off"
     over_after_s: float = 900.0  # a run without a call for this long counts as over; seconds
     interval_s: float = 5.0  # time between two looks for runs that are over; seconds
     per_call: int = 2  # most lessons given with one call
     per_run: int = 4  # most lessons given in one run
     max_chars: int = 600  # longest lesson as it is given; characters
-    # a lesson that is neither given nor confirmed for this long is retired; days
-    expire_days: float = 90.0
 
     def __post_init__(self) -> None:
-        finite(self, "over_after_s", "interval_s", "expire_days")
+        finite(self, "over_after_s", "interval_s")
         at_least(self, 0, "per_call", "per_run")
         at_least(self, 120, "max_chars")
-
-    @property
-    def expire_s(self) -> float:
-        """Seconds after which a lesson that is neither given nor confirmed expires."""
-        return self.expire_days * DAY_S
 
     def rules(self) -> LessonSettings:
         """The settings that decide about lessons for a call."""

@@ -38,7 +38,7 @@ MOST_WAITING = 10_000  # runs that wait to be read; those without a call for lon
 MOST_FIRST = 500  # newest runs that a gateway looks at when it starts
 MOST_RECOMPUTED = 5  # times that another gateway's decisions make a posterior be computed again
 MOST_REVIEWED = 20_000
-REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
+REVIEW_S = 3600.0  # seconds after which all lessons are looked at
 
 
 @dataclass(slots=True)
@@ -223,8 +223,6 @@ class Learner:
             newest = await observed()
             if newest == seen:
                 break  # no other gateway has settled a decision meanwhile, so this is the newest
-        if seen:
-            await self.store.prolong(owner, pattern_id, now + self.settings().expire_s)
         self.changed()
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str] | None:
@@ -253,7 +251,7 @@ class Learner:
                     version = stored.pattern.lesson.version
                     await self.recompute(pattern.tenant, pattern.pattern_id, version)
         for stored in await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED)):
-            if move := life_cycle.next_move(stored, now):
+            if move := life_cycle.next_move(stored):
                 moved += await self._move(stored.pattern, move.status, move.reason, at=now)
         if moved:
             self.changed()

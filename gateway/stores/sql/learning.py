@@ -51,7 +51,6 @@ _MOVE = f"""
 UPDATE patterns SET status = :status, reason = :reason, updated_at = :at {_OWN}
 AND origin <> '' AND status <> :status RETURNING TRUE
 """
-_PROLONG = f"UPDATE patterns SET expires_at = :expires_at {_OWN} AND origin <> ''"
 _SUPPORT = f"""
 SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
 AND (CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
@@ -235,11 +234,6 @@ class LearningStore:
         moved = await self._engine.write(_MOVE, **which, status=status.value, reason=reason, at=at)
         await self._report(len(moved))
         return bool(moved)
-
-    async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
-        """Set when the lesson expires."""
-        which = {"tenant": tenant, "pattern_id": pattern_id, "expires_at": expires_at}
-        await self._engine.write(_PROLONG, **which)
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         """The evidence for the lesson of exactly this owner, newest first."""

@@ -48,7 +48,6 @@ _LESSON = (
     "key",
     "applies_when",
     "last_confirmed_at",
-    "expires_at",
 )
 _AS_STORED = ("tenant", "pattern_id", "model_family", "gate_threshold", "source_trace_id")
 _NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
@@ -581,7 +580,7 @@ async def _forget_vectors(patterns: Sequence[Pattern], connection: db.Connection
 def _row(pattern: Pattern) -> FieldDict:
     lesson = pattern.lesson
     known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
-    known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
+    known |= {"applies_when": "{}", "last_confirmed_at": 0.0}
     if lesson is not None:
         known = db.row_of(lesson, _LESSON)
         known["status"] = lesson.status.value

@@ -88,10 +88,10 @@ class _Overtaken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def put_posterior(self, *values: Any) -> None:
+    async def put_posterior(self, *values: Any, **named: Any) -> None:
         while self._happens:
             await self._happens.pop()()
-        await self._store.put_posterior(*values)
+        await self._store.put_posterior(*values, **named)
 
 
 async def taught(stores: Stores) -> Pattern:

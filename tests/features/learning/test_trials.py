@@ -175,9 +175,7 @@ def test_the_estimate_is_right_while_the_share_moves() -> None:
 
 def stored(status: Status, **changes: object) -> StoredLesson:
     """A lesson with support for a trial, or with these changes."""
-    lesson = Lesson(
-        key="k", status=status, trust=Trust(str(changes.pop("trust", "template"))), expires_at=1000
-    )
+    lesson = Lesson(key="k", status=status, trust=Trust(str(changes.pop("trust", "template"))))
     values: dict = {
         "pattern": Pattern(
             tier=Tier(str(changes.pop("tier", "e1"))),
@@ -197,21 +195,18 @@ def stored(status: Status, **changes: object) -> StoredLesson:
 
 
 def test_when_a_lesson_moves() -> None:
-    """A candidate waits for an operator, however many runs support it; time and harm retire."""
+    """A candidate waits for an operator, however many runs support it; harm retires."""
     candidate = stored(Status.CANDIDATE, conversations=9, tasks=9, keys=9)
-    assert next_move(candidate, 0.0) is None
+    assert next_move(candidate) is None
     assert why_not_active(candidate) == "an operator has to approve it"
-    gone = next_move(stored(Status.ACTIVE), 2000.0)
-    assert gone is not None
-    assert gone.status is Status.RETIRED
-    assert next_move(stored(Status.QUARANTINED), 2000.0) is None
+    assert next_move(stored(Status.QUARANTINED)) is None
     helps = Posterior(decisions=60, given=30, helps=0.99)
-    assert next_move(stored(Status.TRIAL, posterior=helps), 0.0) is None  # an operator decides
+    assert next_move(stored(Status.TRIAL, posterior=helps)) is None  # an operator decides
     assert "60 decisions" in why_not_active(stored(Status.TRIAL, posterior=helps))
     for harm in ({"harms": 0.95}, {"harms_success": 0.95}):
         for status in (Status.TRIAL, Status.ACTIVE):
             harmful = Posterior(decisions=60, given=30, **harm)
-            ended = next_move(stored(status, posterior=harmful), 0.0)
+            ended = next_move(stored(status, posterior=harmful))
             assert ended is not None
             assert ended.status is Status.RETIRED
     assert why_not_active(stored(Status.ACTIVE)) == ""

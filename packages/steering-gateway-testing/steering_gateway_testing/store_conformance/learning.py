@@ -124,9 +124,7 @@ async def lists_lessons_by_the_beginning_of_their_key(stores: Stores) -> None:
 async def learns_a_lesson_once(stores: Stores) -> None:
     """The same lesson and evidence again change nothing; new evidence confirms it."""
     store = stores.learning
-    pattern = a_lesson(
-        trust=Trust.MODEL, applies_when={"head": "mvn"}, expires_at=START + 9, supersedes="e1-z"
-    )
+    pattern = a_lesson(trust=Trust.MODEL, applies_when={"head": "mvn"}, supersedes="e1-z")
     entries = [(pattern, [some_evidence()])]
     assert await store.learn(entries) == Learned(lessons=1, evidence=1)
     assert await store.learn(entries) == Learned()
@@ -179,7 +177,7 @@ async def keeps_lessons_apart_from_patterns_and_tenants(stores: Stores) -> None:
 
 
 async def moves_a_lesson(stores: Stores) -> None:
-    """A status changes once; a lesson that is confirmed expires later."""
+    """A status changes once."""
     store = stores.learning
     await store.learn([(a_lesson("e2-b", tier=Tier.E2), [some_evidence("e2-b")])])
     assert await store.move(TENANT, "e2-b", Status.TRIAL, reason="approved", at=START + 1)
@@ -189,11 +187,6 @@ async def moves_a_lesson(stores: Stores) -> None:
     assert (moved.reason, moved.updated_at) == ("approved", START + 1)
     assert await store.lessons(LessonFilter(since=START + 2)) == []
     assert await store.lesson(OTHER, "e2-b") is None
-    await store.prolong(TENANT, "e2-b", START + 50)
-    later = await store.lesson(TENANT, "e2-b")
-    assert later is not None
-    assert later.pattern.lesson is not None
-    assert later.pattern.lesson.expires_at == START + 50
 
 
 async def settles_a_decision_once(stores: Stores) -> None:
