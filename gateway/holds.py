@@ -173,7 +173,9 @@ def _held(control: Control) -> str:
     """`ordered by the operator (ann): it loops`, and that a person can end it."""
     said = control.reason
     if not said.startswith((errors.ON_TROUBLE, errors.UNANSWERED)):
-        author = f" ({control.author})" if control.author else ""
+        author = ""
+        if control.author:
+            author = f" ({control.author})"
         said = f"the operator{author}{f': {said}' if said else ''}"
     return f"ordered by {said.rstrip('.')}.{errors.CAN_GO_ON}"
 

@@ -108,7 +108,10 @@ async def answer(
 
 
 def _said(request: ApiRequest[Any]) -> ControlBody:
-    said = request.read(ControlBody) if request.body else ControlBody()
+    if request.body:
+        said = request.read(ControlBody)
+    else:
+        said = ControlBody()
     said.author = said.author or request.access.author
     return said
 
@@ -143,7 +146,9 @@ def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | Non
     handler.__name__ = f"{verb}_{kind}"
     handler.__doc__ = f"{verb.capitalize()} {what}"
     route = f"POST /api/{kind}s/{{subject}}/{verb}"
-    body = ControlBody if action or yes else None
+    body = None
+    if action or yes:
+        body = ControlBody
     OPERATIONS.add(route, HeldView, "What holds now.", body=body, errors=(413,))(handler)
 
 

@@ -144,7 +144,9 @@ class TenantParameter(Parameters):
 
 def _filter(name: str, text: str, choices: Sequence[str]) -> Any:
     plain: Any = Time if name in filters.TIMES else Text
-    kind = Annotated[str, OneOf(choices)] if choices else plain
+    kind = plain
+    if choices:
+        kind = Annotated[str, OneOf(choices)]
     return (kind | None, described(text, None))
 
 

@@ -419,6 +419,9 @@ async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     summary = await request.runtime.runs.health_summary(
         filters.run_filter(dict(request.params), tenant)
     )
-    unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
+    if tenant is None:
+        unrecorded = dict(request.runtime.unsteered.unrecorded)
+    else:
+        unrecorded = {}
     values = picked(summary, *health.HealthSummary.__struct_fields__)
     return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

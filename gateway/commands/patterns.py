@@ -193,7 +193,9 @@ async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 
 def _filter(args: argparse.Namespace) -> PatternFilter:
-    tier = Tier(args.tier) if args.tier else None
+    tier = None
+    if args.tier:
+        tier = Tier(args.tier)
     failure = failure_label(args.failure_type)
     return PatternFilter(tenant=args.tenant, tier=tier, failure_type=failure)
 

@@ -55,4 +55,6 @@ class ControlSettings:
     def unpriced_price(self) -> str:
         """The price that budgets in dollars count for a model without a known one."""
         usual = f"${self.unpriced_usd_per_million:.2f} for a million tokens"
-        return f"the price of {self.unpriced_model}" if self.unpriced_model else usual
+        if self.unpriced_model:
+            return f"the price of {self.unpriced_model}"
+        return usual

@@ -285,7 +285,10 @@ class ConversationResolver:
             found = self.index.windows(tenant, incoming, alike)
             return next((name for name in found if name != other), None)
 
-        chosen = None if self.shared else newest()
+        if self.shared:
+            chosen = None
+        else:
+            chosen = newest()
         if chosen is None:
             with suppress(StoreError):
                 await self.loader.load_newest(tenant, hashes)
@@ -414,7 +417,9 @@ def _without_history(
     if conversation is not None:
         chain = conversation.history.chain
     root = secrets.token_bytes(16)
-    count = chain.count if chain is not None else 0
+    count = 0
+    if chain is not None:
+        count = chain.count
     state = ChainState(root=root, digest=root, count=count)
     incoming = read_request(headers, request.body, tenant, own=())
     hashes = replace(incoming.hashes, start=count, digests=(root,), state=state)

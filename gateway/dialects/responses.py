@@ -263,7 +263,9 @@ def chat_view(response: Fields) -> ChatView | None:
     elif any(item.get("type") in _COMPACTIONS for item in items):
         finish = "compaction"  # a summary of the history, and no text for the user
     else:
-        finish = "tool_calls" if calls else "stop"
+        finish = "stop"
+        if calls:
+            finish = "tool_calls"
     choice = {"index": 0, "message": reply, ECHO: items, "finish_reason": finish}
     return {
         ANSWER_ID: response.get("id") if response.get("store") is not False else None,

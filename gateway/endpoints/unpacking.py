@@ -51,7 +51,10 @@ async def unpacked(content: bytes, coding: bytes, limit: int, share: Share) -> P
     broken or cut, more than 64 members, plain bytes above `limit` or above 200 times its size,
     or far more processor time than other bodies of its size. Raises: Overloaded: 256 bodies wait
     to be unpacked, this one took more than 30 s, or there was no room for the plain bytes."""
-    codings = codings_of(coding) if coding else []
+    if coding:
+        codings = codings_of(coding)
+    else:
+        codings = []
     if not codings:
         is_big = len(content) > _AT_ONCE_BYTES
         if is_big:
@@ -70,7 +73,9 @@ async def unpacked(content: bytes, coding: bytes, limit: int, share: Share) -> P
         async with asyncio.timeout(_MOST_WAIT_S):
             while whole == b"":
                 await share.grow(packed + min(limit, size + _SLICE_BYTES + _BURST_BYTES))
-                run = _further if size else _first
+                run = _first
+                if size:
+                    run = _further
                 size, whole = await run(next, slices, (0, None))
     except (TimeoutError, ThreadsBusy):
         raise Overloaded(

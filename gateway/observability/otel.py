@@ -245,7 +245,8 @@ def call_texts(
     """
 
     def clean(text: str) -> str:
-        text = mask_secrets(text) if mask else text
+        if mask:
+            text = mask_secrets(text)
         if len(text) <= settings.max_chars:
             return text
         return text[: settings.max_chars] + "…"

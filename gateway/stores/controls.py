@@ -42,6 +42,8 @@ class Control(Value):
     def question(self) -> Question | None:
         """Returns the question to a person; None if the hold asks none."""
         try:
-            return json.decode(self.about, type=Question) if self.about else None
+            if self.about:
+                return json.decode(self.about, type=Question)
+            return None
         except MsgspecError:
             return None

@@ -95,7 +95,9 @@ class RunFilter(Value):
     @property
     def summed(self) -> "RunFilter":
         """The filter for sums: imported runs are in none, unless their mode is asked for."""
-        return self if self.mode is not None else structs.replace(self, mode=LIVE)
+        if self.mode is not None:
+            return self
+        return structs.replace(self, mode=LIVE)
 
 
 def run_filter(values: Fields, tenant: str | None) -> RunFilter:
@@ -106,7 +108,10 @@ def run_filter(values: Fields, tenant: str | None) -> RunFilter:
         tags = (*tags, ("project", project))
     if period := given.pop("period", None):
         now = time.time()
-        begun = now - now % _DAY_S if period == "today" else now - PERIODS[period]
+        if period == "today":
+            begun = now - now % _DAY_S
+        else:
+            begun = now - PERIODS[period]
         given["since"] = max(begun, given.get("since", 0.0))
     given |= {"tenant": tenant, "key_name": given.pop("key", None), "tags": tags}
     return RunFilter(**given)
@@ -122,7 +127,10 @@ def read_time(text: str) -> float:
     """Seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone. Raises:
     ValueError."""
     try:
-        value = math.nan if "_" in text else float(text)
+        if "_" in text:
+            value = math.nan
+        else:
+            value = float(text)
     except ValueError:
         # fromisoformat refuses leap seconds, which ISO 8601 allows.
         try:

@@ -171,7 +171,9 @@ def recent_run(
 
 
 def _ratio(part: float, whole: float) -> float:
-    return _rounded(part / whole) if whole else 0.0
+    if whole:
+        return _rounded(part / whole)
+    return 0.0
 
 
 def _rounded(value: float) -> float:

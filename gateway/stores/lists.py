@@ -43,7 +43,9 @@ class PageRequest:
     def after(self) -> tuple[float, str] | None:
         """The (sort value, id) of the row before the page, from the cursor. Raises: ValueError for
         an invalid cursor."""
-        return None if self.cursor is None else decode_cursor(self.cursor)
+        if self.cursor is None:
+            return None
+        return decode_cursor(self.cursor)
 
     def cursor_after(self, run: RunRecord) -> str:
         """The cursor of the page that starts after `run`."""

@@ -43,7 +43,9 @@ class LiveRun:
     @property
     def severity(self) -> Severity:
         """The severity now."""
-        return "low" if self.newest is None else step_severity(self.newest, self.stuck_steps)
+        if self.newest is None:
+            return "low"
+        return step_severity(self.newest, self.stuck_steps)
 
     @property
     def reasons(self) -> Texts:

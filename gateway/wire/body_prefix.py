@@ -33,7 +33,9 @@ class MessagesView(Sequence[Any]):
         size = len(self)
         if isinstance(index, slice):
             return [self.at(i) for i in range(*index.indices(size))]
-        at = index + size if index < 0 else index
+        at = index
+        if index < 0:
+            at = index + size
         if not 0 <= at < size:
             raise IndexError(index)
         return self.at(at)

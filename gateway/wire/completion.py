@@ -65,7 +65,10 @@ def merge_runs(payloads: list[bytes]) -> list[bytes]:
         else:
             pieces, end = _run(payloads, at, *frame)
             merged.append(frame[0] + b"".join(pieces) + frame[1])
-        misses = misses + 1 if end == at + 1 else 0
+        if end == at + 1:
+            misses = misses + 1
+        else:
+            misses = 0
         at = end
     return merged + payloads[at:]
 

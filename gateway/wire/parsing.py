@@ -315,7 +315,10 @@ def _string_end(raw: bytes, at: int) -> int:
     """End of the string whose first character is at `at`."""
     while raw[at] != ord('"'):
         found = _STRING_PART.match(raw, at)
-        at = found.end() if found else _refuse(at)
+        if found:
+            at = found.end()
+        else:
+            at = _refuse(at)
     return at + 1
 
 

@@ -62,7 +62,8 @@ class ToolCallStream:
         function = mapping_at(delta, "function")
         arguments = arguments_text(function.get("arguments"))
         slot = delta.get("index")
-        slot = slot if isinstance(slot, int) else None
+        if not isinstance(slot, int):
+            slot = None
         call = self._newest.get(slot)
         if text_at(function, "name") and (call is None or given != call.id):
             call = _Call(len(self._calls), given or self._new_id(len(self._calls)))

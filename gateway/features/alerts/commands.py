@@ -53,7 +53,9 @@ async def _test_alerts(args: argparse.Namespace) -> int:
         failed += bool(error)
         result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
         answer(args, result, f"{sink.name}: {error or 'sent'}")
-    return 1 if failed else 0
+    if failed:
+        return 1
+    return 0
 
 
 def _sent(delivery: DeliveryState) -> str:

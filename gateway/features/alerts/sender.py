@@ -152,7 +152,9 @@ async def send_alerts(
             client,
             client.stream("POST", str(sink.url), content=body, headers=headers) as answer,
         ):
-            return "" if answer.is_success else f"status {answer.status_code}"
+            if answer.is_success:
+                return ""
+            return f"status {answer.status_code}"
     except TimeoutError:
         return f"no answer within {settings.timeout_s:g} s"
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:

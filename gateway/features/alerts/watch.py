@@ -406,7 +406,9 @@ class AlertOutbox:
             return [_settled(delivery, "there is no such sink any more") for delivery in batch]
         fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
         alerts = [await self._with_links(d.alert, settings.base_url) for d in fresh]
-        error = await send_alerts(sink, alerts, settings) if fresh else ""
+        error = ""
+        if fresh:
+            error = await send_alerts(sink, alerts, settings)
         if error:
             self.metrics.sent.labels(sink.name, "failed").inc(len(fresh))
             self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(fresh))

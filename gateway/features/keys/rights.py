@@ -93,9 +93,13 @@ class RightsOfKeys(Rights):
         more = (body or {}).get("models")  # OpenRouter's own fallbacks
         named = [(body or {}).get("model"), *(more if isinstance(more, list) else ())]
         for name in named:
-            asked = name if isinstance(name, str) else ""
+            asked = ""
+            if isinstance(name, str):
+                asked = name
             if not self.may_use_model(services, principal, asked):
-                what = f"the model {asked[:80]!r}" if asked else "a request whose model is not read"
+                what = "a request whose model is not read"
+                if asked:
+                    what = f"the model {asked[:80]!r}"
                 raise Forbidden(f"this key may not use {what} ({_RIGHTS})")
 
     async def require_right(

@@ -113,8 +113,12 @@ def why_not_active(lesson: StoredLesson) -> str:
     """The reason why the lesson is not active, or should not be, for its page; else empty."""
     known = lesson.pattern.lesson
     if known is None or known.status is Status.ACTIVE:
-        harm = harm_of(lesson.posterior) if rule_stays(lesson) else ""
-        return f"an operator approved it, but {harm}" if harm else ""
+        harm = ""
+        if rule_stays(lesson):
+            harm = harm_of(lesson.posterior)
+        if harm:
+            return f"an operator approved it, but {harm}"
+        return ""
     if known.status in (Status.QUARANTINED, Status.RETIRED):
         return lesson.reason or known.status.value
     if known.status is Status.CANDIDATE:
@@ -206,7 +210,9 @@ def _rate(seen: Sequence[Drawn], *, of: bool) -> float | None:
             weight = 1.0 / (share if of else 1.0 - share)
             total += weight
             true += weight * result
-    return true / total if total else None
+    if total:
+        return true / total
+    return None
 
 
 def _turned(seen: Sequence[Drawn]) -> list[Drawn]:

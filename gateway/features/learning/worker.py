@@ -88,7 +88,9 @@ class Learner:
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
         """A call of the run was committed. `decided`: about a lesson, too."""
         known = self._touched.pop(run_id, None)
-        before = known.decided if known else None
+        before = None
+        if known:
+            before = known.decided
         newest = step if decided else before
         self._touched[run_id] = _Touched(tenant, self.now(), ended, step=step, decided=newest)
         if len(self._touched) > MOST_WAITING:

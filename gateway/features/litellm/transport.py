@@ -130,7 +130,9 @@ def _line(value: Any, name: bytes = b"") -> bytes:
     """An event; one whose JSON has a type is named after it."""
     if readable.is_known(value):
         name = str(value.get("type") or "").encode()
-    head = b"event: %b\n" % name if name else b""
+    head = b""
+    if name:
+        head = b"event: %b\n" % name
     return b"%bdata: %b\n\n" % (head, readable.encoded(value))
 
 

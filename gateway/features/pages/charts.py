@@ -92,11 +92,15 @@ class RunChart:
     def cost(self) -> float | None:
         """US dollars of the whole run; None where no cost is known."""
         costs = [s.call.cost_usd for s in self.steps if s.call and s.call.cost_usd is not None]
-        return sum(costs) if costs else None
+        if costs:
+            return sum(costs)
+        return None
 
     @property
     def cost_shares(self) -> list[float]:
         """The part of the cost that was spent up to each step; empty without a cost."""
         costs = [(step.call.cost_usd or 0.0) if step.call else 0.0 for step in self.steps]
         total = sum(costs)
-        return [so_far / total for so_far in accumulate(costs)] if total > 0 else []
+        if total > 0:
+            return [so_far / total for so_far in accumulate(costs)]
+        return []

@@ -230,7 +230,9 @@ async def _linked(visit: Visit) -> Control:
     given = visit.scope["path_params"]
     await holds.refresh()
     held = [each for each in holds.listed() if each.subject == given["subject"]]
-    question = held[0].question if held else None
+    question = None
+    if held:
+        question = held[0].question
     if question is None or held[0].action != "ask":
         raise NotFound("this question has been answered, or its time is over")
     right = answer_path(held[0], given["answer"], holds.link_key).rpartition("/")[2]

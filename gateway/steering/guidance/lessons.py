@@ -145,7 +145,10 @@ def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonM
 def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
     lesson = match.pattern.lesson
     rule = is_rule(match.pattern)
-    share = 0.0 if lesson is None else lesson.share
+    if lesson is None:
+        share = 0.0
+    else:
+        share = lesson.share
     if lesson is None:
         version = 0
     else:
@@ -164,7 +167,9 @@ def _remembered(
     state: GuidanceState, decisions: Sequence[LessonDecision], step: int
 ) -> GuidanceState:
     steps = {**state.lesson_steps, **{each.pattern.pattern_id: step for each in decisions}}
-    later = () if step == FIRST_CALL else decisions
+    later = decisions
+    if step == FIRST_CALL:
+        later = ()
     given = tuple(each.pattern.pattern_id for each in later if each.given)
     return replace(
         state,

@@ -48,7 +48,9 @@ class ControlStore:
 
     async def hold(self, control: Control) -> None:
         """Stop or pause in place of an earlier hold on the subject, or ask where there is none."""
-        wanted = _ASK if control.action == "ask" else _HOLD
+        wanted = _HOLD
+        if control.action == "ask":
+            wanted = _ASK
         await self.engine.write(wanted, **db.row_of(control, _CONTROL))
         await self.engine.changed(CONTROLS)
 

@@ -443,7 +443,10 @@ class PatternStore:
             near = "v.distance <= :most"
             bound["most"] = 1 - search.floor
         suitable = db.conditions(wanted, bound)
-        narrowed = "" if suitable == "TRUE" else _SUITABLE.format(conditions=suitable)
+        if suitable == "TRUE":
+            narrowed = ""
+        else:
+            narrowed = _SUITABLE.format(conditions=suitable)
         statement = _NEAREST.format(distance=forms.distance, narrowed=narrowed, near=near)
         return await connection.fetch(statement, **bound)
 

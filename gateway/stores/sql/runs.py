@@ -90,7 +90,9 @@ class SQLRunStore:
         if (after := page.after()) is not None:
             values["after"] = float(after[0])
             values["after_id"] = after[1]
-            sign = "<" if page.descending else ">"
+            sign = ">"
+            if page.descending:
+                sign = "<"
             condition += f" AND ({key}, r.id) {sign} (:after, :after_id)"
         listed = f"ORDER BY {key} {order}, r.id {order}"
         # The page first: rows of all columns, with their conversations, take longer to sort.
@@ -201,7 +203,9 @@ class SQLRunStore:
         names = (*_CONVERSATION, "runs")
         found = tuple([made(lists.ConversationSummary, names, row) for row in rows[: page.limit]])
         more = len(rows) > page.limit
-        last = lists.encode_cursor(found[-1].created_at, found[-1].id) if more else None
+        last = None
+        if more:
+            last = lists.encode_cursor(found[-1].created_at, found[-1].id)
         return lists.ConversationPage(conversations=found, next_cursor=last)
 
     async def facets(

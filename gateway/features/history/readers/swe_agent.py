@@ -117,4 +117,6 @@ class _Mini:
             return text
         first_line = after[0].strip().partition("\n")[0]
         task = text.removeprefix(before)
-        return task.partition(first_line)[0] if first_line else task
+        if first_line:
+            return task.partition(first_line)[0]
+        return task
