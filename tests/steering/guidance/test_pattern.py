@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.core.pattern import (
     MAX_TEXT_CHARS,
+    Lesson,
     Pattern,
+    PatternMatch,
+    Status,
     Tier,
+    Trust,
     content,
     content_id,
     embedding_text,
+    etrace_of,
     with_id,
 )
 from gateway.steering.guidance.codec import (
@@ -195,3 +201,18 @@ def test_a_bad_line_is_named(line: str, message: str) -> None:
     """Reading stops with the line's number and the key."""
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
         list(read_lines([to_line(e2()), line]))
+
+
+def test_a_record_holds_the_text_of_a_pattern_that_was_near_enough_and_not_learned() -> None:
+    """A lesson can be forgotten: its text stands in no record of a step."""
+    lesson = Lesson(
+        key="k", status=Status.ACTIVE, origin="distilled", trust=Trust.OPERATOR, share=1.0
+    )
+    given = e2("Read the assertion first.")
+    for pattern, cleared, fields in (
+        (given, True, given.fields),
+        (given, False, {}),
+        (replace(given, lesson=lesson), True, {}),
+    ):
+        match = PatternMatch(pattern=pattern, similarity=0.9)
+        assert etrace_of(match, cleared=cleared).fields == fields
