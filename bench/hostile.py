@@ -1,9 +1,12 @@
 """`python -m bench.hostile`: other clients and memory beside clients that send hostile bytes.
 
 For each kind a gateway process of its own is started. Two clients send small chats, first alone
-(quiet), then beside 100 hostile bodies or 200 hostile connections, which stay for the whole time: a
-body that was answered is sent again. The table has the other clients' p50 and p99 in both halves,
-and the most memory that the gateway's process had, which Linux keeps for it.
+(quiet), then beside 100 clients that send small harmless chats, one after the other (busy), then
+beside 100 hostile bodies or 200 hostile connections, which stay for the whole time: a body that was
+answered is sent again. What a hostile body costs others is the difference to *busy*: as many
+clients that send without a pause fill the processor whatever they send. The table has the other
+clients' p50 and p99 in each part, and the most memory that the gateway's process had, which Linux
+keeps for it.
 """
 
 from __future__ import annotations
@@ -249,20 +252,22 @@ async def _kind(
         await _others(running.port, 2, numbers)
         quiet = await _others(running.port, seconds, numbers)
         idle_mb = _most_mb(running)
-        hostile = forked(
-            target=_all_hostile, args=(running.port, request, count, again), daemon=True
-        )
-        hostile.start()
-        await asyncio.sleep(2)
-        beside = await _others(running.port, seconds, numbers)
-        hostile.kill()
-        await asyncio.to_thread(hostile.join)
+        parts = [quiet]
+        for sent, kept in ((post(CHAT, bodies.small().numbered(0)), True), (request, again)):
+            hostile = forked(
+                target=_all_hostile, args=(running.port, sent, count, kept), daemon=True
+            )
+            hostile.start()
+            await asyncio.sleep(2)
+            parts.append(await _others(running.port, seconds, numbers))
+            hostile.kill()
+            await asyncio.to_thread(hostile.join)
         most_mb = _most_mb(running)
     finally:
         assert running.server is not None
         await asyncio.to_thread(running.server.stop)
         provider.kill()
-    cells = [f"{_rank(times, share):.1f}" for times in (quiet, beside) for share in (50, 99)]
+    cells = [f"{_rank(times, share):.1f}" for times in parts for share in (50, 99)]
     return f"| {count} of: {name} | {' | '.join(cells)} | {idle_mb:.0f} | {most_mb:.0f} |"
 
 
@@ -272,8 +277,8 @@ def _rank(times: list[float], percent: int) -> float:
 
 async def measure(seconds: float, chosen: str) -> None:
     """Print the table."""
-    print("| hostile | quiet p50 ms | p99 | beside p50 | p99 | MB quiet | most |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| hostile | quiet p50 ms | p99 | busy p50 | p99 | hostile p50 | p99 | MB quiet | most |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     kinds = [(name, make(), 100, True) for name, make in _bodies().items() if chosen in name]
     kinds += [(name, sent, 200, False) for name, sent in _connections().items() if chosen in name]
     for name, request, count, again in kinds:
@@ -285,7 +290,7 @@ async def measure(seconds: float, chosen: str) -> None:
 def main() -> None:
     """Read the options, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.hostile", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each half")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each part")
     parser.add_argument("--only", default="", help="kinds with this in their name")
     options = parser.parse_args()
     uvloop.run(measure(options.seconds, options.only))

@@ -87,6 +87,13 @@ class Entry(Struct, kw_only=True):
         return self.text.label
 
     @property
+    def phrase(self) -> str:
+        """The end of the tries in words; parts of a result are not the same result."""
+        if self.varied and self.ending is Ending.SAME:
+            return Ending.NOTHING_NEW.value
+        return self.ending.value
+
+    @property
     def objects(self) -> frozenset[str]:
         """Files, hosts and tables that the newest call names."""
         return frozenset() if self.question is None else self.question.objects
@@ -97,10 +104,8 @@ class Entry(Struct, kw_only=True):
         said = f": {self.said}" if self.said else ""
         steps = f"steps {self.first} to {self.newest}"
         if self.varied:
-            return (
-                f"{self.count} tries, the newest of {self.name}: {self.ending.value}, {steps}{said}"
-            )
-        return f"{self.name} {self.ending.value}, {self.count} tries, {steps}{said}"
+            return f"{self.count} tries, the newest of {self.name}: {self.phrase}, {steps}{said}"
+        return f"{self.name} {self.phrase}, {self.count} tries, {steps}{said}"
 
 
 class Entries:
@@ -190,11 +195,16 @@ def failing(failure: str) -> int:
     return 1 if found is None else max([int(each) for each in found.groups() if each])
 
 
+def without_number(failure: str) -> str:
+    """The words of a failure without the number of different ones in front, for people."""
+    return _SEVERAL.sub("", failure)
+
+
 def failure_key(action: Action, facts: ActionFacts) -> str:
     """The key of a call's failure: its words, its file, and the call itself where these say
     little."""
     failure = facts.failure or ""
-    words = _DIGITS.sub("#", _SEVERAL.sub("", _TAG.sub("", failure), 1))
+    words = _DIGITS.sub("#", without_number(_TAG.sub("", failure)))
     words = _PROGRAM.sub("", words, 1)
     if place := _PLACE.search(action.observation[-SHOWN_CHARS:]):
         words = f"{words} in {place[1]}"

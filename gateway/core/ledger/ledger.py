@@ -20,6 +20,7 @@ from gateway.core.ledger.entries import (
     quoted,
     refusal_key,
     settles,
+    without_number,
 )
 from gateway.core.ledger.files import Files
 from gateway.core.ledger.messages import Messages
@@ -343,7 +344,7 @@ class Ledger:
             patience = PATIENCE if known is None or is_about(known, facts) else 0
             entry = self._entries.add(key, Ending.FAILED, facts, patience=patience)
             entry.numbers = (*entry.numbers[-LAST_NUMBERS:], number)
-        entry.said = failure[:SAID_CHARS]
+        entry.said = without_number(failure)[:SAID_CHARS]
         if facts.of_object and entry.count < 2:
             return entry  # another host or table is another question
         self._same_failures = entry.count

@@ -94,7 +94,7 @@ def _repeats(step: LedgerStep) -> Difficulty | None:
     times = f"for the {ordinal(entry.count)} time since step {entry.first}"
     reason = f"{entry.name} {entry.ending.value} {times}"
     if entry.varied:
-        reason = f"{times} a call {entry.ending.value}, now {entry.name}"
+        reason = f"{times} a call {entry.phrase}, now {entry.name}"
     return Difficulty(value=_at(REPETITIONS, entry.count), reason=reason)
 
 

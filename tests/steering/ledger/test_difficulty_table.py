@@ -88,6 +88,9 @@ def test_the_first_failure_is_named_by_what_it_reports() -> None:
     """Where nothing is reported, by the refusal."""
     (failed,) = play([step("reserve", {"at": 0}, TAKEN)])
     assert failed.reason == f"`reserve 0` reports {TAKEN}"
+    several = "x.c:1: error: unknown type a\nx.c:2: error: unknown type b"
+    (compiled,) = play([step("bash", {"command": "make"}, several)])
+    assert compiled.reason == "`make` reports x.c:#: error: unknown type b"
     (refused,) = play([step("reserve", {"at": 0}, '{"status": "denied"}')])
     assert refused.reason == "a call of reserve is answered with no or nothing: `reserve 0`"
 
