@@ -32,7 +32,7 @@ from gateway.core.pattern import Pattern, Query, Tier, embedding_text
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
 from gateway.library.memory import PatternMemory
-from gateway.stores.patterns import Search
+from gateway.stores.patterns import VectorSearch
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
@@ -152,7 +152,7 @@ async def measure(path: Path, size: int, rounds: int) -> Measured:
     for text in texts:
         (vector,) = embedder.vectors([text])
         for kind, failure_type in (("", None), ("typed ", "loop")):
-            search = Search(tier=Tier.E2, vector=vector, failure_type=failure_type, limit=2)
+            search = VectorSearch(tier=Tier.E2, vector=vector, failure_type=failure_type, limit=2)
             found = await _each_way(search, database, store, library.memory)
             assert len({ids for _, ids in found.values()}) == 1, found
             for way, (seconds, _) in found.items():
@@ -209,7 +209,7 @@ Found = dict[str, tuple[float, tuple[int, ...]]]
 
 
 async def _each_way(
-    search: Search, database: Database, store: PatternStore, memory: PatternMemory
+    search: VectorSearch, database: Database, store: PatternStore, memory: PatternMemory
 ) -> Found:
     def stored(connection: apsw.Connection) -> Found:
         used = time.thread_time()

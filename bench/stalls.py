@@ -40,7 +40,7 @@ from gateway.core.guidance_settings import EtraceSettings
 from gateway.core.pattern import Tier
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
-from gateway.stores.patterns import Search
+from gateway.stores.patterns import VectorSearch
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
@@ -115,7 +115,7 @@ def arms(database: Database, store: PatternStore, embedder: StaticEmbedder) -> d
 
     async def search() -> float:
         begun = time.perf_counter()
-        await store.search(Search(tier=Tier.E2, vector=vectors[next(queries)], limit=2))
+        await store.search(VectorSearch(tier=Tier.E2, vector=vectors[next(queries)], limit=2))
         return time.perf_counter() - begun
 
     block = os.urandom(12_000_000)

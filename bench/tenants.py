@@ -28,7 +28,7 @@ from gateway.core.pattern import Pattern, Tier, embedding_text
 from gateway.embedding.static import StaticEmbedder
 from gateway.features.postgres.database import Database
 from gateway.features.postgres.engine import PostgresEngine
-from gateway.stores.patterns import Search
+from gateway.stores.patterns import VectorSearch
 from gateway.stores.sql.patterns import PatternStore
 
 SHARES = {"60 %": 0.6, "10 %": 0.1, "1 %": 0.01, "0.1 %": 0.001}
@@ -77,7 +77,9 @@ async def run(options: argparse.Namespace) -> str:
         paid = cpu_of(options.server) if options.server else 0.0
         for vector in asked:
             begun = time.perf_counter()
-            search = Search(tier=Tier.E1, vector=vector, tenant=tenant, limit=_NEAREST, floor=-1.0)
+            search = VectorSearch(
+                tier=Tier.E1, vector=vector, tenant=tenant, limit=_NEAREST, floor=-1.0
+            )
             found = await store.search(search)
             taken.append((time.perf_counter() - begun) * 1000)
             nearest = np.argsort(-(own @ np.asarray(vector)))[:_NEAREST]

@@ -41,7 +41,7 @@ class ConfigError(Exception):
         self.faults = faults
 
 
-class Answer(TypedDict, total=False):
+class AnswerParts(TypedDict, total=False):
     """The parts of one error answer that differ from those of its class."""
 
     status: int | None  # of HTTP
@@ -60,7 +60,7 @@ class GatewayError(Exception):
     code: str | None = None  # as in OpenAI's API; None for none
     label = "internal"
 
-    def __init__(self, message: str, **answer: Unpack[Answer]) -> None:
+    def __init__(self, message: str, **answer: Unpack[AnswerParts]) -> None:
         super().__init__(message)
         self.message = message
         self.status = answer.get("status") or self.status
@@ -259,7 +259,7 @@ class UpstreamFailure(GatewayError):
         raw_body: bytes | None = None,
         retryable: bool = False,
         retry_after_s: float | None = None,
-        **answer: Unpack[Answer],
+        **answer: Unpack[AnswerParts],
     ) -> None:
         super().__init__(message, **answer)
         self.raw_body = raw_body

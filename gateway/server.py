@@ -33,7 +33,13 @@ from gateway.observability.logging import configure_logging, get_logger, label_l
 from gateway.observability.metrics import SharedMetrics
 from gateway.process.running import announced
 from gateway.process.start_checks import check
-from gateway.process.workers import Place, Supervisor, bind, freeze_startup_objects, shared_sockets
+from gateway.process.workers import (
+    Supervisor,
+    WorkerPlace,
+    bind,
+    freeze_startup_objects,
+    shared_sockets,
+)
 from gateway.runtime import Runtime
 from gateway.tasks import spawn
 from gateway.text.formatting import counted
@@ -77,7 +83,7 @@ def serve(
     sock = bind(settings.server.host, settings.server.port)
     process_key()  # one for all workers, which are forked from here
 
-    def work(place: Place | None, own: socket.socket) -> bool:
+    def work(place: WorkerPlace | None, own: socket.socket) -> bool:
         """Serve in this process; `place`: which worker it is."""
         sys.setswitchinterval(_SWITCH_S)
         app = build_app(settings)
@@ -131,7 +137,7 @@ class GatewayServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         app: Edge,
-        place: Place | None = None,
+        place: WorkerPlace | None = None,
         reloads: "Reloads | None" = None,
     ) -> None:
         super().__init__(config)

@@ -28,7 +28,7 @@ from gateway.features.learning.reader.questions import (
 )
 from gateway.features.learning.verdicts import USED_FROM
 from gateway.reporting.evidence import wilson
-from gateway.steering.transcript.interventions import Answer, said_in
+from gateway.steering.transcript.interventions import AfterAnswer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, accepted, kind_chances
 from gateway.steering.transcript.steps import extract
 from gateway.stores.learning import KINDS
@@ -101,7 +101,7 @@ def read_said(file: Path, sessions: Sequence[Path] = ()) -> list[Said]:
 def _whole(row: dict[str, Any], messages: Sequence[Any]) -> str:
     """The message in its session, of which the labels hold the beginning; "" if it is not there."""
     message = as_mapping(messages[row["at"]]) if row["at"] < len(messages) else {}
-    typed = Answer(said=said_in([message])).words
+    typed = AfterAnswer(said=said_in([message])).words
     same = " ".join(typed.split()).startswith(" ".join(row["said"].split())[:100])
     return typed if same else ""
 

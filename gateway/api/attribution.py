@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from gateway.api.operations import (
     ApiRequest,
     ApiResponse,
-    Content,
+    Body,
     Operations,
     like,
     shape,
@@ -138,7 +138,7 @@ async def _tree(request: ApiRequest[Any], conversation_id: str) -> ApiResponse:
     return ApiResponse(tree_view(found))
 
 
-@OPERATIONS.add("GET /api/usage", Content(UsageView, "The sums.", also=(MEDIA["csv"],)))
+@OPERATIONS.add("GET /api/usage", Body(UsageView, "The sums.", also=(MEDIA["csv"],)))
 async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
     """Cost, tokens and calls by tag, key, tenant, agent, model, day; JSON or CSV."""
     params = request.params
@@ -156,7 +156,7 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
 
 
 @OPERATIONS.add(
-    "GET /api/export", Content(str, "One run a line.", MEDIA["jsonl"], also=(MEDIA["csv"],))
+    "GET /api/export", Body(str, "One run a line.", MEDIA["jsonl"], also=(MEDIA["csv"],))
 )
 async def export_runs(request: ApiRequest[ExportParameters]) -> ApiResponse:
     """Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read."""

@@ -7,7 +7,7 @@ import msgspec
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, shape
+from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, shape
 from gateway.api.params import Cursor, PageParameters, Text, Time, described
 from gateway.api.runs import RunParameters, run_named, unknown_run
 from gateway.api.views import picked
@@ -74,7 +74,7 @@ def audit_log(runtime: Runtime, access: Access) -> ChangeStore | None:
     return runtime.opened.stores.changes
 
 
-_ANSWERS = Content(AuditPage, "One page.", also=(MEDIA["jsonl"], MEDIA["csv"]))
+_ANSWERS = Body(AuditPage, "One page.", also=(MEDIA["jsonl"], MEDIA["csv"]))
 
 
 @OPERATIONS.add("GET /api/audit", _ANSWERS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, like
 from gateway.api.params import DIGITS, Parameters, TenantParameter, Text, described
 from gateway.api.views import picked
 from gateway.budgets.texts import account_view
@@ -85,7 +85,7 @@ async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     return ApiResponse({"accounts": views, "durable": ledger.durable})
 
 
-_CHANGED = Content(AccountView, "The account afterwards.")
+_CHANGED = Body(AccountView, "The account afterwards.")
 
 
 @OPERATIONS.add("POST /api/budgets/raise", _CHANGED, body=RaiseBody, errors=(404,))

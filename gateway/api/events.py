@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import orjson
 from pydantic import Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations
 from gateway.api.params import DIGITS, TenantParameter, Text, described
 from gateway.auth.access import Access
 from gateway.errors import Overloaded
@@ -36,7 +36,7 @@ class EventParameters(TenantParameter):
     ] = None
 
 
-@OPERATIONS.add("GET /api/events", Content(str, "The stream.", "text/event-stream"), errors=(429,))
+@OPERATIONS.add("GET /api/events", Body(str, "The stream.", "text/event-stream"), errors=(429,))
 async def stream_events(request: ApiRequest[EventParameters]) -> ApiResponse:
     """Server-sent events: ready, step, outcome, pattern, alert, dropped; no texts."""
     params = request.params

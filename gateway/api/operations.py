@@ -75,7 +75,7 @@ Handler = Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class Body:
     """A documented body."""
 
     type: Any  # any that pydantic can describe; None: there is no body
@@ -117,8 +117,8 @@ class Operation(Generic[P]):
     path: str  # with `{name}` for parameters in it
     handler: Handler[P]  # gives the answer
     params: type[P]  # of path, query and headers
-    responses: Mapping[int, Content]  # by status, those of success
-    body: Content | None  # of the request; None: it has none
+    responses: Mapping[int, Body]  # by status, those of success
+    body: Body | None  # of the request; None: it has none
     errors: frozenset[int]  # possible statuses besides 401, 403 and 503
     # any key gives the rights `read` and `report` (of its own runs), the admin key also `control`
     needs: Right
@@ -144,19 +144,19 @@ class Operations(list[Operation[Any]]):
         answer: Any,
         description: str = "",
         *,
-        body: Content | type[BaseModel] | None = None,
+        body: Body | type[BaseModel] | None = None,
         errors: tuple[int, ...] = (),
         needs: Right | None = None,
     ) -> Callable[[Handler[P]], Handler[P]]:
         """Decorator of the handler of `route` (`GET /api/...`); its name, its docstring and the
         `ApiRequest[...]` that it takes give the operation's name, summary and parameters. `answer`:
-        a Content by status, or the type of the answer 200, which is described here. `errors`:
+        a Body by status, or the type of the answer 200, which is described here. `errors`:
         statuses besides 400, 404 of a path with parameters, and 413 of a body. `needs`: by default
         `read` for a GET and `control` for all others."""
         method, _, path = route.partition(" ")
         usual = (400, *((404,) if "{" in path else ()), *((413,) if body is not None else ()))
-        if not isinstance(answer, Content | dict):
-            answer = Content(answer, description)
+        if not isinstance(answer, Body | dict):
+            answer = Body(answer, description)
 
         def add(handler: Handler[P]) -> Handler[P]:
             request, *_ = get_type_hints(handler).values()
@@ -165,8 +165,8 @@ class Operations(list[Operation[Any]]):
                 path=path,
                 handler=handler,
                 params=get_args(request)[0],
-                responses={200: answer} if isinstance(answer, Content) else answer,
-                body=body if body is None or isinstance(body, Content) else Content(body),
+                responses={200: answer} if isinstance(answer, Body) else answer,
+                body=body if body is None or isinstance(body, Body) else Body(body),
                 errors=frozenset((*usual, *errors)),
                 needs=needs or ("read" if method == "GET" else "control"),
             )

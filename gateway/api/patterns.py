@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from gateway.api.operations import (
     ApiRequest,
     ApiResponse,
-    Content,
+    Body,
     Operations,
     like,
     publish_change,
@@ -191,10 +191,10 @@ class PatternParameters(TenantParameter):
 
 
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]
-_CHANGED = Content(PatternRecord, "The pattern after the change.")
+_CHANGED = Body(PatternRecord, "The pattern after the change.")
 _ADDED = {
-    200: Content(AddedPattern, "Already known, or replaced."),
-    201: Content(AddedPattern, "Added."),
+    200: Body(AddedPattern, "Already known, or replaced."),
+    201: Body(AddedPattern, "Added."),
 }
 
 
@@ -254,7 +254,7 @@ async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     return ApiResponse(pattern_view(changed))
 
 
-@OPERATIONS.add("DELETE /api/patterns/{pattern_id}", {204: Content(None, "Removed.")})
+@OPERATIONS.add("DELETE /api/patterns/{pattern_id}", {204: Body(None, "Removed.")})
 async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Remove a pattern; a tenant's key may not remove shared ones."""
     pattern_id = request.params.pattern_id
@@ -269,7 +269,7 @@ async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     "POST /api/patterns.jsonl",
     ImportCounts,
     "How many patterns had each result.",
-    body=Content(Lines, media=JSONL),
+    body=Body(Lines, media=JSONL),
 )
 async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add the patterns of JSON lines; e1 patterns become those of `tenant`, else of the tenant
@@ -288,7 +288,7 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     return ApiResponse({result.value: count for result, count in report.counts.items()})
 
 
-@OPERATIONS.add("GET /api/patterns.jsonl", Content(Lines, "The patterns.", JSONL))
+@OPERATIONS.add("GET /api/patterns.jsonl", Body(Lines, "The patterns.", JSONL))
 async def export_patterns(request: ApiRequest[PatternFilters]) -> ApiResponse:
     """All patterns the caller may see, as JSON lines, newest first."""
     lines = library(request.runtime).export_lines(_filter(request.params, request.tenant))

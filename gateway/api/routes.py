@@ -18,7 +18,7 @@ from gateway.api.operations import (
     JSON,
     ApiRequest,
     ApiResponse,
-    Content,
+    Body,
     Operation,
     Operations,
     Resource,
@@ -106,7 +106,7 @@ Error = shape("Error", "The body of every error.", error=ErrorDetail)
 def openapi(operations: Sequence[Operation[Any]]) -> Schema:
     """The OpenAPI 3.1 document of `operations`."""
     components: Schema = {}
-    components["Error"] = _body(Content(Error), "serialization", components)
+    components["Error"] = _body(Body(Error), "serialization", components)
     error = {"$ref": "#/components/schemas/Error"}
     paths: Schema = {}
     for operation in operations:
@@ -175,7 +175,7 @@ def _described(operation: Operation[Any], components: Schema, error: Schema) -> 
     return described
 
 
-def _body(content: Content, mode: JsonSchemaMode, components: Schema) -> Schema:
+def _body(content: Body, mode: JsonSchemaMode, components: Schema) -> Schema:
     """The schema of a body; the types that it refers to are added to `components`."""
     schema = TypeAdapter(content.type).json_schema(
         mode=mode, ref_template="#/components/schemas/{model}", schema_generator=_BodySchema

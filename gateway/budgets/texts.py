@@ -9,7 +9,7 @@ from gateway import errors
 from gateway.budgets.rules import BudgetStatus, figure, window
 from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import STORE_AWAY, Account
-from gateway.stores.controls import Question
+from gateway.stores.controls import OpenQuestion
 from gateway.stores.totals import RAISE_IT, as_command
 from gateway.values import FieldDict
 
@@ -61,7 +61,7 @@ def raise_it(found: BudgetStatus, metric: str) -> str:
     return RAISE_IT + as_command("budgets", "raise", budget.name, account.subject, *option)
 
 
-def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str, Question]:
+def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str, OpenQuestion]:
     """The reason for which a person is asked about a budget, and the question: a yes raises each
     limit of the account by the budget's own."""
     budget = found.applied.budget
@@ -71,7 +71,7 @@ def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str,
     why = used_up(found, found.metric or next(iter(limits)), now)
     if not found.refuses:
         why = why.partition(", and this call")[0].rstrip(".")
-    question = Question(
+    question = OpenQuestion(
         secret=secrets.token_hex(16),
         until=until,
         budget=budget.name,

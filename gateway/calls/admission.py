@@ -34,7 +34,7 @@ from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.budgets import NOTHING
-from gateway.stores.controls import Control, Question
+from gateway.stores.controls import Control, OpenQuestion
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY
 from gateway.tasks import spawn
@@ -190,7 +190,9 @@ class Admissions:
         event = {"type": "control", "subject": control.subject, "action": action}
         self._runtime.events.publish(event | {"tenant": control.tenant})
 
-    async def _ask(self, call: Call, result: SteeringResult, asked: tuple[str, Question]) -> None:
+    async def _ask(
+        self, call: Call, result: SteeringResult, asked: tuple[str, OpenQuestion]
+    ) -> None:
         """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
         holds = self._runtime.holds
         why, question = asked
@@ -233,7 +235,7 @@ class Admissions:
             tell(run, tenant, act)
         if act.name == "ask":
             until = time.time() + settings.control.ask_wait_s
-            question = Question(secret=secrets.token_hex(16), until=until)
+            question = OpenQuestion(secret=secrets.token_hex(16), until=until)
             await self._ask(call, result, (why, question))
         if act.name != "end":
             return

@@ -20,8 +20,8 @@ from gateway.conversations.steering_result import SteeringResult
 from gateway.core.fsm import FSMState
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.identity import (
+    Arrival,
     Awaits,
-    Delivery,
     MatchKind,
     calls_hash,
     clean_call_ids,
@@ -242,30 +242,30 @@ def note_failed(result: SteeringResult) -> None:
 
 def note_sending(result: SteeringResult) -> None:
     """The whole answer is there: until it is sent, the same request is a sample, no retry."""
-    _note_delivery(result, Delivery.SENDING)
+    _note_delivery(result, Arrival.SENDING)
 
 
 def note_delivered(result: SteeringResult) -> None:
     """The client has the whole answer: the same request once more is a sample, no retry."""
     if result.usable:
-        _note_delivery(result, Delivery.DONE)
+        _note_delivery(result, Arrival.DONE)
 
 
 def note_ended(result: SteeringResult) -> None:
     """Nothing more is sent: of an answer that was not delivered, the request may come again."""
-    if result.conversation.history.branch.delivery is Delivery.SENDING:
-        _note_delivery(result, Delivery.UNKNOWN)
+    if result.conversation.history.branch.delivery is Arrival.SENDING:
+        _note_delivery(result, Arrival.UNKNOWN)
 
 
 def note_cut(result: SteeringResult) -> None:
     """The client has gone; if it did not get the whole answer, it broke it off."""
     history = result.conversation.history
     served = result.resolved.incoming.hashes.state.digest
-    if history.branch.served_hash == served and history.branch.delivery is not Delivery.DONE:
+    if history.branch.served_hash == served and history.branch.delivery is not Arrival.DONE:
         history.cut = served
 
 
-def _note_delivery(result: SteeringResult, delivery: Delivery) -> None:
+def _note_delivery(result: SteeringResult, delivery: Arrival) -> None:
     history = result.conversation.history
     served = result.resolved.incoming.hashes.state.digest
     history.branch = history.branch.delivered(served, delivery)

@@ -23,7 +23,7 @@ from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import split_ending
 from gateway.steering.transcript.interventions import (
-    Answer,
+    AfterAnswer,
     answer_interventions,
     said_in,
     step_interventions,
@@ -350,5 +350,5 @@ def acts_of(
             return found  # no answer came before
         answered = run.snapshot()
     place = dropped or (run_id(conversation_id, answered.run), answered.steps)
-    answer = Answer(said=said, cut=cut, dropped=dropped is not None)
+    answer = AfterAnswer(said=said, cut=cut, dropped=dropped is not None)
     return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]

@@ -12,7 +12,7 @@ from gateway.core.fsm import FSMState, next_state
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.ledger.session import SessionLedger
 from gateway.core.monitors import Readings, make_suite
-from gateway.core.monitors.suite import session_alarm, severity_of
+from gateway.core.monitors.suite import alarm_severity, session_alarm
 from gateway.core.policy import Policy
 from gateway.core.reader import Reader
 from gateway.core.scoring.scorer import (
@@ -95,7 +95,7 @@ class _Windows:
         if readings.fired:
             self.alarmed_steps += 1
             self.quiet = 0
-            return severity_of(self.alarmed_steps)
+            return alarm_severity(self.alarmed_steps)
         self.quiet += 1
         if self.quiet >= QUIET_STEPS:
             self.alarmed_steps = 0

@@ -37,7 +37,7 @@ class Step(Value):
     cue: Cue = ""  # direction that the message before it gave; "" for none
 
 
-class Question(Protocol):
+class CallArguments(Protocol):
     """The arguments of a call, to compare it with another one."""
 
     @property
@@ -56,7 +56,7 @@ class Question(Protocol):
     def objects(self) -> frozenset[str]:
         """The files, hosts, ids and tables among the arguments."""
 
-    def is_like(self, other: "Question") -> bool:
+    def is_like(self, other: "CallArguments") -> bool:
         """True if the names are equal and the formal words of one include those of the other."""
 
 
@@ -109,7 +109,7 @@ class ActionFacts(Value):
     text: CallText  # what was called, for people
     operation: str  # the tool with its sub-command; for a shell the program that it starts
     call: int  # digest of operation and arguments
-    question: Question  # the arguments, read only when another call is compared with this one
+    question: CallArguments  # the arguments, read only when another call is compared with this one
     program: int | None  # digest of what is executed; None when nothing is
     effect: Effect  # what the call does to files and to the run
     edits: tuple[FileEdit, ...]  # changes of files that the arguments state

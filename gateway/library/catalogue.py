@@ -21,7 +21,7 @@ from gateway.core.render import family_matches
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.memory import MOST_RULES, PatternCopy, PatternMemory
 from gateway.steering.guidance.codec import read_lines, to_line
-from gateway.stores.patterns import Added, Event, PatternFilter, Search
+from gateway.stores.patterns import Added, Event, PatternFilter, VectorSearch
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.patterns import PatternStore
@@ -155,7 +155,7 @@ class PatternLibrary:
         if known is not None and memory.current and not known.has_any(query.tier, tenant):
             return []  # most tenants have no e1 patterns, and a text may be costly to embed
         (vector,) = await self.embedder.embed([query.text])
-        search = Search(
+        search = VectorSearch(
             tier=query.tier,
             vector=vector,
             tenant=tenant,
@@ -171,7 +171,7 @@ class PatternLibrary:
             found += await self._searched(known, about)
         return found
 
-    async def _searched(self, known: PatternCopy | None, search: Search) -> _Matches:
+    async def _searched(self, known: PatternCopy | None, search: VectorSearch) -> _Matches:
         return await self._answered(
             known, lambda copy: copy.search(search), lambda: self.store.search(search)
         )

@@ -17,7 +17,7 @@ import orjson
 
 from gateway.core.pattern import PatternMatch, Tier
 from gateway.core.render import family_matches
-from gateway.stores.patterns import CopiedPattern, Mark, Search, scope_of
+from gateway.stores.patterns import CopiedPattern, Mark, VectorSearch, scope_of
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.engine import Row
 from gateway.stores.sql.patterns import PatternStore, pattern_of
@@ -110,7 +110,7 @@ class PatternCopy:
         """The universal rules, in order of their ids."""
         return self._rules
 
-    async def search(self, search: Search) -> list[PatternMatch]:
+    async def search(self, search: VectorSearch) -> list[PatternMatch]:
         """The nearest patterns, as `PatternStore.search` finds them."""
         scope = self._scopes.get((search.scope, search.tier.value))
         if scope is None:
@@ -119,7 +119,7 @@ class PatternCopy:
             return await off_loop(self._nearest, scope, search)
         return self._nearest(scope, search)
 
-    def _nearest(self, scope: _Scope, search: Search) -> list[PatternMatch]:
+    def _nearest(self, scope: _Scope, search: VectorSearch) -> list[PatternMatch]:
         import numpy as np
 
         suit = np.array([_suits(kind, search) for kind in self._kinds])
@@ -146,7 +146,7 @@ class PatternCopy:
         ]
 
 
-def _suits(kind: tuple[str, str], search: Search) -> bool:
+def _suits(kind: tuple[str, str], search: VectorSearch) -> bool:
     failure_type, family = kind
     typed = not search.failure_type or failure_type in ("", search.failure_type)
     return typed and family_matches(family, search.model)

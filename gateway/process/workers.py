@@ -30,7 +30,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
 @frozen
-class Place:
+class WorkerPlace:
     """One worker among several."""
 
     index: int  # of this worker, from 0
@@ -51,7 +51,7 @@ class Supervisor:
     def __init__(
         self,
         sockets: Sequence[socket.socket],
-        serve: Callable[[Place, socket.socket], bool],
+        serve: Callable[[WorkerPlace, socket.socket], bool],
         drain_s: float,
     ) -> None:
         self._sockets = sockets
@@ -106,7 +106,7 @@ class Supervisor:
             count = len(self._sockets)
             folder = self._directory
             instance = self._instance
-            place = Place(
+            place = WorkerPlace(
                 index=index, count=count, directory=folder, instance=instance, parent=self._parent
             )
             status = NOT_STARTED

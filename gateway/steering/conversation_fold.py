@@ -15,7 +15,7 @@ from gateway.core.scoring.scorer import NOT_JUDGED, Judged
 from gateway.core.step import Step
 from gateway.steering.reader import READER
 from gateway.steering.transcript.content import asks_user, read_content
-from gateway.steering.transcript.steps import Change, Draft, StepReader
+from gateway.steering.transcript.steps import Draft, StepChange, StepReader
 from gateway.wire.echo import OWN_ANSWER
 
 
@@ -203,16 +203,16 @@ class ConversationFold:
     def _read(self, message: object) -> bool:
         change = self._reader.read(message)
         is_new = self.consumed >= self._start.offset
-        if change is Change.OPENED:
+        if change is StepChange.OPENED:
             self._score()
             self._scored = None
             if is_new:
                 self._pending = self._reader.draft
             else:
                 self._pending = None
-        elif change is Change.ANSWERED:
+        elif change is StepChange.ANSWERED:
             return self._scored is None
-        elif change is Change.FINAL and is_new:
+        elif change is StepChange.FINAL and is_new:
             # The reply before this user message was the final answer of its run, unless it asked.
             draft = self._reader.draft
             asked = draft is not None and (draft is self._closed or self._asks(draft.reply.thought))

@@ -17,7 +17,7 @@ def alarm_subject(tenant: str, project: str, monitor: str) -> str:
     return "/".join(["alarm", *[quote(part, safe="") for part in (tenant, project, monitor)]])
 
 
-class Question(Value):
+class OpenQuestion(Value):
     """A question to a person about a run."""
 
     secret: str  # signs the links by which it is answered
@@ -39,11 +39,11 @@ class Control(Value):
     about: str = ""  # the question of an `ask` as JSON, which a stop after it keeps
 
     @property
-    def question(self) -> Question | None:
+    def question(self) -> OpenQuestion | None:
         """Returns the question to a person; None if the hold asks none."""
         try:
             if self.about:
-                return json.decode(self.about, type=Question)
+                return json.decode(self.about, type=OpenQuestion)
             return None
         except MsgspecError:
             return None

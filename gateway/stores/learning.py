@@ -172,7 +172,7 @@ class Learned(Value):
 
 
 @frozen
-class Job:
+class ReaderJob:
     """One piece of work."""
 
     kind: str  # which worker does it
@@ -190,7 +190,7 @@ class Job:
 
 
 @frozen
-class Allowance:
+class JobLimits:
     """Limits of a tenant's jobs."""
 
     since: float  # epoch seconds; jobs claimed after it count

@@ -77,7 +77,7 @@ class PatternPage(Value):
     next_cursor: str | None  # None on the last page
 
 
-class Search(Value):
+class VectorSearch(Value):
     """A look-up of tier e1 or e2 by vector. Patterns of another failure type or model family are
     left out; those without one are not."""
 

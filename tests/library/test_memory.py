@@ -21,7 +21,7 @@ from gateway.core.render import family_matches
 from gateway.embedding.base import HashingEmbedder
 from gateway.library import PatternLibrary
 from gateway.library.memory import PatternCopy, PatternMemory
-from gateway.stores.patterns import Search
+from gateway.stores.patterns import VectorSearch
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sql.patterns import PatternStore
 from tests.examples import examples
@@ -47,7 +47,7 @@ drawn_patterns = st.lists(
     max_size=40,
 )
 searches = st.builds(
-    Search,
+    VectorSearch,
     tier=st.sampled_from([Tier.E1, Tier.E2]),
     vector=directions.map(lambda numbers: array("f", numbers)),
     tenant=st.sampled_from(["a", "b", "c"]),
@@ -109,7 +109,7 @@ def cosine(one: tuple[int, ...], other: array[float]) -> float | None:
 @examples(60)
 @given(patterns=drawn_patterns, wanted=st.lists(searches, min_size=1, max_size=8))
 async def test_a_search_finds_what_comparing_everything_finds(
-    patterns: list[Any], wanted: list[Search]
+    patterns: list[Any], wanted: list[VectorSearch]
 ) -> None:
     """No pattern that fits is more alike than those found; none is missing, and none is another
     tenant's, tier's, failure's or family's."""

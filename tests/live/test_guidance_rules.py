@@ -14,7 +14,7 @@ import pytest
 
 from gateway.core.plan import RECOVERED_STEPS
 from gateway.library.memory import PatternCopy
-from gateway.stores.patterns import Search
+from gateway.stores.patterns import VectorSearch
 from gateway.stores.sql.runs import SQLRunStore
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.control import CONTROL
@@ -36,7 +36,7 @@ _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
 class Looked:
     """The look-ups of one call: searches, lists of rules, texts embedded."""
 
-    searches: list[Search] = field(default_factory=list)
+    searches: list[VectorSearch] = field(default_factory=list)
     rules: int = 0
     embedded: int = 0
 
@@ -56,7 +56,7 @@ class Watch:
         embedder = server.app.runtime.opened.patterns.library.embedder
         search, universal, embed = PatternCopy.search, PatternCopy.universal, embedder.embed
 
-        async def searching(patterns: PatternCopy, wanted: Search) -> Any:
+        async def searching(patterns: PatternCopy, wanted: VectorSearch) -> Any:
             self.now.searches.append(wanted)
             return await search(patterns, wanted)
 

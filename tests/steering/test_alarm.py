@@ -11,7 +11,7 @@ from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import GuidanceState
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import Alarm, MonitorSettings, Readings, make_suite
-from gateway.core.monitors.suite import severity_of
+from gateway.core.monitors.suite import alarm_severity
 from gateway.core.plan import RECOVERED_STEPS, note
 from gateway.core.policy import Policy
 from gateway.core.routing import Routes, RoutingSettings
@@ -50,7 +50,7 @@ def test_a_loop_escalates_at_once(name: str) -> None:
 
 def test_severity_grows_while_the_alarm_lasts() -> None:
     """1 when it begins, 2 from the second step on, 3 from the fourth; 0 without one."""
-    assert [severity_of(steps) for steps in range(6)] == [0, 1, 2, 2, 3, 3]
+    assert [alarm_severity(steps) for steps in range(6)] == [0, 1, 2, 2, 3, 3]
 
 
 def test_the_reference_formula_stays_exact() -> None:

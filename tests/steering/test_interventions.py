@@ -16,7 +16,7 @@ from gateway.core.step import Action, Step
 from gateway.steering.transcript.interventions import (
     KINDS,
     WORDINGS,
-    Answer,
+    AfterAnswer,
     answer_interventions,
     said_in,
     step_interventions,
@@ -43,7 +43,7 @@ ACTIONS = st.builds(Action, name=TEXTS, arguments=TEXTS, observation=TEXTS)
 @given(MESSAGES, st.booleans(), st.booleans())
 def test_any_messages_are_read(messages: list[Any], cut: bool, dropped: bool) -> None:
     """Whatever a client sends, its acts have a known kind, and no read raises."""
-    answer = Answer(said=said_in(messages), cut=cut, dropped=dropped)
+    answer = AfterAnswer(said=said_in(messages), cut=cut, dropped=dropped)
     found = answer_interventions(answer, of_reply=True)
     assert {act.kind for act in found} <= {kind.name for kind in KINDS}
     assert all(act.of_reply for act in found)
@@ -90,7 +90,7 @@ def test_a_kind_is_one_row(tmp_path: Path) -> None:
         "from gateway.api.params import RunFilters as F\n"
         "from gateway.steering.transcript.interventions import *\n"
         "print(F(intervention='praise').intervention, "
-        "[a.kind for a in answer_interventions(Answer(said=('thanks',)), of_reply=True)])"
+        "[a.kind for a in answer_interventions(AfterAnswer(said=('thanks',)), of_reply=True)])"
     )
     shown = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -16,7 +16,7 @@ from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.core.pattern import Tier
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
-from gateway.stores.patterns import Search
+from gateway.stores.patterns import VectorSearch
 from gateway.stores.protocols import StoreFull
 from gateway.stores.records import StepContent
 from gateway.stores.sql.runs import SQLRunStore
@@ -55,7 +55,7 @@ async def test_readers_and_the_writer_do_not_fail_each_other() -> None:
             await stores.runs.get_run(f"r{done % 50:04}", tenant=None)
             await stores.states.find_prefix_hashes("acme", history("h", 5))
             found = await stores.patterns.search(
-                Search(tier=Tier.E2, vector=drawn(number), limit=2, floor=-1.0)
+                VectorSearch(tier=Tier.E2, vector=drawn(number), limit=2, floor=-1.0)
             )
             assert len(found) == 2
             done += 1

@@ -90,9 +90,9 @@ async def test_any_number_of_dimensions_works(tmp_path: Path, size: int) -> None
 
 
 def _search(size: int):
-    from gateway.stores.patterns import Search
+    from gateway.stores.patterns import VectorSearch
 
-    return Search(tier=Tier.E2, vector=vector(1, size=size), limit=2)
+    return VectorSearch(tier=Tier.E2, vector=vector(1, size=size), limit=2)
 
 
 async def test_a_vector_of_a_wrong_size_fails_only_searches(tmp_path: Path) -> None:

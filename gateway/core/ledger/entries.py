@@ -10,7 +10,7 @@ from enum import Enum
 from msgspec import Struct
 
 from gateway.core.ledger.bounds import keep_newest
-from gateway.core.step import Action, ActionFacts, CallText, Question
+from gateway.core.step import Action, ActionFacts, CallArguments, CallText
 
 MAX_ENTRIES = 128
 """Entries that a run remembers, the newest ones: a bound on memory."""
@@ -66,7 +66,7 @@ class Entry(Struct, kw_only=True):
     newest: int = 0  # step of the newest try
     before: int = 0  # step of the try before the newest; 0 without one
     call: int = 0  # digest of the newest try's call
-    question: Question | None = None  # what the newest call asks for
+    question: CallArguments | None = None  # what the newest call asks for
     operation: str = ""  # the tool of the newest call, or the program that a shell ran
     varied: bool = False  # true if the tries were different calls
     changes: int = 0  # changes of the run at the newest try

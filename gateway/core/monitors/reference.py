@@ -18,7 +18,7 @@ from gateway.wire.coerce import lowered, word_count
 ERROR_MARKS = ("error", "exception", "traceback", "failed", "not found", "assertion", "invalid")
 
 
-class CallText(Value):
+class FormulaText(Value):
     """The texts of one call, as the formulas read them."""
 
     name: str  # of the tool; empty when nothing was called
@@ -29,11 +29,11 @@ class CallText(Value):
     failed: bool  # flagged as an error, or reads like one
 
 
-def calls_of(step: Step) -> Iterator[CallText]:
+def calls_of(step: Step) -> Iterator[FormulaText]:
     """The calls of a step in order: parallel ones count each, the thought goes with the first."""
     for number, action in enumerate(step.actions or (Action(name=""),)):
         lower = lowered(action.observation)
-        yield CallText(
+        yield FormulaText(
             name=action.name,
             arguments=action.arguments,
             observation=action.observation,
@@ -43,7 +43,7 @@ def calls_of(step: Step) -> Iterator[CallText]:
         )
 
 
-class ReferenceSuite(Suite[CallText]):
+class ReferenceSuite(Suite[FormulaText]):
     """The active reference monitors over one run."""
 
     __slots__ = ()
@@ -70,7 +70,7 @@ class Streak:
         self._name = ""
         self._length = 0
 
-    def push(self, call: CallText) -> None:
+    def push(self, call: FormulaText) -> None:
         """Lengthen the streak, or begin another."""
         if call.name:
             self._length = self._length + 1 if call.name == self._name else 1
@@ -92,7 +92,7 @@ class CallCount:
         self._budget = settings.call_budget
         self._calls = 0
 
-    def push(self, call: CallText) -> None:
+    def push(self, call: FormulaText) -> None:
         """Count a call."""
         self._calls += bool(call.name)
 
@@ -128,7 +128,7 @@ class EditRevert:
         self._cycles: Counter[str] = Counter()
         self._worst = ""
 
-    def push(self, call: CallText) -> None:
+    def push(self, call: FormulaText) -> None:
         """Observe an edit; any error counts against the newest one."""
         if call.name.lower() in EDIT_TOOLS:
             self._edit(call.arguments)
@@ -216,7 +216,7 @@ class TestRepeat:
         self._last = ""
         self._repeated = ""
 
-    def push(self, call: CallText) -> None:
+    def push(self, call: FormulaText) -> None:
         """Compare a failing test with the one before."""
         if self._repeated or not call.failed:
             return
@@ -271,7 +271,7 @@ class Diversity:
         self._tail: deque[str] = deque(maxlen=settings.diversity_window)
         self._total = 0
 
-    def push(self, call: CallText) -> None:
+    def push(self, call: FormulaText) -> None:
         """Observe the tool of a call."""
         if call.name:
             self._tail.append(call.name)
@@ -320,7 +320,7 @@ class Hedge:
         self._words = [0]
         self._retraction = ""
 
-    def push(self, call: CallText) -> None:
+    def push(self, call: FormulaText) -> None:
         """Count the phrases of a thought."""
         if not (thought := call.thought):
             return

@@ -117,12 +117,12 @@ def combine(
 
 HEEDED_COMPLAINTS = 2  # complaints of a harness about a call that it could not find
 QUIET_STEPS = 3  # steps, from a harness's own reminder on, in which no monitor fires
-SEVERITIES = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
+ALARM_STEPS = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
 
 
-def severity_of(alarmed_steps: int) -> int:
+def alarm_severity(alarmed_steps: int) -> int:
     """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
-    return sum([1 for least in SEVERITIES if alarmed_steps >= least])
+    return sum([1 for least in ALARM_STEPS if alarmed_steps >= least])
 
 
 class RobustSuite(Suite[LedgerStep]):

@@ -21,7 +21,7 @@ class AlertRecord(Value):
     path: str = ""  # page about it, `/dashboard/...`; "" without one
 
 
-class Delivery(Value):
+class QueuedAlert(Value):
     """One alert that is to be sent to one receiver."""
 
     alert: AlertRecord  # as it is sent

@@ -41,7 +41,7 @@ GOES_ON_AFTER = 5  # steps after a hand-over: one to answer, and some to leave t
 _ROUNDING = 1e-9  # of a share: sums of prices are not exact
 
 
-class Signals(Value):
+class Observations(Value):
     """Input of the rules at one moment."""
 
     live: Sequence[LiveRun] = ()  # the runs under way
@@ -90,7 +90,7 @@ class Finding(Value):
         return f"{self.rule}:{self.subject}"
 
 
-Rule = Callable[[Signals, AlertRuleSettings], Iterator[Finding]]
+Rule = Callable[[Observations, AlertRuleSettings], Iterator[Finding]]
 
 
 def _of_run(run: RunRecord, **own: Any) -> FieldDict:
@@ -101,7 +101,7 @@ def _of_run(run: RunRecord, **own: Any) -> FieldDict:
     return {"tenant": run.tenant, "facts": facts, "path": path, "task": run.title}
 
 
-def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+def _stuck(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     if settings.run_stuck is None:
         return
     for live in signals.live:
@@ -124,7 +124,7 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
         )
 
 
-def _trouble(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+def _trouble(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     for run, tenant, act in signals.acts if settings.trouble else ():
         if act.name in ("tell", "advise", "route"):  # the others have alerts of their own
             yield Finding(
@@ -138,7 +138,7 @@ def _trouble(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
             )
 
 
-def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+def _handed_over(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     for run in signals.newest if settings.hand_over else ():
         step = run.handed_over
         steps = run.totals.steps
@@ -158,7 +158,7 @@ def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Find
             )
 
 
-def _stopped(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+def _stopped(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     for run in signals.newest if settings.run_stopped else ():
         stop = run.stopped
         if stop is None or stop.action != "stop":
@@ -176,7 +176,7 @@ def _stopped(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         )
 
 
-def _resting(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+def _resting(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     for name, times in signals.rested.items() if settings.deployment_resting else ():
         yield Finding(
             rule="deployment_resting",
@@ -187,7 +187,7 @@ def _resting(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         )
 
 
-def _store(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+def _store(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     store = signals.store
     if not settings.store_degraded or store is None or store.incident is None:
         return
@@ -203,7 +203,7 @@ def _store(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     )
 
 
-def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+def _budgets(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     for account in signals.accounts:
         if isinstance(account, ForgedAccount):
             yield Finding(
@@ -259,6 +259,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def findings(signals: Signals, settings: AlertRuleSettings) -> list[Finding]:
+def findings(signals: Observations, settings: AlertRuleSettings) -> list[Finding]:
     """Everything that is worth an alert now."""
     return [found for rule in RULES for found in rule(signals, settings)]

@@ -6,8 +6,8 @@ import orjson
 
 from gateway.features.alerts.records import (
     AlertRecord,
-    Delivery,
     DeliveryState,
+    QueuedAlert,
     Settled,
     StoredAlert,
 )
@@ -96,18 +96,20 @@ class AlertStore:
         """True if `claim` would return anything."""
         return bool((await self._engine.fetch(_IS_DUE, now=now))[0][0])
 
-    async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
+    async def claim(
+        self, owner: str, now: float, *, lease_s: float, limit: int
+    ) -> list[QueuedAlert]:
         """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner` until
         `now + lease_s`, or until they are settled."""
 
-        async def work(connection: Connection) -> list[Delivery]:
+        async def work(connection: Connection) -> list[QueuedAlert]:
             # Claims of two gateways take their turns: each changes rows in no certain order.
             await connection.take_turn(_TABLE)
             lease = {"owner": owner, "now": now, "until": now + lease_s}
             found = []
             for alert_id, sink, tries in await connection.fetch(_CLAIM, **lease, limit=limit):
                 (row,) = await connection.fetch(_ONE, id=alert_id)
-                found.append(Delivery(alert=_alert_of(row), sink=sink, attempts=tries))
+                found.append(QueuedAlert(alert=_alert_of(row), sink=sink, attempts=tries))
             return found
 
         claimed = await self._engine.transact(work)

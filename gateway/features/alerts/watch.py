@@ -17,12 +17,12 @@ from gateway.budgets.accounting import Accounting
 from gateway.config import Settings
 from gateway.core.trouble import Act
 from gateway.features.alerts.metrics import AlertMetrics
-from gateway.features.alerts.records import AlertRecord, Delivery, Settled
+from gateway.features.alerts.records import AlertRecord, QueuedAlert, Settled
 from gateway.features.alerts.rules import (
     Finding,
     ForgedAccount,
+    Observations,
     RestCounter,
-    Signals,
     UsedAccount,
     findings,
 )
@@ -151,7 +151,7 @@ class AlertWatch:
             self._prune_at = time.monotonic() + _PRUNE_S
             await self.outbox.prune(now)
 
-    async def _signals(self) -> Signals:
+    async def _signals(self) -> Observations:
         store = self.degraded()
         live: tuple[under_way.LiveRun, ...] = ()
         accounts: Sequence[UsedAccount] = ()
@@ -170,7 +170,7 @@ class AlertWatch:
                 self._log.warning("runs not read for alerts", reason=str(error))
         acts = list(self._acts)
         self._acts.clear()
-        return Signals(
+        return Observations(
             live=live,
             acts=acts,
             newest=newest,
@@ -286,7 +286,7 @@ class AlertOutbox:
     # By key: last seen, last stored.
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
     # Deliveries that the store does not have, and their next attempt, by alert and sink.
-    _waiting: dict[tuple[str, str], tuple[Delivery, float]] = field(
+    _waiting: dict[tuple[str, str], tuple[QueuedAlert, float]] = field(
         default_factory=dict, init=False
     )
     # Sent, and not yet noted in the store.
@@ -355,7 +355,7 @@ class AlertOutbox:
         if known:
             return False
         for sink, at in due.items():
-            self._waiting[alert.id, sink] = (Delivery(alert=alert, sink=sink), at)
+            self._waiting[alert.id, sink] = (QueuedAlert(alert=alert, sink=sink), at)
         if len(self._waiting) > _MOST_IN_MEMORY:
             self._waiting = dict(list(self._waiting.items())[-_MOST_IN_MEMORY:])
             self._log.error("alerts dropped: too many wait in memory")
@@ -366,7 +366,7 @@ class AlertOutbox:
         settings = self.settings()
         stored = await self._claim(now, settings)
         in_memory = {key: one for key, (one, next_at) in self._waiting.items() if next_at <= now}
-        batches: dict[str, list[Delivery]] = {}
+        batches: dict[str, list[QueuedAlert]] = {}
         for delivery in (*stored, *in_memory.values()):
             batches.setdefault(delivery.sink, []).append(delivery)
         if not batches:
@@ -386,7 +386,7 @@ class AlertOutbox:
         await self._settle([settled[d.alert.id, d.sink] for d in stored], now)
         return sum(not one.error for one in settled.values())
 
-    async def _claim(self, now: float, settings: AlertSettings) -> list[Delivery]:
+    async def _claim(self, now: float, settings: AlertSettings) -> list[QueuedAlert]:
         lease_s = settings.timeout_s + _LEASE_MARGIN_S
         try:
             if self.usable() and await self.store.is_due(now):
@@ -398,7 +398,7 @@ class AlertOutbox:
         return []
 
     async def _send(
-        self, sink: AlertSink | None, batch: Sequence[Delivery], now: float
+        self, sink: AlertSink | None, batch: Sequence[QueuedAlert], now: float
     ) -> list[Settled]:
         """One message for all of `batch`."""
         settings = self.settings()
@@ -438,7 +438,9 @@ class AlertOutbox:
                 return replace(alert, facts={**alert.facts, **links, "lines": lines})
         return alert
 
-    def _after(self, delivery: Delivery, error: str, now: float, limits: AlertSettings) -> Settled:
+    def _after(
+        self, delivery: QueuedAlert, error: str, now: float, limits: AlertSettings
+    ) -> Settled:
         if not error:
             return _settled(delivery)
         if now - delivery.alert.raised_at >= limits.give_up_s:
@@ -490,7 +492,7 @@ def due_at(rule: str, now: float, settings: AlertSettings) -> float:
     return (over if over > local else over + timedelta(days=1)).timestamp()
 
 
-def _settled(delivery: Delivery, error: str = "") -> Settled:
+def _settled(delivery: QueuedAlert, error: str = "") -> Settled:
     return Settled(
         alert_id=delivery.alert.id, sink=delivery.sink, done=True, next_at=0.0, error=error
     )

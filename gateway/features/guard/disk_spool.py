@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway.config.storage import StorageSettings
-from gateway.features.guard.spool import Entry
+from gateway.features.guard.spool import SpoolEntry
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
 from gateway.tasks import on_disk, spawn
@@ -62,7 +62,7 @@ class DiskSpool:
     def __init__(self, settings: StorageSettings, failed: Callable[[], None]) -> None:
         self._settings = settings
         self._failed = failed
-        self._changes: dict[Entry, None] = {}
+        self._changes: dict[SpoolEntry, None] = {}
         self._tried = asyncio.Event()  # when `_changes`, as they are now, were tried
         self._task: asyncio.Task[None] | None = None
         self._disk = asyncio.Lock()
@@ -81,16 +81,16 @@ class DiskSpool:
             return sum([len(file.entries) for file in self._files.files])
         return 0
 
-    def add(self, record: CallRecord) -> Entry | None:
+    def add(self, record: CallRecord) -> SpoolEntry | None:
         """Begin to write a record; `written` waits for it. None without a folder."""
         if not self._settings.spool_folder:
             return None
-        entry = Entry(record, self._tried)
+        entry = SpoolEntry(record, self._tried)
         self._changes[entry] = None
         self._start()
         return entry
 
-    async def written(self, entry: Entry) -> None:
+    async def written(self, entry: SpoolEntry) -> None:
         """Wait until a record is on disk; not for long, and not at all while the disk is slow or
         fails."""
         await self._wait(entry.settled)
@@ -107,7 +107,7 @@ class DiskSpool:
             self._trouble.late = True
             self._trouble.warn(f"a write takes longer than {limit_ms:g} ms")
 
-    async def remove(self, entries: Iterable[Entry]) -> None:
+    async def remove(self, entries: Iterable[SpoolEntry]) -> None:
         """Remove records, which are stored: before others of their conversations are, so that at
         most the newest stored one of a conversation is found again after a crash. Those that a full
         disk cannot remove are marked as stored."""
@@ -154,7 +154,7 @@ class DiskSpool:
         finally:
             self._task = None
 
-    def _perform(self, changes: dict[Entry, None]) -> None:
+    def _perform(self, changes: dict[SpoolEntry, None]) -> None:
         """Write changes, in a thread. The same changes may be written again."""
         self._opened().write(changes, redaction(self._settings))
 
@@ -174,12 +174,12 @@ class DiskSpool:
                 except Exception as error:
                     self._trouble.warn(str(error))
 
-    async def take_over(self, room: tuple[int, int]) -> list[Entry]:
+    async def take_over(self, room: tuple[int, int]) -> list[SpoolEntry]:
         """The records of the files that other processes left behind, in order; files for which
         there is no room stay, unless nothing waits here."""
         return await on_disk(self._take, room)
 
-    def _take(self, room: tuple[int, int]) -> list[Entry]:
+    def _take(self, room: tuple[int, int]) -> list[SpoolEntry]:
         known = self._files.known() if self._files is not None else ()
         if not self.folder.is_dir() or not {*self.folder.glob("*.db")}.difference(known):
             return []

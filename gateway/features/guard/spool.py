@@ -15,7 +15,7 @@ from gateway.stores.call_json import FIXED_BYTES, size_of
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
 
-class Entry(Struct, eq=False):
+class SpoolEntry(Struct, eq=False):
     """A record that is to be in a file."""
 
     record: CallRecord  # the call that is not stored yet
@@ -36,7 +36,7 @@ class Waiting(Struct, eq=False):
     record: CallRecord  # the call
     size: int  # bytes it takes in memory, about
     write: asyncio.Task[int] | None = None  # the commit in progress; None while there is none
-    entry: Entry | None = None  # the record on disk; None if it is to be in memory alone
+    entry: SpoolEntry | None = None  # the record on disk; None if it is to be in memory alone
 
 
 _DAY_S = 86_400.0
@@ -107,7 +107,7 @@ class Spool:
         self._index(waiting)
         return waiting
 
-    def adopt(self, entries: Iterable[Entry]) -> None:
+    def adopt(self, entries: Iterable[SpoolEntry]) -> None:
         """Keep the records of a process that ended, whatever the room, before newer ones of their
         conversations."""
         found: dict[str, list[Waiting]] = {}

@@ -20,7 +20,7 @@ from pathlib import Path
 import apsw
 import structlog
 
-from gateway.features.guard.spool import Entry
+from gateway.features.guard.spool import SpoolEntry
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.records import CallRecord
 from gateway.stores.sqlite.connection import locked
@@ -83,7 +83,7 @@ class SpoolFile:
         how = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
         self._marks = os.open(f"{lock.path}{_MARKS}", how, 0o600)
         self.lock = lock
-        self.entries: set[Entry] = set()
+        self.entries: set[SpoolEntry] = set()
 
     @classmethod
     def create(cls, folder: Path, synchronous: str) -> "SpoolFile":
@@ -128,7 +128,7 @@ class SpoolFile:
         except apsw.Error as error:
             raise Damaged(str(error)) from error
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[SpoolEntry]:
         """The entries of all records that are not marked, in order. Raises: Damaged, and closes the
         file."""
         tried = asyncio.Event()
@@ -137,7 +137,7 @@ class SpoolFile:
             rows = self._connection.execute("SELECT number, record FROM records ORDER BY number")
             stored = os.pread(self._marks, os.fstat(self._marks).st_size, 0)
             found = [
-                Entry(decoded(record), tried, self, number=number)
+                SpoolEntry(decoded(record), tried, self, number=number)
                 for number, record in rows
                 if not any(stored[number : number + 1])
             ]
@@ -147,7 +147,9 @@ class SpoolFile:
         self.entries.update(found)
         return found
 
-    def write(self, added: Mapping[Entry, CallRecord], removed: Collection[Entry]) -> None:
+    def write(
+        self, added: Mapping[SpoolEntry, CallRecord], removed: Collection[SpoolEntry]
+    ) -> None:
         """Add entries, with the records that are written for them, and remove others, all or
         nothing. Raises: apsw.Error, OSError."""
         rows = [(next(self._numbers), encoded(record)) for record in added.values()]
@@ -164,7 +166,7 @@ class SpoolFile:
         self.entries.update(added)
         self.entries.difference_update(removed)
 
-    def mark(self, stored: Collection[Entry]) -> None:
+    def mark(self, stored: Collection[SpoolEntry]) -> None:
         """Mark records as stored that cannot be removed from the file now. Raises: OSError."""
         for entry in self.entries.intersection(stored):
             os.pwrite(self._marks, b"\1", entry.number)
@@ -251,7 +253,9 @@ class SpoolFolder:
         """The files that need not be looked at again."""
         return {*self._named, *(file.lock.path for file in self.files)}
 
-    def write(self, changes: dict[Entry, None], redact: Callable[[CallRecord], CallRecord]) -> None:
+    def write(
+        self, changes: dict[SpoolEntry, None], redact: Callable[[CallRecord], CallRecord]
+    ) -> None:
         """Add and remove entries. Entries of files that somebody has deleted are written again,
         and join `changes`. May be repeated with the same changes. Raises: OSError, apsw.Error."""
         for file in [each for each in self.files if not each.lock.is_current()]:
@@ -286,7 +290,7 @@ class SpoolFolder:
         for file in self.files:
             file.leave().release()
 
-    def take(self, room: tuple[int, float], *, any_size: bool) -> Iterator[Entry]:
+    def take(self, room: tuple[int, float], *, any_size: bool) -> Iterator[SpoolEntry]:
         """The records of files that no process has, the oldest file first: as many as there is room
         for, in records and bytes; with `any_size` one file, whatever its size. Raises: OSError."""
         locks = free_files(self._folder, self.known())

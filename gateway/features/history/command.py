@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
 
 def _history(args: argparse.Namespace) -> int:
     from gateway.core.policy import Policy
-    from gateway.features.history.reading import Wanted, read_all, since
+    from gateway.features.history.reading import SessionFilter, read_all, since
 
     if args.paths[-2:-1] == ["show"]:
         return _show(args)
@@ -66,7 +66,7 @@ def _history(args: argparse.Namespace) -> int:
     begin = None
     if args.since:
         begin = since(args.since, datetime.now(UTC))
-    wanted = Wanted(since=begin, project=args.project, agent=args.agent)
+    wanted = SessionFilter(since=begin, project=args.project, agent=args.agent)
     found = _found(args)
     readings: list[SessionReading] = []
     problems = 0

@@ -23,7 +23,7 @@ from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Se
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
 from gateway.steering.transcript.content import read_calls, read_content
-from gateway.steering.transcript.steps import Change, StepReader
+from gateway.steering.transcript.steps import StepChange, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
@@ -119,7 +119,7 @@ class CallCost(Struct, frozen=True, array_like=True):
     tools: int  # how many tools it calls
 
 
-class Alarm(Value):
+class FirstAlarm(Value):
     """The first step of consecutive ones at which the gateway would have raised an alarm."""
 
     step: int  # from 0
@@ -144,7 +144,7 @@ class SessionReading(FileFacts, kw_only=True):
     calls: tuple[CallCost, ...]  # one for each step
     human: tuple[HumanTurn, ...]  # acts of the person, with secrets masked
     compactions: int  # number of times that the history was replaced by a summary
-    alarms: tuple[Alarm, ...]  # where the gateway would have raised one
+    alarms: tuple[FirstAlarm, ...]  # where the gateway would have raised one
     places: tuple[Place, ...]  # worth a look, in the order of the session
 
     @property
@@ -195,7 +195,7 @@ def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], li
     reader = StepReader()
     starts = []
     for position, message in enumerate(session.messages):
-        if reader.read(message) is Change.OPENED:
+        if reader.read(message) is StepChange.OPENED:
             starts.append(position)
     history = RecordedHistory(policy, recording_of(session))
     found: dict[int, StepOutcome] = {}
@@ -239,7 +239,7 @@ def is_alarm(outcome: StepOutcome) -> bool:
     return bool(outcome.readings.alarmed) or outcome.state in _HARD
 
 
-def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
+def _alarms(outcomes: Sequence[StepOutcome]) -> list[FirstAlarm]:
     found = []
     before = False
     for outcome in outcomes:
@@ -247,7 +247,7 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
         if now and not before:
             alarmed = outcome.readings.alarmed
             found.append(
-                Alarm(
+                FirstAlarm(
                     step=outcome.step.index,
                     monitors=tuple(alarmed),
                     state=outcome.state.value,
@@ -262,7 +262,7 @@ _ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
 
 
 def _places(
-    alarms: Sequence[Alarm], human: Sequence[HumanTurn], starts: Sequence[int]
+    alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn], starts: Sequence[int]
 ) -> Iterator[Place]:
     """The alarms, then the acts of the person; words typed right after an act are its reason."""
     for alarm in alarms:
@@ -298,7 +298,7 @@ IN_PROCESS_BYTES = 40_000_000
 0.9 s to start two."""
 
 
-class Wanted(Value):
+class SessionFilter(Value):
     """The sessions that are asked for. Empty values take all."""
 
     since: float | None = None  # epoch seconds: last used at or after

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.features.history.summary import PlaceToLook, Summary, Sums, largest
+from gateway.features.history.summary import PlaceToLook, SessionSums, Summary, largest
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent, print_line
 from gateway.text.sanitize import one_line
 
@@ -72,7 +72,7 @@ def _sums(summary: Summary) -> Table:
     return table
 
 
-def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> None:
+def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, SessionSums]]) -> None:
     for number, (name, sums) in enumerate(rows):
         table.add_row(
             Text("" if number else title, style="dim"),
@@ -84,7 +84,7 @@ def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> Non
         )
 
 
-def sums_cost(sums: Sums) -> str:
+def sums_cost(sums: SessionSums) -> str:
     """US dollars, with a plus if the price of a part is unknown."""
     if not sums.usd:
         if sums.unpriced:

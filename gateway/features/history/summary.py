@@ -13,7 +13,7 @@ from gateway.values import Value
 MOST_PLACES = 10
 
 
-class Sums(Struct, kw_only=True):
+class SessionSums(Struct, kw_only=True):
     """Sums over sessions."""
 
     sessions: int = 0  # without those of sub-agents
@@ -54,8 +54,10 @@ class Acts(Struct, kw_only=True):
 class Summary(Struct, kw_only=True):
     """The contents of the first screen."""
 
-    total: Sums = msgspec.field(default_factory=Sums)  # over all sessions
-    parts: dict[str, dict[str, Sums]] = {}  # sums by `project`, `model` and `week`, then by value
+    total: SessionSums = msgspec.field(default_factory=SessionSums)  # over all sessions
+    parts: dict[
+        str, dict[str, SessionSums]
+    ] = {}  # sums by `project`, `model` and `week`, then by value
     unpriced: set[str] = set()  # models without a known price
     # what was read, and what was not
     read: ReadSessions = msgspec.field(default_factory=ReadSessions)
@@ -99,7 +101,7 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
         fresh.add(call.step)
         at = call.at if call.at is not None else reading.started
         names = {"project": reading.place, "model": call.model or "unknown", "week": week_of(at)}
-        rows = [(n, summary.parts[n].setdefault(name, Sums())) for n, name in names.items()]
+        rows = [(n, summary.parts[n].setdefault(name, SessionSums())) for n, name in names.items()]
         rows.append(("total", summary.total))
         for kind, sums in rows:
             sums.steps += 1
@@ -143,13 +145,13 @@ def week_of(moment: float | None) -> str:
     return (day - timedelta(days=day.weekday())).isoformat()
 
 
-def largest(rows: dict[str, Sums], most: int) -> Sequence[tuple[str, Sums]]:
+def largest(rows: dict[str, SessionSums], most: int) -> Sequence[tuple[str, SessionSums]]:
     """The rows that cost most, then those with most tokens; the rest as one row."""
     ordered = sorted(rows.items(), key=lambda r: (r[1].usd, r[1].tokens.total), reverse=True)
     shown = ordered[:most]
     rest = ordered[most:]
     if rest:
-        sums = Sums()
+        sums = SessionSums()
         for _, each in rest:
             sums.sessions += each.sessions
             sums.steps += each.steps

@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, create_model
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
+from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, like, shape
 from gateway.api.params import Parameters, PathText, TenantParameter, Text, described, naming
 from gateway.errors import NotFound
 from gateway.features.keys.keyring import create_key, key_view, rotate_key
@@ -58,8 +58,8 @@ class KeyView(BaseModel):
 
 
 KeyPage = shape("KeyPage", "All keys.", keys=list[KeyView])
-_MADE = Content(KeyView, "The new key.")
-_CHANGED = Content(KeyView, "The key afterwards.")
+_MADE = Body(KeyView, "The new key.")
+_CHANGED = Body(KeyView, "The key afterwards.")
 
 
 @OPERATIONS.add("GET /api/keys", KeyPage, "The keys, oldest first.", needs="control")

@@ -19,7 +19,7 @@ from gateway.features.learning.context import project_of
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.features.learning.settings import LearningSettings
-from gateway.features.learning.worker import Learner, Report
+from gateway.features.learning.worker import Learner, LearnReport
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.filters import RunFilter
 from gateway.stores.learning import LessonFilter
@@ -67,7 +67,7 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
     if not settings.storage.store_content:
         raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
     learner = open_learner(stores, settings)
-    report = Report()
+    report = LearnReport()
     page = PageRequest(limit=_PAGE, descending=False)
     while True:
         runs = await stores.runs.list_runs(RunFilter(tenant=args.tenant), page)
@@ -77,7 +77,7 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
             break
         page = PageRequest(limit=_PAGE, descending=False, cursor=runs.next_cursor)
     report.moves += await learner.review(args.tenant, late=True)
-    counts = {name: getattr(report, name) for name in Report.__slots__}
+    counts = {name: getattr(report, name) for name in LearnReport.__slots__}
     words = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     answer(args, counts, ", ".join(words))
 

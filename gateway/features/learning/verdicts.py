@@ -13,7 +13,7 @@ from gateway.core.fsm import FSMState
 from gateway.core.step import Step
 from gateway.features.learning.reading import ReadCallOfRun, read_run
 from gateway.steering.evidence.results import EMPTY
-from gateway.steering.transcript.interventions import Answer, Intervention, said_in
+from gateway.steering.transcript.interventions import AfterAnswer, Intervention, said_in
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
@@ -214,7 +214,7 @@ def opening_words(trace: RunTrace) -> str:
     else:
         prompts = ()
     said = said_in([{"role": each.role, "content": each.text} for each in prompts])
-    return Answer(said=said).words or trace.run.task_preview
+    return AfterAnswer(said=said).words or trace.run.task_preview
 
 
 def steps_of(trace: RunTrace) -> list[Step]:

@@ -11,7 +11,7 @@ from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
 from gateway.reporting.evidence import wilson
 from gateway.steering.guidance.lessons import is_rule
-from gateway.stores.learning import JOBS, Job, SettledDecision, StoredLesson
+from gateway.stores.learning import JOBS, ReaderJob, SettledDecision, StoredLesson
 from gateway.stores.sql.learning import LearningStore
 from gateway.values import FieldDict
 
@@ -81,7 +81,7 @@ async def reader_view(
     }
 
 
-def job_view(job: Job) -> FieldDict:
+def job_view(job: ReaderJob) -> FieldDict:
     """A job with its run, what was asked about it, its state and its use."""
     names = ("tenant", "state", "attempts", "tokens", "cost_usd", "created_at", "done_at", "error")
     asked = {"run_id": str(job.payload.get("run", "")), "question": job.payload.get("question")}

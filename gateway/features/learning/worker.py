@@ -16,7 +16,7 @@ from gateway.core.pattern import RETRIEVED, Pattern, Status
 from gateway.features.learning import life_cycle
 from gateway.features.learning.book import LessonBook
 from gateway.features.learning.reader.paid import PaidModel
-from gateway.features.learning.reader.reader import Reader
+from gateway.features.learning.reader.reader import ReaderWorker
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.verdicts import Verdicts, steps_of
@@ -42,7 +42,7 @@ REVIEW_S = 3600.0  # seconds after which all lessons are looked at
 
 
 @dataclass(slots=True)
-class Report:
+class LearnReport:
     """Counts of what was read."""
 
     runs: int = 0  # that are over
@@ -50,7 +50,7 @@ class Report:
     settled: int = 0  # decisions about lessons
     moves: int = 0  # lessons that changed their status
 
-    def add(self, other: Report) -> None:
+    def add(self, other: LearnReport) -> None:
         """Add the counts of another report."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -117,9 +117,9 @@ class Learner:
             await asyncio.sleep(self.settings().interval_s)
             await self.look()
 
-    async def look(self) -> Report:
+    async def look(self) -> LearnReport:
         """Read the runs that are over, or whose decisions can be settled."""
-        report = Report()
+        report = LearnReport()
         settings = self.settings()
         now = self.now()
         if self.behind():
@@ -149,12 +149,12 @@ class Learner:
                 self.failed(error)
         return report
 
-    async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
+    async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> LearnReport:
         """Read one run. `over`: no call is expected; otherwise, and while another gateway
         serves the run, only decisions are settled."""
         trace = await self._unforgotten(run_id, tenant)
         if trace is None:
-            return Report()
+            return LearnReport()
         run = trace.run
         known = self._touched.get(run_id)
         recent = self.now() - run.updated_at < self.settings().over_after_s
@@ -164,7 +164,7 @@ class Learner:
             if known is not None:
                 self._touched[run_id] = replace(known, at=run.updated_at, ended=False)
         calls = await off_loop(read_run, steps_of(trace))
-        report = Report(runs=1)
+        report = LearnReport(runs=1)
         if over:
             report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
             if self.noted is not None:
@@ -311,7 +311,7 @@ async def start(runtime: Runtime) -> None:
     runtime.learning = Learning(book=book, learner=learner)
     if learner is None:
         return
-    reader = Reader(
+    reader = ReaderWorker(
         store=stores.learning,
         runs=stores.runs,
         model=PaidModel(lambda: runtime.services, runtime.metrics),

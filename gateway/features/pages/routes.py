@@ -26,7 +26,7 @@ PAGES = (
         report=True,
         tab="Runs",
     ),
-    PageRoute(_RUN, runs.show, runs.RunParameters, change=runs.set_outcome, report=True),
+    PageRoute(_RUN, runs.show, runs.RunPageParameters, change=runs.set_outcome, report=True),
     PageRoute(f"{_RUN}/control", change=runs.control),
     PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),
     PageRoute(f"{_RUN}/steps/{{step}}.txt", runs.show_text),

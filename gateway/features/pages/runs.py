@@ -305,7 +305,7 @@ class StepParameter(params.Parameters):
     step: _StepIndex  # number in the run, 0 for its first call
 
 
-class RunParameters(FragmentParameters):
+class RunPageParameters(FragmentParameters):
     """The step around which the transcript is shown."""
 
     step: _StepIndex | None = None  # None: the newest one

@@ -141,7 +141,7 @@ Delta = tuple[StepPlan, Sequence[InjectionRow]]
 """Additions of a call to one run: its steps, and the guidance that is not stored yet."""
 
 
-class Prepared(Value):
+class PreparedRows(Value):
     """One call as rows of the tables of a group."""
 
     call: CallRecord  # what is stored
@@ -162,7 +162,7 @@ def everything(call: CallRecord, run: RunUpdate) -> Delta:
 
 def prepare(
     call: CallRecord, deltas: Sequence[Delta] | None = None, *, careful: bool = False
-) -> Prepared:
+) -> PreparedRows:
     """The rows of a call. `deltas`: of its runs, None when nothing of them is stored. `careful`:
     its texts contain what the database does not take as it is. Raises: UnicodeEncodeError,
     orjson.JSONEncodeError for texts and numbers that JSON cannot write."""
@@ -191,7 +191,9 @@ def prepare(
         len({row[:width] for row in rows[name]}) == len(rows[name])
         for name, width in (("s", 2), ("g", 3))
     )
-    return Prepared(call=call, rows=_with_stored_texts(rows) if careful else rows, certain=certain)
+    return PreparedRows(
+        call=call, rows=_with_stored_texts(rows) if careful else rows, certain=certain
+    )
 
 
 def _run_row(run: RunUpdate, delta: Delta, *steps: Row, careful: bool) -> Row:
@@ -220,7 +222,7 @@ def _with_stored_texts(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[Ro
     return {name: [stored(_NAMES[name], row) for row in rows] for name, rows in tables.items()}
 
 
-def parameters(group: Sequence[Prepared]) -> list[bytes]:
+def parameters(group: Sequence[PreparedRows]) -> list[bytes]:
     """The rows of each table, as JSON in UTF-8. Raises: orjson.JSONEncodeError for texts that JSON
     cannot write."""
     tables: dict[str, list[FieldDict]] = {name: [] for name in _TABLES}

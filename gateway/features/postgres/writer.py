@@ -46,7 +46,7 @@ _UPDATE_SCORES = f"UPDATE steps SET content = $3, {_SCORES} WHERE run_pk = $1 AN
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    prepared: statement.Prepared  # the rows of one call
+    prepared: statement.PreparedRows  # the rows of one call
     future: asyncio.Future[int]  # gets the stored version, or the error
     careful: bool = False  # to be written alone, because a group with it failed
 

@@ -17,7 +17,7 @@ Runs = list[ExperimentRun]
 K = TypeVar("K")
 
 
-class Group:
+class RunGroup:
     """Runs of one arm, of all or of a stratum."""
 
     def __init__(self, runs: Sequence[ExperimentRun]) -> None:
@@ -96,16 +96,16 @@ def report(
     )
 
 
-Groups = Mapping[str, Group]
+Groups = Mapping[str, RunGroup]
 
 
-def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, Group]:
+def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, RunGroup]:
     """The runs of each arm that has any, in the order of MODES."""
     found = _grouped(runs, lambda run: run.arm)
-    return {arm: Group(found[arm]) for arm in MODES if arm in found}
+    return {arm: RunGroup(found[arm]) for arm in MODES if arm in found}
 
 
-def _arm(arm: str, group: Group) -> results.Arm:
+def _arm(arm: str, group: RunGroup) -> results.Arm:
     runs = group.runs
     scored = sum([run.scored_steps for run in runs])
     entered = sum([run.input_tokens for run in runs])
@@ -133,16 +133,16 @@ def _arm(arm: str, group: Group) -> results.Arm:
 def _compare(
     experiment: str,
     arm: str,
-    treated: Group,
+    treated: RunGroup,
     baseline: str,
-    control: Group,
+    control: RunGroup,
     strata: Mapping[str, Groups],
 ) -> results.Comparison:
     def ratio(kind: Kind) -> AmountRatio | None:
         seed = f"{experiment}\x00{arm}\x00{kind.removesuffix('_usd')}"
         return amount_ratio(treated.spent(kind), control.spent(kind), seed=seed)
 
-    nobody = Group(())
+    nobody = RunGroup(())
     pairs = [
         (groups.get(arm, nobody).sample, groups.get(baseline, nobody).sample)
         for groups in strata.values()
@@ -176,7 +176,7 @@ def _grouped(runs: Sequence[ExperimentRun], key: Callable[[ExperimentRun], K]) -
 
 
 def _stratum(name: str, groups: Groups, baseline: str | None) -> results.Stratum:
-    control = groups.get(baseline or "", Group(())).sample
+    control = groups.get(baseline or "", RunGroup(())).sample
     differences = {
         arm: newcombe(group.sample, control)
         for arm, group in groups.items()

@@ -204,7 +204,7 @@ _LEAST_CHANGE = 0.25
 _MARGIN = 1.08
 
 
-class Effect(Value):
+class ChartLine(Value):
     """One line of a chart: an estimate and its interval."""
 
     name: str  # of the quantity
@@ -228,7 +228,7 @@ class Effect(Value):
         return (self.estimate > self.none) is (self.kind == "points")
 
 
-def effects_of(comparison: Comparison) -> list[Effect]:
+def effects_of(comparison: Comparison) -> list[ChartLine]:
     """The lines of a comparison; unknown values are left out."""
     points = [
         ("Success", comparison.success),
@@ -259,13 +259,13 @@ def _effects(
     *,
     none: float,
     least: float,
-) -> list[Effect]:
+) -> list[ChartLine]:
     """Returns the known effects, on one scale around `none` on which every interval fits."""
     known = [(name, found) for name, found in lines if found is not None]
     ends = [end for _, found in known for end in (found.low, found.high) if math.isfinite(end)]
     far = max([least, *(abs(end - none) for end in ends)]) * _MARGIN
     return [
-        Effect(
+        ChartLine(
             name=name,
             kind=kind,
             estimate=found.estimate,

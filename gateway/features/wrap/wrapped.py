@@ -33,7 +33,7 @@ COMMON = {
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class WrappedClient:
     """One agent, and what it reads besides the common variables."""
 
     title: str  # name for people
@@ -68,18 +68,18 @@ _COPILOT = (
     "(COPILOT_PROVIDER_BASE_URL, of type openai or anthropic) is wrapped"
 )
 CLIENTS = (
-    Client("Claude Code", ("claude",), _CLAUDE),
-    Client("Codex", ("codex",), options=("-c", f'openai_base_url="{BASE}"')),
-    Client("opencode", ("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)),
-    Client("aider", ("aider",), {"AIDER_OPENAI_API_BASE": BASE}),
-    Client("mini-swe-agent", ("mini", "mini-swe-agent", "mini-extra", "mini-e")),
-    Client("goose", ("goose",), _GOOSE),
-    Client("Qwen Code", ("qwen",)),
-    Client("Cline", ("cline",), by_hand=_CLINE),
-    Client("Continue", ("cn",), by_hand=_CONTINUE),
-    Client("pi", ("pi",), by_hand=_PI),
-    Client("Gemini CLI", ("gemini",), _GEMINI),
-    Client("Copilot CLI", ("copilot",), by_hand=_COPILOT),
+    WrappedClient("Claude Code", ("claude",), _CLAUDE),
+    WrappedClient("Codex", ("codex",), options=("-c", f'openai_base_url="{BASE}"')),
+    WrappedClient("opencode", ("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)),
+    WrappedClient("aider", ("aider",), {"AIDER_OPENAI_API_BASE": BASE}),
+    WrappedClient("mini-swe-agent", ("mini", "mini-swe-agent", "mini-extra", "mini-e")),
+    WrappedClient("goose", ("goose",), _GOOSE),
+    WrappedClient("Qwen Code", ("qwen",)),
+    WrappedClient("Cline", ("cline",), by_hand=_CLINE),
+    WrappedClient("Continue", ("cn",), by_hand=_CONTINUE),
+    WrappedClient("pi", ("pi",), by_hand=_PI),
+    WrappedClient("Gemini CLI", ("gemini",), _GEMINI),
+    WrappedClient("Copilot CLI", ("copilot",), by_hand=_COPILOT),
 )
 
 _KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
@@ -87,7 +87,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 @frozen
-class Prepared:
+class PreparedCommand:
     """A command as it is to be started."""
 
     command: tuple[str, ...]  # with its arguments
@@ -95,7 +95,7 @@ class Prepared:
     note: str = ""  # for the user; "" for none
 
 
-def client_of(command: Sequence[str]) -> Client | None:
+def client_of(command: Sequence[str]) -> WrappedClient | None:
     """The client that a command starts, also through `npx`, `uvx` and the like; None if unknown."""
     launchers = {"npx", "bunx", "uvx", "pipx", "env", "run", "exec", "dlx", "pnpm", "bun", "uv"}
     for word in command:
@@ -108,7 +108,7 @@ def client_of(command: Sequence[str]) -> Client | None:
     return None
 
 
-def with_login(client: Client, environment: Texts) -> Client:
+def with_login(client: WrappedClient, environment: Texts) -> WrappedClient:
     """The client as it works with the login that this user has."""
     home = Path(environment.get("HOME") or Path.home())
     if client.title == "Codex" and _is_at_chatgpt(environment, home):
@@ -147,7 +147,7 @@ def _is_at_chatgpt(environment: Texts, home: Path) -> bool:
 def with_upstreams(command: Sequence[str], environment: Texts) -> dict[str, str]:
     """The gateway's environment: the client's variables name its provider, unless one is set."""
     found = dict(environment)
-    client = client_of(command) or Client("", ())
+    client = client_of(command) or WrappedClient("", ())
     for name, ours in with_login(client, environment).variables.items():
         base = environment.get(name, "").rstrip("/")
         kind = name.removesuffix("_BASE_URL").rpartition("_")[2]
@@ -161,11 +161,11 @@ def with_upstreams(command: Sequence[str], environment: Texts) -> dict[str, str]
     return found
 
 
-def prepared(command: Sequence[str], environment: Texts, root: str) -> Prepared:
+def prepared(command: Sequence[str], environment: Texts, root: str) -> PreparedCommand:
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
     if client is None:
-        client = Client("", ())
+        client = WrappedClient("", ())
         after = 1
     else:
         after = 1 + next(i for i, word in enumerate(command) if client_of([word]) is client)
@@ -187,7 +187,7 @@ def prepared(command: Sequence[str], environment: Texts, root: str) -> Prepared:
             known = fresh.get(name, "")
             fresh[name] = ",".join(filter(None, [known, "127.0.0.1", "localhost"]))
     options = tuple(_filled(option, root) for option in client.options)
-    return Prepared(
+    return PreparedCommand(
         command=(*command[:after], *options, *command[after:]),
         environment=fresh,
         note=_filled(client.by_hand, root),

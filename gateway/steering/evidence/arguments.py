@@ -44,7 +44,7 @@ _PLACE = re.compile(r"\s*+cd\s++(\S++)\s*+(?:&&|;)")
 _QUOTES = "\"'`"
 
 
-class Question:
+class CallArguments:
     """Arguments of a call, read when it is first compared with another: most calls never are.
     `values` are the parsed arguments (None: `raw` is no JSON), `command` the command line that a
     shell runs. Reading never raises."""
@@ -84,7 +84,7 @@ class Question:
         named += [table.lower() for table in _TABLE.findall(formal)]
         return frozenset(named[:MAX_OBJECTS])
 
-    def is_like(self, other: step.Question) -> bool:
+    def is_like(self, other: step.CallArguments) -> bool:
         """True if the names are equal and the formal words of one include those of the other."""
         if self.identity != other.identity:
             return False
@@ -103,7 +103,7 @@ class Question:
         return self._formal_words
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Question) or self.identity != other.identity:
+        if not isinstance(other, CallArguments) or self.identity != other.identity:
             return False
         return self.words == other.words
 

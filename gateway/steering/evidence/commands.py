@@ -8,7 +8,7 @@ from typing import Any
 from gateway.core.ledger.entries import quoted
 from gateway.core.short_cache import remembered
 from gateway.core.step import Effect, FileEdit
-from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
+from gateway.steering.evidence.arguments import CallArguments, is_noise, may_have_plumbing
 from gateway.steering.evidence.edits import command_edits, edits_of
 from gateway.steering.evidence.results import is_look_up
 from gateway.steering.word_lists import word_list
@@ -83,7 +83,7 @@ class ReadCall(Value):
 
     operation: str  # the tool with its sub-command; for a shell the program that it starts
     canonical: str  # the arguments' text, equal whatever their order and spacing
-    question: Question  # the arguments, read only when another call is compared with this one
+    question: CallArguments  # the arguments, read only when another call is compared with this one
     program: str | None  # what is executed; None when nothing is
     effect: Effect  # what the call does to files and to the run
     edits: tuple[FileEdit, ...]  # changes of files that the arguments state
@@ -92,7 +92,7 @@ class ReadCall(Value):
     command: str = ""  # the command line that a shell runs; "" for another tool
 
 
-class CallText(Value):
+class LabelText(Value):
     """The call as text, from which its label is made when somebody is shown it."""
 
     tool: str  # the tool's name
@@ -145,7 +145,7 @@ def read_call(name: str, arguments: str) -> ReadCall:
         waits = waits or not typed
     canonical = _canonical(values, arguments)
     command = _shell_command(tool, values, arguments)
-    question = Question(values, arguments, command)
+    question = CallArguments(values, arguments, command)
     if command is not None:
         return _shell_call(command, canonical, question)
     operation = name
@@ -340,7 +340,7 @@ def _shell_command(tool: _Tool, values: Any, arguments: str) -> str | None:
     return None
 
 
-def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
+def _shell_call(command: str, canonical: str, question: CallArguments) -> ReadCall:
     head = command[:_COMMAND_CHARS]
     word = _first_program(head)
     may_change = ">" in head or not _CHANGERS.isdisjoint(head.split())

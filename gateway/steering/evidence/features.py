@@ -7,7 +7,13 @@ import re
 
 from gateway.core.step import Action, ActionFacts, Answer, Step, StepFacts
 from gateway.steering.evidence.arguments import unspaced_words
-from gateway.steering.evidence.commands import LABELLED_CHARS, CallText, ReadCall, read_call, sought
+from gateway.steering.evidence.commands import (
+    LABELLED_CHARS,
+    LabelText,
+    ReadCall,
+    read_call,
+    sought,
+)
 from gateway.steering.evidence.outcomes import (
     ended_well,
     failure_line,
@@ -192,7 +198,7 @@ def describe_action(action: Action) -> ActionFacts:
         failure=failure,
         span=call.span,
         tool=action.name,
-        text=CallText(tool=action.name, arguments=action.arguments[:LABELLED_CHARS]),
+        text=LabelText(tool=action.name, arguments=action.arguments[:LABELLED_CHARS]),
         command=call.command,
         sought=sought(action.arguments) if answer.empty else "",
         denied=line is None and answer.negative and _denies(action, call, words),

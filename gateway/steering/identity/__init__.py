@@ -14,9 +14,9 @@ Pure: the caller (`conversations/resolve` and `apply_reply`) does the look-ups b
 """
 
 from gateway.steering.identity.branch import (
+    Arrival,
     Awaits,
     Branch,
-    Delivery,
     Incoming,
     PrefixHashRef,
     is_client_retry,
@@ -41,9 +41,27 @@ from gateway.steering.identity.sources import (
 
 # fmt: off
 __all__ = [
-    "FINGERPRINT", "ID_SOURCES", "Awaits", "Branch", "ConversationMatch", "ConversationSettings",
-    "Delivery", "Identity", "Incoming", "MatchKind", "PrefixHashRef", "calls_hash", "child_id",
-    "clean_call_ids", "conversation_id", "identify", "identity_label", "is_client_retry",
-    "looks_unique", "match", "read_request", "signature",
+    "FINGERPRINT",
+    "ID_SOURCES",
+    "Arrival",
+    "Awaits",
+    "Branch",
+    "ConversationMatch",
+    "ConversationSettings",
+    "Identity",
+    "Incoming",
+    "MatchKind",
+    "PrefixHashRef",
+    "calls_hash",
+    "child_id",
+    "clean_call_ids",
+    "conversation_id",
+    "identify",
+    "identity_label",
+    "is_client_retry",
+    "looks_unique",
+    "match",
+    "read_request",
+    "signature",
 ]
 # fmt: on

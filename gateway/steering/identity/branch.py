@@ -159,8 +159,8 @@ class Awaits(enum.StrEnum):
     ANYTHING = "anything"
 
 
-class Delivery(enum.Enum):
-    """Delivery of the latest answer to the client, as far as it is known. UNKNOWN: there is no
+class Arrival(enum.Enum):
+    """Arrival of the latest answer to the client, as far as it is known. UNKNOWN: there is no
     whole answer, it was not sent to its end, or another process sent it. SENDING: the whole answer
     is being recorded and sent."""
 
@@ -200,7 +200,7 @@ class Branch(Value):
     steps: int = 0  # scored steps
     model: str = ""  # named by the latest request; "" when unknown
     system: bytes = b""  # digest of the latest request's system text; empty when unknown
-    delivery: Delivery = Delivery.UNKNOWN  # of the latest answer to the client; not stored
+    delivery: Arrival = Arrival.UNKNOWN  # of the latest answer to the client; not stored
     # hash of the history from its first reply to its latest one, when that was final
     tail: bytes = b""
     task: bytes = b""  # digest of the user's first request
@@ -209,7 +209,7 @@ class Branch(Value):
     @property
     def may_be_retried(self) -> bool:
         """Whether the latest request has no whole answer, and none is on its way."""
-        return self.delivery is Delivery.UNKNOWN and self.awaits is not Awaits.MODEL
+        return self.delivery is Arrival.UNKNOWN and self.awaits is not Awaits.MODEL
 
     def has_model_of(self, request: Incoming) -> bool:
         """Whether the request names the model of the branch, as far as both are known."""
@@ -256,7 +256,7 @@ class Branch(Value):
             awaits=Awaits.MODEL,
             model=request.model,
             system=request.system,
-            delivery=Delivery.UNKNOWN,
+            delivery=Arrival.UNKNOWN,
             tail=b"",
             retries=0,
         )
@@ -294,7 +294,7 @@ class Branch(Value):
             tail=tail,
         )
 
-    def delivered(self, served: bytes, delivery: Delivery) -> Branch:
+    def delivered(self, served: bytes, delivery: Arrival) -> Branch:
         """The branch with what is known of the way of the answer to the request `served`."""
         if served != self.served_hash:
             return self

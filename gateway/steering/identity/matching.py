@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from gateway.steering.identity.branch import Awaits, Branch, Delivery, Incoming, PrefixHashRef
+from gateway.steering.identity.branch import Arrival, Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.values import Value
 
@@ -243,7 +243,7 @@ def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
         branch.signature == request.signature,
         branch.has_tools == request.has_tools,
         branch.system == request.system,
-        found.whole and branch.delivery is not Delivery.DONE,
+        found.whole and branch.delivery is not Arrival.DONE,
         found.whole and branch.may_be_retried,
         -branch.retries if found.whole else 0,
     )

@@ -91,7 +91,7 @@ class Intervention(Value):
     of_reply: bool = False
 
 
-class Answer(Value):
+class AfterAnswer(Value):
     """The messages and acts after an agent's newest answer."""
 
     said: tuple[str, ...] = ()  # texts of the user messages, without what the client added
@@ -119,7 +119,7 @@ class Kind(NamedTuple):
     # finds it in the results of a step; None: it is never there
     in_step: Callable[[Step], Iterator[str]] | None = None
     # finds it in what came after an answer, and gives None where it did not happen
-    in_answer: Callable[[Answer], str | None] | None = None
+    in_answer: Callable[[AfterAnswer], str | None] | None = None
 
 
 def step_interventions(step: Step) -> list[Intervention]:
@@ -133,7 +133,7 @@ def step_interventions(step: Step) -> list[Intervention]:
     return list(dict.fromkeys(found))
 
 
-def answer_interventions(answer: Answer, *, of_reply: bool) -> list[Intervention]:
+def answer_interventions(answer: AfterAnswer, *, of_reply: bool) -> list[Intervention]:
     """Acts of the person on an answer."""
     return [
         Intervention(kind=kind.name, words=words, of_reply=of_reply)

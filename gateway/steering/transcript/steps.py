@@ -37,7 +37,7 @@ _CONSULTS = re.compile(
 _REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
 
 
-class Change(enum.Enum):
+class StepChange(enum.Enum):
     """Effect of one message on the newest step."""
 
     NONE = enum.auto()
@@ -114,7 +114,7 @@ class StepReader:
         # Steps at which the person stopped the agent, the newest ones.
         self._stops: deque[int] = deque(maxlen=_STOPS)
 
-    def read(self, message: object) -> Change:
+    def read(self, message: object) -> StepChange:
         """Read the next message of the transcript."""
         if not isinstance(message, dict):
             return self._unreadable()
@@ -126,7 +126,7 @@ class StepReader:
                 self._reasoning = ""
             # Only an answer's own items have a phase; other messages in a row may be of several.
             if "phase" in message and self._continues(reply):
-                return Change.ANSWERED
+                return StepChange.ANSWERED
             return self._take(reply)
         if role in ("tool", "function"):
             return self._result(read_result(message, message.get("tool_call_id")))
@@ -135,7 +135,7 @@ class StepReader:
         if role in ("system", "developer"):
             if self.draft is None:
                 self._learn(read_content(message.get("content")).text)
-            return Change.NONE
+            return StepChange.NONE
         if role is None and isinstance(message.get("type"), str):
             return self._item(message)
         return self._unreadable()
@@ -144,10 +144,10 @@ class StepReader:
         """Whether an assistant message, were it the next one, calls anything in any protocol."""
         return isinstance(reply, dict) and bool(self._reply(reply).calls)
 
-    def _unreadable(self) -> Change:
+    def _unreadable(self) -> StepChange:
         if self.draft is not None:
             self.draft.followed = True
-        return Change.NONE
+        return StepChange.NONE
 
     def _learn(self, prompt: str) -> None:
         if text_protocols.asks_for_blocks(prompt):
@@ -174,7 +174,7 @@ class StepReader:
             reply.write_calls(found)
         return reply
 
-    def _take(self, reply: Reply) -> Change:
+    def _take(self, reply: Reply) -> StepChange:
         self._textual = self._textual or reply.textual
         self._native = self._native or bool(reply.calls and not reply.textual)
         before = self.draft
@@ -185,7 +185,7 @@ class StepReader:
             before.reply.calls = calls
             before.reply.textual = textual
             before.reply.block = None
-            return Change.ANSWERED
+            return StepChange.ANSWERED
         stops = self._stops
         at = self._steps
         if len(stops) == _STOPS and stops[-1] == at - 1 and at - stops[0] <= _STOPS_WITHIN + 1:
@@ -194,7 +194,7 @@ class StepReader:
         self._steps += 1
         self._prompted = False
         self._cue = ""
-        return Change.OPENED
+        return StepChange.OPENED
 
     def _continues(self, reply: Reply) -> bool:
         """True if a text item belongs to the answer of the items before it, which now has it."""
@@ -207,7 +207,7 @@ class StepReader:
         before.reasoning = "\n".join(filter(None, (before.reasoning, reply.reasoning)))
         return True
 
-    def _item(self, item: Mapping[str, object]) -> Change:
+    def _item(self, item: Mapping[str, object]) -> StepChange:
         if (result := item_result(item)) is not None:
             return self._result(result)
         if (call := item_call(item)) is not None:
@@ -215,10 +215,10 @@ class StepReader:
         shown = item_reasoning(item)
         if shown or item.get("type") == "reasoning":
             self._reasoning = "\n".join(filter(None, (self._reasoning, shown)))
-            return Change.NONE
+            return StepChange.NONE
         return self._unreadable()
 
-    def _call_item(self, call: RequestedCall) -> Change:
+    def _call_item(self, call: RequestedCall) -> StepChange:
         """One more call of the reply under way, or a reply that is nothing but this call."""
         draft = self.draft
         reasoning = self._reasoning
@@ -235,53 +235,53 @@ class StepReader:
         reply.block = None
         reply.calls.append(call)
         reply.reasoning = "\n".join(filter(None, (reply.reasoning, reasoning)))
-        return Change.ANSWERED
+        return StepChange.ANSWERED
 
-    def _result(self, result: Result) -> Change:
+    def _result(self, result: Result) -> StepChange:
         draft = self.draft
         if draft is None or (draft.user_followed and not draft.acts):
-            return Change.NONE
+            return StepChange.NONE
         draft.followed = True
         draft.results.append(result)
         if is_turned_down(result.text):
             self._stop(draft)
-        return Change.ANSWERED
+        return StepChange.ANSWERED
 
     def _stop(self, draft: Draft) -> None:
         consults = [1 for call in draft.reply.calls if _CONSULTS.search(call.name)]
         if not (consults or draft.index in self._stops):
             self._stops.append(draft.index)
 
-    def _user(self, content: Content) -> Change:
+    def _user(self, content: Content) -> StepChange:
         draft = self.draft
         if draft is None:
             self._learn(content.text)
-            return Change.NONE
+            return StepChange.NONE
         if content.results:
             changes = [self._result(each) for each in content.results]
-            if Change.ANSWERED in changes:
-                return Change.ANSWERED
-            return Change.NONE
+            if StepChange.ANSWERED in changes:
+                return StepChange.ANSWERED
+            return StepChange.NONE
         if content.guidance_only or draft.user_followed:
-            return Change.NONE
+            return StepChange.NONE
         draft.followed = draft.user_followed = True
         if draft.acts:
             draft.image = content.image
         else:
             draft.image = 0
         change = self._answer(draft, content.text)
-        if change is Change.NONE and draft.image:
-            return Change.ANSWERED
+        if change is StepChange.NONE and draft.image:
+            return StepChange.ANSWERED
         return change
 
-    def _answer(self, draft: Draft, answer: str) -> Change:
+    def _answer(self, draft: Draft, answer: str) -> StepChange:
         """The first user message after a step: a result, a complaint, or the end of the run."""
         reply = draft.reply
         if reply.textual:
             answered = text_protocols.answer_calls(reply.calls, answer)
             if answered:
-                return Change.ANSWERED
-            return Change.NONE
+                return StepChange.ANSWERED
+            return StepChange.NONE
         cut = len(draft.results) < len(reply.calls) or not (draft.acts or reply.thought)
         if cut or is_turned_down(answer):
             self._stop(draft)
@@ -293,18 +293,18 @@ class StepReader:
         if len(answer) >= _REMEMBERED_CHARS:
             self._user_messages.add(checksum)
         if draft.acts:
-            return Change.NONE
+            return StepChange.NONE
         if reply.block is not None and text_protocols.looks_like_output(answer):
             reply.write_calls(reply.block)
             self._textual = self._blocks = True
             text_protocols.answer_calls(reply.calls, answer)
-            return Change.ANSWERED
+            return StepChange.ANSWERED
         if text_protocols.is_complaint(answer, textual=self._textual):
             self._prompted = False
-            return Change.NONE
+            return StepChange.NONE
         if nudges:
-            return Change.NONE
-        return Change.FINAL
+            return StepChange.NONE
+        return StepChange.FINAL
 
 
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
@@ -344,7 +344,7 @@ def extract(messages: Sequence[Any]) -> tuple[Step, ...]:
     reader = StepReader()
     drafts: list[Draft] = []
     for message in messages:
-        if reader.read(message) is Change.OPENED and reader.draft is not None:
+        if reader.read(message) is StepChange.OPENED and reader.draft is not None:
             drafts.append(reader.draft)
     return tuple(draft.step() for draft in drafts)
 
@@ -352,7 +352,7 @@ def extract(messages: Sequence[Any]) -> tuple[Step, ...]:
 def count_steps(messages: Sequence[Any]) -> int:
     """The number of steps that `extract` finds."""
     reader = StepReader()
-    return [reader.read(message) for message in messages].count(Change.OPENED)
+    return [reader.read(message) for message in messages].count(StepChange.OPENED)
 
 
 def steps_from_records(records: Iterable[Fields]) -> tuple[Step, ...]:

@@ -11,15 +11,15 @@ from gateway.core.pattern import Pattern, Status, content
 from gateway.stores import codec
 from gateway.stores.learning import (
     NO_SUPPORT,
-    Allowance,
     DecisionRow,
     EvidenceRow,
-    Job,
+    JobLimits,
     Learned,
     LessonFilter,
     NearOutcome,
     OutcomeRow,
     Posterior,
+    ReaderJob,
     SettledDecision,
     StoredLesson,
 )
@@ -91,7 +91,7 @@ _TABLE = "patterns"
 _VERDICTS = 2
 _OUTCOME = codec.names(OutcomeRow)
 _POSTERIOR = codec.names(Posterior)
-_JOB = codec.names(Job)
+_JOB = codec.names(ReaderJob)
 _DECISION = codec.DECISION_COLUMNS
 _NEAR = ("recurred", "calls_to_success", "steps_left")
 _NEWEST = """
@@ -371,15 +371,15 @@ class LearningStore:
         await self._engine.write(_PUT_POSTERIOR, **which, **db.row_of(posterior, _POSTERIOR))
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
-    async def enqueue(self, job: Job) -> bool:
+    async def enqueue(self, job: ReaderJob) -> bool:
         """Add a job; False when one of its kind and key exists."""
         payload = orjson.dumps(dict(job.payload)).decode()
         row = db.row_of(job, _JOB) | {"payload": payload, "claimed_at": 0.0}
         return bool(await self._engine.write(_ENQUEUE, **row))
 
     async def claim(
-        self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
-    ) -> Job | None:
+        self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: JobLimits
+    ) -> ReaderJob | None:
         """The oldest waiting job that may be done, held for `lease_s` seconds. One job of a tenant
         is held at a time, so that its allowance is exceeded by one job at most. A job whose lease
         ended can be claimed again, `most_attempts` times in all; then it is `failed`."""
@@ -396,13 +396,13 @@ class LearningStore:
             return _job(row)
         return None
 
-    async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
+    async def finish(self, job: ReaderJob, *, now: float, error: str = "") -> bool:
         """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept.
         False, with nothing changed, when somebody else has claimed it since."""
         result = {"state": "failed" if error else "done", "done_at": now, "error": error}
         return bool(await self._engine.write(_FINISH, **(db.row_of(job, _JOB) | result)))
 
-    async def give_back(self, job: Job, until: float) -> bool:
+    async def give_back(self, job: ReaderJob, until: float) -> bool:
         """The job waits until then, as `job` is now; False as of `finish`."""
         return bool(await self._engine.write(_GIVE_BACK, **db.row_of(job, _JOB), until=until))
 
@@ -411,12 +411,14 @@ class LearningStore:
         ((tokens, usd),) = await self._engine.fetch(_SPENT, kind=kind, tenant=tenant, since=since)
         return int(tokens), float(usd)
 
-    async def jobs(self, kind: str, tenant: str | None = None, *, limit: int = 100) -> list[Job]:
+    async def jobs(
+        self, kind: str, tenant: str | None = None, *, limit: int = 100
+    ) -> list[ReaderJob]:
         """The newest jobs."""
         rows = await self._engine.fetch(_JOBS, kind=kind, tenant=tenant, limit=limit)
         return [_job(row) for row in rows]
 
-    async def job(self, kind: str, key: str) -> Job | None:
+    async def job(self, kind: str, key: str) -> ReaderJob | None:
         """The job of this kind and key."""
         rows = await self._engine.fetch(_ONE_JOB, kind=kind, key=key)
         if rows:
@@ -467,10 +469,10 @@ async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> lis
     ]
 
 
-def _job(row: db.Row) -> Job:
+def _job(row: db.Row) -> ReaderJob:
     found = by_name(_JOB, row)
     found["payload"] = orjson.loads(found["payload"])
-    return Job(**found)
+    return ReaderJob(**found)
 
 
 def _decision(row: db.Row) -> DecisionRow:

@@ -287,7 +287,7 @@ class PatternStore:
             more = str(page[-1][0])
         return values.PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
-    async def search(self, search: values.Search) -> list[PatternMatch]:
+    async def search(self, search: values.VectorSearch) -> list[PatternMatch]:
         """The nearest patterns. Raises: SpaceMismatch."""
         self._check(search.vector)
         if not (search.cause or any(search.vector)):
@@ -424,7 +424,7 @@ class PatternStore:
         await connection.execute_many(statement, rows)
 
     async def _nearest(
-        self, search: values.Search, families: Sequence[str] | None, connection: db.Connection
+        self, search: values.VectorSearch, families: Sequence[str] | None, connection: db.Connection
     ) -> Sequence[db.Row]:
         """Rows of COLUMNS and the cosine, best first. `families`: those allowed, None = all."""
         forms = self._engine.forms

@@ -15,14 +15,14 @@ SENDER = "gateway/features/alerts/sender.py"
 RAISED = """
 import json
 import time
-from gateway.features.alerts.rules import Signals, findings
+from gateway.features.alerts.rules import Observations, findings
 from gateway.features.alerts.sender import KINDS
 from gateway.features.alerts.settings import AlertSink, AlertRuleSettings
 from gateway.config.schema import convert
 from gateway.features.alerts.records import AlertRecord
 
 rules = convert(AlertRuleSettings, {"idle": True}, "rules")
-found = findings(Signals(), rules)
+found = findings(Observations(), rules)
 sink = convert(AlertSink, {"name": "s", "url": "http://127.0.0.1:1", "kind": "plain"}, "sink")
 one = AlertRecord(
     id="a",
@@ -49,7 +49,7 @@ def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: Scra
         "    idle: bool = False\n    weekly_report: bool = False",
     )
     scratch.replace(ALERT_SETTINGS, '"discord", "apprise")\n', '"discord", "apprise", "plain")\n')
-    rule = """def _idle(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    rule = """def _idle(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     if settings.idle and not signals.live:
         yield Finding(rule="idle", subject="calls", severity="warn", title="No calls")
 

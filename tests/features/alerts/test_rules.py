@@ -15,8 +15,8 @@ from gateway.core.trouble import Act
 from gateway.errors import ConfigError
 from gateway.features.alerts.rules import (
     ForgedAccount,
+    Observations,
     RestCounter,
-    Signals,
     UsedAccount,
     findings,
 )
@@ -71,44 +71,47 @@ def a_stopped_run(by: str, at: float, action: str = "stop") -> RunRecord:
     return replace(a_live_run(0).run, stopped=stop)
 
 
-CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
-    (Signals(), []),
-    (Signals(live=(a_live_run(4),)), []),
-    (Signals(live=(a_live_run(5),)), [("run_stuck:r1", "danger")]),
+CASES: tuple[tuple[Observations, list[tuple[str, str]]], ...] = (
+    (Observations(), []),
+    (Observations(live=(a_live_run(4),)), []),
+    (Observations(live=(a_live_run(5),)), [("run_stuck:r1", "danger")]),
     *[
         (
-            Signals(acts=(("r1", "acme", Act(name=name, alarms=ALARMS)),)),
+            Observations(acts=(("r1", "acme", Act(name=name, alarms=ALARMS)),)),
             [("trouble:r1:9", "danger")],
         )
         for name in ("tell", "advise", "route")
     ],
     *[
-        (Signals(acts=(("r1", "acme", Act(name=name, alarms=ALARMS)),)), [])
+        (Observations(acts=(("r1", "acme", Act(name=name, alarms=ALARMS)),)), [])
         for name in ("ask", "hand_over", "end")  # which have alerts of their own
     ],
-    (Signals(newest=(a_live_run(0).run,)), []),
-    (Signals(newest=(a_handed_over_run(16),)), [("hand_over:r1", "warn")]),
+    (Observations(newest=(a_live_run(0).run,)), []),
+    (Observations(newest=(a_handed_over_run(16),)), [("hand_over:r1", "warn")]),
     (
-        Signals(newest=(a_handed_over_run(17),)),
+        Observations(newest=(a_handed_over_run(17),)),
         [("hand_over:r1", "warn"), ("hand_over:r1:goes_on", "danger")],
     ),
     (
-        Signals(newest=(a_handed_over_run(17, ended=True),)),
+        Observations(newest=(a_handed_over_run(17, ended=True),)),
         [("hand_over:r1", "warn"), ("run_stopped:r1:0.000", "danger")],
     ),
-    (Signals(newest=(a_stopped_run("on_trouble", 7.5),)), [("run_stopped:r1:7.500", "danger")]),
     (
-        Signals(newest=(a_stopped_run("budget", 1), a_stopped_run("budget", 2))),
+        Observations(newest=(a_stopped_run("on_trouble", 7.5),)),
+        [("run_stopped:r1:7.500", "danger")],
+    ),
+    (
+        Observations(newest=(a_stopped_run("budget", 1), a_stopped_run("budget", 2))),
         [("run_stopped:r1:raise it", "danger")] * 2,  # one stop, however often the agent asks
     ),
-    (Signals(newest=(a_stopped_run("operator", 1, "pause"),)), []),
-    (Signals(accounts=(an_account(0.49),)), []),
-    (Signals(accounts=(an_account(0.6),)), [("budget:day:2026-11-22:0.5", "warn")]),
-    (Signals(accounts=(an_account(0.8),)), [("budget:day:2026-11-22:0.8", "warn")]),
-    (Signals(accounts=(an_account(7),)), [("budget:day:2026-11-22:1", "danger")]),
-    (Signals(rested={"fast": 2}), [("deployment_resting:fast", "warn")]),
+    (Observations(newest=(a_stopped_run("operator", 1, "pause"),)), []),
+    (Observations(accounts=(an_account(0.49),)), []),
+    (Observations(accounts=(an_account(0.6),)), [("budget:day:2026-11-22:0.5", "warn")]),
+    (Observations(accounts=(an_account(0.8),)), [("budget:day:2026-11-22:0.8", "warn")]),
+    (Observations(accounts=(an_account(7),)), [("budget:day:2026-11-22:1", "danger")]),
+    (Observations(rested={"fast": 2}), [("deployment_resting:fast", "warn")]),
     (
-        Signals(
+        Observations(
             store=StoreHealth(
                 incident=Incident(kind="busy", reason="locked", since=START),
                 waiting=7,
@@ -121,7 +124,9 @@ CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
 
 
 @pytest.mark.parametrize(("signals", "wanted"), CASES)
-def test_each_rule_finds_its_condition(signals: Signals, wanted: list[tuple[str, str]]) -> None:
+def test_each_rule_finds_its_condition(
+    signals: Observations, wanted: list[tuple[str, str]]
+) -> None:
     """At its threshold, and not under it."""
     found = findings(signals, RULES)
     assert [(one.key, one.severity) for one in found] == wanted
@@ -134,7 +139,7 @@ def test_sums_that_are_estimated_in_part_say_so() -> None:
     guessed = replace(live.run.totals, estimated={"calls": 1, "tokens": 9, "cost_usd": 0.25})
     runs = (live, dataclasses.replace(live, run=replace(live.run, totals=guessed)))
     accounts = (an_account(0.6), dataclasses.replace(an_account(0.6), estimated=True))
-    found = findings(Signals(live=runs, accounts=accounts), RULES)
+    found = findings(Observations(live=runs, accounts=accounts), RULES)
     assert [one.title.split(", ")[-1] for one in found[:2]] == [
         "$1.50 so far",
         "about $1.50 so far",
@@ -223,7 +228,7 @@ def test_a_forged_limit_is_alerted_about() -> None:
     }
     used = UsedAccount(**about, used=0.1, metric="calls")
     forged = ForgedAccount(**about, used=0.1, metric="calls")
-    assert findings(Signals(accounts=[used]), AlertRuleSettings()) == []
-    (found,) = findings(Signals(accounts=[forged]), AlertRuleSettings())
+    assert findings(Observations(accounts=[used]), AlertRuleSettings()) == []
+    (found,) = findings(Observations(accounts=[forged]), AlertRuleSettings())
     assert (found.rule, found.severity) == ("budget", "danger")
     assert "without the admin key" in found.title

@@ -19,7 +19,7 @@ import structlog
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.guard.disk_spool import DiskSpool
-from gateway.features.guard.spool import Entry, Spool
+from gateway.features.guard.spool import Spool, SpoolEntry
 from gateway.features.guard.spool_file import SpoolFile, free_files
 from gateway.stores.records import CallRecord, StepContent
 from steering_gateway_testing.store_conformance.records import (
@@ -53,7 +53,7 @@ class Disk(DiskSpool):
     def _count(self) -> None:
         self.only_in_memory += 1
 
-    async def keep(self, *records: CallRecord) -> list[Entry]:
+    async def keep(self, *records: CallRecord) -> list[SpoolEntry]:
         """Records whose calls wait for them."""
         entries = [entry for record in records if (entry := self.add(record))]
         for entry in entries:
@@ -399,7 +399,7 @@ def test_what_is_taken_over_comes_before_what_is_newer() -> None:
     spool = Spool(max_records=1, max_bytes=2**20)
     assert spool.add(at(2))
     tried = asyncio.Event()
-    spool.adopt([Entry(at(3), tried), Entry(at(1), tried)])
+    spool.adopt([SpoolEntry(at(3), tried), SpoolEntry(at(1), tried)])
     loaded = spool.load("acme", "c1")
     assert loaded is not None
     assert loaded.state == b"3"

@@ -14,7 +14,7 @@ from gateway.features.learning.context import project_of
 from gateway.features.learning.life_cycle import lesson_id
 from gateway.features.learning.reading import ReadCallOfRun, digest, read_run
 from gateway.features.learning.settings import LearningSettings
-from gateway.features.learning.worker import Learner, Report
+from gateway.features.learning.worker import Learner, LearnReport
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import EvidenceRow
 from gateway.stores.records import CallRecord, PromptMessage
@@ -163,10 +163,10 @@ def stored(number: int, calls: Sequence[Call], **changes: Any) -> CallRecord:
     return records.one_run(number, **(values | changes))
 
 
-async def read_again(stores: Stores, runs: Sequence[str]) -> Report:
+async def read_again(stores: Stores, runs: Sequence[str]) -> LearnReport:
     """Read the runs of these ids; what that came to."""
     learner = Learner(stores.learning, stores.runs, LearningSettings)
-    report = Report()
+    report = LearnReport()
     for each in runs:
         report.add(await learner.read(each, None))
     return report

@@ -18,7 +18,7 @@ from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Pattern, Status
 from gateway.features.learning.life_cycle import BY_OPERATOR
 from gateway.features.learning.settings import LearningSettings
-from gateway.features.learning.worker import Learner, Report
+from gateway.features.learning.worker import Learner, LearnReport
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.exchanges import RawCall
 from gateway.stores.learning import DecisionRow, LessonFilter, OutcomeRow
@@ -60,8 +60,8 @@ async def test_gateways_that_read_the_same_runs_at_once_count_them_once(
     for number in range(3):
         await gateways[0].states.commit(stored(number, failing))
 
-    async def read_all(one: Learner) -> Report:
-        report = Report()
+    async def read_all(one: Learner) -> LearnReport:
+        report = LearnReport()
         for number in range(3):
             report.add(await one.read(f"r{number:04}", records.TENANT))
         report.moves += await one.review()

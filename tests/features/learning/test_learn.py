@@ -13,7 +13,7 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
-from gateway.stores.learning import JOBS, Job
+from gateway.stores.learning import JOBS, ReaderJob
 from tests.features.learning.runs import shell, state, stored
 from tests.features.learning.test_rules import RULE
 
@@ -31,7 +31,7 @@ async def log(tmp_path: Path) -> str:
     for number in range(3):
         await state(stores, number, RULE)
     payload = {"run": "r0003", "question": "title", "step": 0}
-    await stores.learning.enqueue(Job(kind=JOBS, key="j", tenant="default", payload=payload))
+    await stores.learning.enqueue(ReaderJob(kind=JOBS, key="j", tenant="default", payload=payload))
     await stores.close()
     return path
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Lesson, Pattern, Tier
-from gateway.stores.learning import JOBS, EvidenceRow, Job, Posterior
+from gateway.stores.learning import JOBS, EvidenceRow, Posterior, ReaderJob
 from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of, start
 
@@ -58,7 +58,7 @@ async def fill(path: str) -> None:
     )
     await stores.learning.put_posterior("acme", "e1-one", 1, found, 1.0)
     await stores.learning.enqueue(
-        Job(kind=JOBS, key="j", tenant="acme", payload={"run": "run-1", "question": "kind"})
+        ReaderJob(kind=JOBS, key="j", tenant="acme", payload={"run": "run-1", "question": "kind"})
     )
     await stores.close()
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.steering.evidence.arguments import Question, is_formal
+from gateway.steering.evidence.arguments import CallArguments, is_formal
 from tests.steering.robust.test_forms import NAMES, Call, again, alarms, each
 
 TLS = "echo | openssl s_client -connect {}.test:443 2>/dev/null | openssl x509 -noout -subject"
@@ -154,7 +154,7 @@ def test_prose_is_not_formal(text: str) -> None:
 def test_a_question_is_like_one_that_asks_for_more() -> None:
     """Of two queries one may have more words; where both have words of their own, they differ."""
     plain, more, other = (
-        Question({"q": text}, json.dumps({"q": text}), None)
+        CallArguments({"q": text}, json.dumps({"q": text}), None)
         for text in (
             "SELECT * FROM users WHERE name = 'bob'",
             "SELECT * FROM users WHERE lower(name) = 'bob'",

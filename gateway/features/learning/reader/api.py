@@ -20,7 +20,7 @@ class JobFilters(TenantParameter):
     limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
 
 
-@like(learning.Job, "tenant", "attempts", "cost_usd", "created_at", "done_at")
+@like(learning.ReaderJob, "tenant", "attempts", "cost_usd", "created_at", "done_at")
 class ReaderJob(BaseModel):
     """One thing that the model is asked about a run."""
 

@@ -26,10 +26,10 @@ from gateway.features.learning.reader.questions import (
 from gateway.features.learning.settings import DAY_S, ReaderSettings
 from gateway.features.learning.verdicts import Verdicts, opening_words
 from gateway.observability.logging import get_logger
-from gateway.steering.transcript.interventions import Answer, said_in
+from gateway.steering.transcript.interventions import AfterAnswer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
 from gateway.stores.budgets import Amounts
-from gateway.stores.learning import ANSWERS, JOBS, READER, Allowance, Job, OutcomeRow
+from gateway.stores.learning import ANSWERS, JOBS, READER, JobLimits, OutcomeRow, ReaderJob
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.records import StepRow
 from gateway.stores.sql.learning import LearningStore
@@ -76,7 +76,9 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
             prompts = row.content.messages
         else:
             prompts = ()
-        typed = Answer(said=said_in([{"role": p.role, "content": p.text} for p in prompts])).words
+        typed = AfterAnswer(
+            said=said_in([{"role": p.role, "content": p.text} for p in prompts])
+        ).words
         if last is not None and is_typed(typed):
             yield Thing(
                 question=KIND,
@@ -114,7 +116,7 @@ def _newest_of(row: StepRow) -> Step | None:
 
 
 @dataclass(eq=False)
-class Reader:
+class ReaderWorker:
     """Does the jobs of one store."""
 
     store: LearningStore  # jobs and answers
@@ -160,7 +162,7 @@ class Reader:
             now=now,
             lease_s=settings.timeout_s + SPARE_S,
             most_attempts=MOST_ATTEMPTS,
-            allowance=Allowance(
+            allowance=JobLimits(
                 since=day_start(now),
                 tokens=settings.tokens_per_day,
                 cost_usd=settings.usd_per_day,
@@ -183,7 +185,7 @@ class Reader:
             raise
         return True
 
-    async def _do(self, job: Job, reserved: Amounts, settings: ReaderSettings) -> None:
+    async def _do(self, job: ReaderJob, reserved: Amounts, settings: ReaderSettings) -> None:
         unused = _used(job, reserved, Amounts())
         trace, thing = await self._thing(job)
         if trace is None or thing is None:
@@ -210,12 +212,12 @@ class Reader:
         if answer is None:
             return await self._end(job, "unknown", "the answer is not in the form asked for")
         payload = {"run": trace.run.id, "answer": answer}
-        kept = Job(kind=ANSWERS, key=key, tenant=job.tenant, payload=payload, state="done")
+        kept = ReaderJob(kind=ANSWERS, key=key, tenant=job.tenant, payload=payload, state="done")
         await self.store.enqueue(replace(kept, created_at=self.now()))
         await self._keep(trace, thing, answer)
         await self._end(job, "read")
 
-    async def _thing(self, job: Job) -> tuple[RunTrace | None, Thing | None]:
+    async def _thing(self, job: ReaderJob) -> tuple[RunTrace | None, Thing | None]:
         """Returns the run of a job, and what is asked about it; None for a run that is gone or
         forgotten."""
         run_id = str(job.payload.get("run"))
@@ -270,11 +272,11 @@ class Reader:
         await verdicts.add(earlier.run, source, verdict, weight=SURE, where="the next message")
         await verdicts.choose(earlier.run)
 
-    async def _end(self, job: Job, result: str, error: str = "") -> None:
+    async def _end(self, job: ReaderJob, result: str, error: str = "") -> None:
         if await self.store.finish(job, now=self.now(), error=error):
             self.counted(result)
 
-    async def _rest(self, job: Job, rest_s: float, result: str) -> None:
+    async def _rest(self, job: ReaderJob, rest_s: float, result: str) -> None:
         if await self.store.give_back(job, self.now() + rest_s):
             self.counted(result)
 
@@ -284,13 +286,13 @@ def day_start(now: float) -> float:
     return now - now % DAY_S
 
 
-def _job(trace: RunTrace, thing: Thing, now: float) -> Job:
+def _job(trace: RunTrace, thing: Thing, now: float) -> ReaderJob:
     """A job; it holds ids and names, no content of the run."""
     run = trace.run
     question = thing.question
     key = _digest(run.tenant, run.id, question.name, str(question.version), str(thing.step))
     payload = {"run": run.id, "question": question.name, "step": thing.step}
-    return Job(kind=JOBS, key=key, tenant=run.tenant, payload=payload, created_at=now)
+    return ReaderJob(kind=JOBS, key=key, tenant=run.tenant, payload=payload, created_at=now)
 
 
 def _digest(*parts: str) -> str:
@@ -298,7 +300,7 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
+def _used(job: ReaderJob, reserved: Amounts, used: Amounts | None) -> ReaderJob:
     """Returns the job with the actual use of its attempt in place of the reserved amount. None =
     the use is not known."""
     if used is None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.features.alerts.records import AlertRecord, Delivery, Settled
+from gateway.features.alerts.records import AlertRecord, QueuedAlert, Settled
 from gateway.features.alerts.store import AlertStore
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT
@@ -69,7 +69,7 @@ async def gives_a_delivery_to_one_gateway(stores: Stores) -> None:
     assert not await _kept(stores).is_due(START - 1)
     assert await _kept(stores).is_due(START)
 
-    async def claim(owner: str, now: float) -> list[Delivery]:
+    async def claim(owner: str, now: float) -> list[QueuedAlert]:
         return await _kept(stores).claim(owner, now, lease_s=30, limit=2)
 
     mine, theirs = await asyncio.gather(claim("one", START), claim("two", START))

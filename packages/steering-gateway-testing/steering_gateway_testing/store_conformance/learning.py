@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
-    Allowance,
     DecisionRow,
     EvidenceRow,
-    Job,
+    JobLimits,
     Learned,
     LessonFilter,
     NearOutcome,
     OutcomeRow,
     Posterior,
+    ReaderJob,
 )
 from gateway.stores.patterns import PatternFilter
 from steering_gateway_testing.store_conformance.check import Check, raises
@@ -230,7 +230,7 @@ async def replaces_a_posterior(stores: Stores) -> None:
 async def gives_each_job_to_one(stores: Stores) -> None:
     """A job is added once, held by one, claimed again when its holder is gone, then given up."""
     store = stores.learning
-    job = Job(kind="read", key="a", tenant=TENANT, payload={"run": "r1"}, created_at=START)
+    job = ReaderJob(kind="read", key="a", tenant=TENANT, payload={"run": "r1"}, created_at=START)
     assert await store.enqueue(job)
     assert not await store.enqueue(job)
 
@@ -265,7 +265,7 @@ async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
     until the job ends, and for good when it is abandoned. Who lost the lease ends nothing."""
     store = stores.learning
     for key, tenant in (("a", TENANT), ("b", TENANT), ("c", OTHER)):
-        await store.enqueue(Job(kind="read", key=key, tenant=tenant, created_at=START))
+        await store.enqueue(ReaderJob(kind="read", key=key, tenant=tenant, created_at=START))
     claim = partial(_claim, stores, reserve_tokens=30, reserve_usd=0.25)
     first, second = await claim(START), await claim(START)
     assert first is not None
@@ -293,9 +293,11 @@ async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
     assert last.key == "b"
 
 
-async def _claim(stores: Stores, now: float, most_attempts: int = 2, **allowed: Any) -> Job | None:
+async def _claim(
+    stores: Stores, now: float, most_attempts: int = 2, **allowed: Any
+) -> ReaderJob | None:
     values: dict[str, Any] = {"since": START, "tokens": 100, "cost_usd": 5.0}
-    allowance = Allowance(**(values | allowed))
+    allowance = JobLimits(**(values | allowed))
     return await stores.learning.claim(
         "read", now=now, lease_s=10, most_attempts=most_attempts, allowance=allowance
     )
@@ -312,8 +314,8 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     )
     told = OutcomeRow(run_id="r1", tenant=TENANT, source="told_api", verdict="success", at=START)
     await store.add_outcome(told)
-    await store.enqueue(Job(kind="read", key="a", tenant=TENANT, payload={"run": "r1"}))
-    await store.enqueue(Job(kind="read", key="b", tenant=TENANT, payload={"run": "r2"}))
+    await store.enqueue(ReaderJob(kind="read", key="a", tenant=TENANT, payload={"run": "r1"}))
+    await store.enqueue(ReaderJob(kind="read", key="b", tenant=TENANT, payload={"run": "r2"}))
     await stores.states.commit(a_call(decisions=(a_decision(),)))
     assert await store.forget(OTHER, "r1", START) is None
     assert await store.forget(TENANT, "unknown", START) is None

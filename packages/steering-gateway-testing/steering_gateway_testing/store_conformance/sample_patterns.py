@@ -8,7 +8,7 @@ from array import array
 
 from gateway.backends import Stores
 from gateway.core.pattern import Pattern, Tier
-from gateway.stores.patterns import Search, Vector
+from gateway.stores.patterns import Vector, VectorSearch
 from gateway.stores.sql.patterns import PatternStore
 
 SIZE = 16
@@ -40,7 +40,7 @@ async def add(store: PatternStore, each: Pattern, at: Vector[float] | None = Non
 async def found(store: PatternStore, **search: object) -> list[str]:
     """The texts a search finds, best first."""
     wanted = {"tier": Tier.E2, "vector": vector(1), "limit": 9} | search
-    return [match.pattern.fields["unlock"] for match in await store.search(Search(**wanted))]  # type: ignore[arg-type]
+    return [match.pattern.fields["unlock"] for match in await store.search(VectorSearch(**wanted))]  # type: ignore[arg-type]
 
 
 async def opened(stores: Stores) -> PatternStore:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.core.pattern import Pattern, Tier
 from gateway.library.memory import PatternMemory
-from gateway.stores.patterns import Event, PatternFilter, Search, SpaceMismatch
+from gateway.stores.patterns import Event, PatternFilter, SpaceMismatch, VectorSearch
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.sample_patterns import (
     add,
@@ -37,7 +37,7 @@ async def nearest_come_first_and_the_floor_holds(stores: Stores) -> None:
     for text, at in [("far", vector(0.1, 1)), ("near", vector(1, 0.1)), ("mid", vector(1, 1))]:
         await add(store, pattern(text), at)
     await add(store, pattern("opposite"), vector(-1))
-    matches = await store.search(Search(tier=Tier.E2, vector=vector(1), limit=9, floor=0.2))
+    matches = await store.search(VectorSearch(tier=Tier.E2, vector=vector(1), limit=9, floor=0.2))
     assert [match.pattern.fields["unlock"] for match in matches] == ["near", "mid"]
     assert abs(matches[0].similarity - 1 / math.sqrt(1.01)) < 1e-5
     assert await found(store, limit=1) == ["near"]
@@ -70,7 +70,7 @@ async def a_pattern_for_the_cause_needs_no_similarity(stores: Stores) -> None:
     await memory.refresh()
     assert memory.searched is not None
     for at in (vector(1), vector(0)):
-        wanted = Search(
+        wanted = VectorSearch(
             tier=Tier.E2,
             vector=at,
             limit=9,
@@ -207,7 +207,7 @@ async def a_copy_in_memory_is_searched_like_the_store(stores: Stores) -> None:
         for wanted in ({}, {"tier": Tier.E1, "tenant": "b"}, {"tier": Tier.E1, "tenant": "c"}):
             for more in ({}, {"failure_type": "loop"}, {"model": "claude-sonnet-4"}):
                 about = {"tier": Tier.E2, "limit": 5, "floor": 0.1} | wanted | more
-                search = Search(vector=drawn(seed), **about)  # type: ignore[arg-type]
+                search = VectorSearch(vector=drawn(seed), **about)  # type: ignore[arg-type]
                 assert memory.searched is not None
                 copied, stored = await memory.searched.search(search), await store.search(search)
                 assert [each.pattern for each in copied] == [each.pattern for each in stored]

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.features.learning.reader.questions import KIND, TITLE, TROUBLE
-from gateway.stores.learning import JOBS, Job
+from gateway.stores.learning import JOBS, ReaderJob
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.store_conformance import records
@@ -104,7 +104,7 @@ async def typed(stores: Stores, number: int, *messages: str) -> None:
         version = await stores.states.commit(call)
 
 
-async def finished(stores: Stores, count: int) -> list[Job]:
+async def finished(stores: Stores, count: int) -> list[ReaderJob]:
     """All jobs, as soon as so many of them are over."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
