@@ -66,7 +66,7 @@ def test_every_verb_is_looked_at() -> None:
     """The walk over the parser finds the verbs that there are."""
     assert {" ".join(words) for words in COMMANDS} >= {
         *("keys list", "keys reset", "keys revoke x", "patterns list", "patterns search x"),
-        *("patterns delete x", "learn run", "runs list", "budgets list", "report"),
+        *("patterns delete x", "learn rules", "runs list", "budgets list", "report"),
     }
 
 

@@ -19,17 +19,14 @@ from gateway.features.learning.context import project_of
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.features.learning.settings import LearningSettings
-from gateway.features.learning.worker import Learner, LearnReport
+from gateway.features.learning.worker import Learner
 from gateway.steering.guidance.lessons import SAID
-from gateway.stores.filters import RunFilter
 from gateway.stores.learning import LessonFilter
-from gateway.stores.lists import PageRequest
 from gateway.stores.records import PromptMessage
 from gateway.text.formatting import ago, counted
 from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
 
-_PAGE = 200
 _MOST = 100_000
 
 
@@ -37,8 +34,6 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     learn = commands.add_parser("learn", help="lessons and rules, and how their trials go")
     verbs = learn.add_subparsers(required=True, metavar="VERB")
-    run = add_verb(verbs, "run", "read the stored runs", command=_run, whole=True)
-    run.add_argument("--tenant", help="only runs of this tenant")
     approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", command=_approve)
     approve.add_argument("--active", action="store_true", help="without a trial")
     retire = add_verb(verbs, "retire", "stop giving a lesson", command=_retire)
@@ -53,7 +48,7 @@ def add_parser(commands: Any) -> None:
     forget = add_verb(
         verbs, "forget", "remove the lessons that only this run supports", command=_forget
     )
-    add_acts("lesson", run, approve, retire, edit, forget)
+    add_acts("lesson", approve, retire, edit, forget)
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
     rules = add_verb(verbs, "rules", "the rules of projects, with who said them", command=_rules)
@@ -61,25 +56,6 @@ def add_parser(commands: Any) -> None:
     rules.add_argument("--project", help="only rules of this project, as they are listed")
     what = "print a diff that adds the rules to this file, and give them no more"
     rules.add_argument("--export", choices=("CLAUDE.md", "AGENTS.md"), help=what)
-
-
-async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    if not settings.storage.store_content:
-        raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
-    learner = open_learner(stores, settings)
-    report = LearnReport()
-    page = PageRequest(limit=_PAGE, descending=False)
-    while True:
-        runs = await stores.runs.list_runs(RunFilter(tenant=args.tenant), page)
-        for run in runs.runs:
-            report.add(await learner.read(run.id, run.tenant))
-        if runs.next_cursor is None:
-            break
-        page = PageRequest(limit=_PAGE, descending=False, cursor=runs.next_cursor)
-    report.moves += await learner.review(args.tenant, late=True)
-    counts = {name: getattr(report, name) for name in LearnReport.__slots__}
-    words = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
-    answer(args, counts, ", ".join(words))
 
 
 def open_learner(stores: Stores, settings: Settings) -> Learner:
