@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import orjson
 import pytest
 
 from gateway.hooks import features
+from steering_gateway_testing.loopback import OneAnswer, an_answer
 
 
-class Receiver:
+class Receiver(OneAnswer):
     """Keeps every message that it answers in time; with `status`, after `hold` is set."""
 
     def __init__(self) -> None:
@@ -25,36 +25,24 @@ class Receiver:
         self.hold = threading.Event()
         self.hold.set()
         self.waits_for_us = False  # whether who sends is still there when `hold` is set
-        outer = self
+        super().__init__(self._keep)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                outer.arrived.release()
-                held = not outer.hold.is_set()
-                outer.hold.wait(120)
-                if outer.status < 300 and (outer.waits_for_us or not held):
-                    outer.bodies.append(body)
-                    outer.messages.append(orjson.loads(body))
-                    outer.headers.append({k.lower(): v for k, v in self.headers.items()})
-                self.send_response(outer.status)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), daemon=True
-        )
-        self._thread.start()
+    def _keep(self, head: bytes, body: bytes) -> bytes:
+        self.arrived.release()
+        held = not self.hold.is_set()
+        self.hold.wait(120)
+        if self.status < 300 and (self.waits_for_us or not held):
+            self.bodies.append(body)
+            self.messages.append(orjson.loads(body))
+            lines = head.decode().split("\r\n")[1:-2]
+            pairs = (line.partition(":") for line in lines)
+            self.headers.append({name.lower(): value.strip() for name, _, value in pairs})
+        return an_answer(status=self.status)
 
     @property
     def url(self) -> str:
         """With something in it that nobody is to see."""
-        return f"http://127.0.0.1:{self._server.server_port}/hook/T0PSECRET?token=T0PSECRET"
+        return f"{super().url}/hook/T0PSECRET?token=T0PSECRET"
 
     def titles(self) -> list[str]:
         """Of every alert that has arrived, in webhook form."""
@@ -63,9 +51,7 @@ class Receiver:
     def close(self) -> None:
         """Stop listening."""
         self.hold.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
 
 def alerting(receiver: Receiver, **more: Any) -> dict[str, Any]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import socketserver
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from gateway.exchange import Exchange
 from gateway.observability.otel import SCHEMA_URL, Telemetry, caller, open_telemetry
 from gateway.steering.identity import ConversationSettings, identify
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.loopback import OneAnswer, an_answer
 from tests.api.conftest import Agent, Start, client_of, until
 
 try:
@@ -182,23 +180,14 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """An OTLP receiver: its address, and (path, body) of what was posted."""
     posted: list[tuple[str, bytes]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if self.headers.get("content-encoding") == "gzip":
-                body = gzip.decompress(body)
-            posted.append((self.path, body))
-            self.send_response(200)
-            self.end_headers()
+    def keep(head: bytes, body: bytes) -> bytes:
+        if b"content-encoding: gzip" in head.lower():
+            body = gzip.decompress(body)
+        posted.append((head.split()[1].decode(), body))
+        return an_answer()
 
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", posted
-        server.shutdown()
+    with OneAnswer(keep) as server:
+        yield server.url, posted
 
 
 @needs_extra

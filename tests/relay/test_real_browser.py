@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.loopback import OneAnswer, an_answer
 from steering_gateway_testing.text import echo
 from tests.browser import Tab, browser, chromium
 from tests.relay.gateways import HELLO
@@ -52,30 +51,12 @@ pytestmark = [
 ]
 
 
-class _Blank(BaseHTTPRequestHandler):
-    """An empty page at every address."""
-
-    def do_GET(self) -> None:
-        body = b"<!doctype html><title>page</title>"
-        self.send_response(200)
-        self.send_header("content-type", "text/html")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing."""
-
-
 @pytest.fixture
 def site() -> Iterator[int]:
-    """The port of somebody else's site."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Blank) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    """The port of somebody else's site, with an empty page at every address."""
+    page = an_answer(b"<!doctype html><title>page</title>")
+    with OneAnswer(lambda head, body: page) as server:
+        yield server.port
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from steering_gateway_testing.loopback import listening
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import GatewayProcess
 
@@ -105,11 +106,8 @@ async def balancer(ports: Callable[[], Sequence[int]], order: Order) -> AsyncIte
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    finally:
-        server.close()
+    async with listening(serve) as port:
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -13,6 +13,7 @@ from gateway.backends import open_stores
 from gateway.config import settings_from_dict
 from gateway.library.catalogue import starter_patterns
 from gateway.runtime import Runtime
+from steering_gateway_testing.loopback import listening
 from steering_gateway_testing.store_conformance.sample_patterns import SIZE, drawn, pattern
 from tests.postgres import PostgresServer, new_database, shared_server
 
@@ -85,12 +86,8 @@ class Far:
 async def far(server: PostgresServer, url: str, delay_s: float) -> AsyncIterator[tuple[Far, str]]:
     """The way to a database, and its URL there."""
     way = Far(server, delay_s)
-    listener = await asyncio.start_server(way.serve, "127.0.0.1", 0)
-    port, name = listener.sockets[0].getsockname()[1], urlsplit(url).path
-    try:
-        yield way, f"postgresql://postgres@127.0.0.1:{port}{name}?sslmode=disable"
-    finally:
-        listener.close()
+    async with listening(way.serve) as port:
+        yield way, f"postgresql://postgres@127.0.0.1:{port}{urlsplit(url).path}?sslmode=disable"
 
 
 _ONE_WAY_S = 0.04

@@ -21,6 +21,7 @@ from gateway.room import Room
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer
+from steering_gateway_testing.loopback import listening
 from tests.live.client import GUIDING
 from tests.patience import ANSWER_S
 from tests.seats.socket_provider import Client, Provider, answer, create, message, result, running
@@ -180,8 +181,8 @@ def test_a_closed_connection_takes_no_message() -> None:
             await reader.read()
             writer.close()
 
-        async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
-            streams = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with listening(hold) as port:
+            streams = await asyncio.open_connection("127.0.0.1", port)
             side = MessageSide(streams, 1, Room().share(ServerSettings()), asks=True)
             sent = [await side.send(TextMessage("one"))]
             side.close()

@@ -8,6 +8,8 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from steering_gateway_testing.loopback import listening
+
 STARTS = {
     "usual": b"HTTP/1.1 200 OK\r\n",
     "no reason": b"HTTP/1.1 200 \r\n",
@@ -220,15 +222,13 @@ async def _skip_body(head: bytes, reader: asyncio.StreamReader) -> None:
 async def answering(answers: list[bytes] | None = None) -> AsyncIterator[Answering]:
     """The server while the block runs."""
     there = Answering(answers)
-    server = await asyncio.start_server(there.serve, "127.0.0.1", 0)
-    there.port = server.sockets[0].getsockname()[1]
-    try:
-        yield there
-    finally:
-        server.close()
-        for writer in there.writers:
-            writer.transport.abort()
-        await asyncio.sleep(0)
+    async with listening(there.serve) as there.port:
+        try:
+            yield there
+        finally:
+            for writer in there.writers:
+                writer.transport.abort()
+            await asyncio.sleep(0)
 
 
 def typed(answers: dict[str, bytes], kind: bytes) -> dict[str, bytes]:

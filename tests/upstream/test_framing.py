@@ -19,6 +19,7 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamUnreachab
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.native import NativeLane
 from gateway.wire.headers import RawHeaders
+from steering_gateway_testing.loopback import listening
 from tests.examples import by_day
 from tests.upstream.framed import CODINGS, OK, Answering, answering, chunks, closed, kept_open
 from tests.upstream.test_http1 import LIMITS
@@ -312,14 +313,11 @@ async def test_an_upstream_that_does_not_wait_to_be_asked(first: bytes) -> None:
         writer.write(first)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     there = Answering()
-    there.port = server.sockets[0].getsockname()[1]
-    async with a_lane(there, "") as lane:
+    async with listening(serve) as there.port, a_lane(there, "") as lane:
         try:
             assert await body_of(await ask(there, lane, "GET")) == b"another"
             assert first == UNASKED
         except (UpstreamMalformed, UpstreamUnreachable):
             pass
     assert connections == 1
-    server.close()

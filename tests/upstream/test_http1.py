@@ -15,6 +15,7 @@ from gateway.upstream.base import LaneResponse
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.native import NativeLane
 from gateway.wire.headers import RawHeaders
+from steering_gateway_testing.loopback import listening
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -70,15 +71,13 @@ async def raw(
 ) -> AsyncIterator[tuple[Raw, NativeLane]]:
     """The server, and a lane to it; with `step` it sends so many bytes at a time."""
     there = Raw(*answers, closes=closes, step=step)
-    server = await asyncio.start_server(there.serve, "127.0.0.1", 0)
-    there.port = server.sockets[0].getsockname()[1]
     lane = NativeLane(LIMITS, max_connections=2)
-    try:
-        yield there, lane
-    finally:
-        await lane.aclose()
-        await there.stop()
-        server.close()
+    async with listening(there.serve) as there.port:
+        try:
+            yield there, lane
+        finally:
+            await lane.aclose()
+            await there.stop()
 
 
 async def ask(there: Raw, lane: NativeLane, headers: RawHeaders = []) -> Http1Answer:  # noqa: B006
@@ -318,23 +317,21 @@ async def test_pieces_go_to_the_sink_until_it_refuses() -> None:
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     there = Raw()
-    there.port = server.sockets[0].getsockname()[1]
-    lane = NativeLane(LIMITS, max_connections=1)
-    answer = await ask(there, lane)
-    taken: list[bytes] = []
+    async with listening(serve) as there.port:
+        lane = NativeLane(LIMITS, max_connections=1)
+        answer = await ask(there, lane)
+        taken: list[bytes] = []
 
-    def sink(piece: bytes) -> bool:
-        if piece != b"b":
-            taken.append(piece)
-        released.set()
-        return piece != b"b"
+        def sink(piece: bytes) -> bool:
+            if piece != b"b":
+                taken.append(piece)
+            released.set()
+            return piece != b"b"
 
-    answer.pass_to(sink)
-    asyncio.get_running_loop().call_soon(released.set)
-    assert [chunk async for chunk in answer] == [b"b"]
-    assert b"".join(taken) == b"ac"
-    await answer.aclose()
-    await lane.aclose()
-    server.close()
+        answer.pass_to(sink)
+        asyncio.get_running_loop().call_soon(released.set)
+        assert [chunk async for chunk in answer] == [b"b"]
+        assert b"".join(taken) == b"ac"
+        await answer.aclose()
+        await lane.aclose()

@@ -11,6 +11,7 @@ from yarl import URL
 
 from gateway.errors import UpstreamUnreachable
 from gateway.upstream.pool import Origin, Pool, origin_of
+from steering_gateway_testing.loopback import listening
 
 
 class Listener:
@@ -30,23 +31,22 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[Listener]:
+async def a_listener() -> AsyncIterator[Listener]:
     there = Listener()
-    server = await asyncio.start_server(there.serve, "127.0.0.1", 0)
-    there.url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    try:
-        yield there
-    finally:
-        server.close()
-        for task, writer in there.serving:
-            writer.transport.abort()
-            assert task is not None
-            await asyncio.wait([task])
+    async with listening(there.serve) as port:
+        there.url = URL(f"http://127.0.0.1:{port}")
+        try:
+            yield there
+        finally:
+            for task, writer in there.serving:
+                writer.transport.abort()
+                assert task is not None
+                await asyncio.wait([task])
 
 
 async def test_an_idle_connection_is_closed_after_its_time() -> None:
     """The server sees its end, although no request comes that would look at it."""
-    async with listening() as there:
+    async with a_listener() as there:
         pool = Pool(limit=0, connect_s=60, keepalive_s=0.1)
         connection = await pool.connect(Origin(there.url))
         connection.release(reusable=True)
@@ -56,7 +56,7 @@ async def test_an_idle_connection_is_closed_after_its_time() -> None:
 
 async def test_a_pool_without_idle_connections_opens_one_each_time() -> None:
     """Also when the next request comes at once."""
-    async with listening() as there:
+    async with a_listener() as there:
         pool = Pool(limit=0, connect_s=60, keepalive_s=0)
         connections = set()
         for _ in range(3):
@@ -67,7 +67,7 @@ async def test_a_pool_without_idle_connections_opens_one_each_time() -> None:
 
 async def test_a_connection_beyond_the_limit_is_waited_for() -> None:
     """It is given to the one that waits, whatever has become of it, and once."""
-    async with listening() as there:
+    async with a_listener() as there:
         pool = Pool(limit=1, connect_s=60, keepalive_s=60)
         first = await pool.connect(Origin(there.url))
         waiting = [asyncio.ensure_future(pool.connect(Origin(there.url))) for _ in range(2)]
@@ -91,7 +91,7 @@ async def test_a_connection_beyond_the_limit_is_waited_for() -> None:
 
 async def test_a_cancelled_wait_takes_no_room() -> None:
     """As a client that leaves while its request waits for a connection."""
-    async with listening() as there:
+    async with a_listener() as there:
         pool = Pool(limit=1, connect_s=60, keepalive_s=60)
         first = await pool.connect(Origin(there.url))
         waiting = asyncio.ensure_future(pool.connect(Origin(there.url)))
@@ -105,7 +105,7 @@ async def test_a_cancelled_wait_takes_no_room() -> None:
 
 async def test_another_address_of_a_name_is_tried() -> None:
     """One address of a host may refuse while another one takes the connection."""
-    async with listening() as there:
+    async with a_listener() as there:
         pool = Pool(limit=1, connect_s=60, keepalive_s=60)
         port = there.url.port or 0
         refuses = await pool._look_up("127.0.0.2", port)
@@ -118,7 +118,7 @@ async def test_another_address_of_a_name_is_tried() -> None:
 
 async def test_a_connection_that_is_refused() -> None:
     """The message says what is wrong, and the room is given back."""
-    async with listening() as there:
+    async with a_listener() as there:
         pass
     pool = Pool(limit=1, connect_s=60, keepalive_s=60)
     for _ in range(2):

@@ -1,11 +1,15 @@
-"""A TCP server in threads, for upstreams and proxies that break the rules of HTTP."""
+"""Servers on a loopback port, for upstreams, proxies and receivers that are no scripted provider:
+in threads of their own (`LoopbackServer`, `OneAnswer`), or on the event loop of a test
+(`listening`)."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, Self
 
 from steering_gateway_testing.ports import LOOPBACK
@@ -62,6 +66,37 @@ class LoopbackServer:
         with contextlib.suppress(OSError, ValueError), connection:
             self.serve(connection)
         self._open.discard(connection)
+
+
+class OneAnswer(LoopbackServer):
+    """Answers one request of each connection, with the bytes that a function of its head and body
+    returns."""
+
+    def __init__(self, answer: Callable[[bytes, bytes], bytes]) -> None:
+        self._answer = answer
+        super().__init__()
+
+    def serve(self, connection: socket.socket) -> None:
+        """Read one request and answer it."""
+        connection.sendall(self._answer(*read_request(connection)))
+
+
+def an_answer(body: bytes = b"", *, status: int = 200, content_type: str = "text/html") -> bytes:
+    """A whole answer of HTTP, behind which the connection ends."""
+    head = f"HTTP/1.1 {status} -\r\ncontent-type: {content_type}\r\nconnection: close\r\n"
+    return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """The port of a server on the running event loop, which listens while the block runs."""
+    server = await asyncio.start_server(serve, LOOPBACK, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
 
 
 class Readable(Protocol):

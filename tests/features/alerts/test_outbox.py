@@ -30,6 +30,7 @@ from gateway.features.alerts.watch import AlertOutbox
 from gateway.observability.logging import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.stores.protocols import StoreBusy
+from steering_gateway_testing.loopback import listening
 from steering_gateway_testing.ports import LOOPBACK
 from steering_gateway_testing.store_conformance.records import START
 from tests.features.alerts.conftest import kept
@@ -298,8 +299,6 @@ async def test_an_alert_by_mail() -> None:
     there, are errors without the address."""
     pytest.importorskip("apprise")
     mails = MailServer()
-    server = await asyncio.start_server(mails.answer, LOOPBACK, 0)
-    port = server.sockets[0].getsockname()[1]
     query = "from=gateway@example.org&to=ann@example.org&format=text"
 
     async def send(url: str) -> str:
@@ -307,7 +306,8 @@ async def test_an_alert_by_mail() -> None:
         found = replace(settings, base_url="http://gateway.test")
         return await send_alerts(found.sinks[0], [AN_ALERT], found)
 
-    assert await send(f"mailto://{LOOPBACK}:{port}?{query}") == ""
+    async with listening(mails.answer) as port:
+        assert await send(f"mailto://{LOOPBACK}:{port}?{query}") == ""
     assert "RCPT TO:<ann@example.org>".lower() in "\n".join(mails.lines).lower()
     mail = email.message_from_string("\n".join(mails.mail))
     assert mail["subject"] == "Week of 2026-11-16"
@@ -315,7 +315,6 @@ async def test_an_alert_by_mail() -> None:
     assert isinstance(payload, bytes)
     body = payload.decode()
     assert "cost $2.50\n2 runs\nhttp://gateway.test/dashboard/week" in body
-    server.close()
     assert "T0PSECRET" not in await send(f"mailto://me:T0PSECRET@{LOOPBACK}:1?{query}")
     assert await send("nowhere://T0PSECRET") == "Apprise knows no such address: see alerts.sinks"
 

@@ -16,6 +16,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.protocols import StoreUnavailable, StoreUnreachable
+from steering_gateway_testing.loopback import listening
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys
 from tests.postgres import empty_database, shared_server
 from tests.relay.processes import GatewayProcess
@@ -36,11 +37,8 @@ async def server(tls: ssl.SSLContext | None) -> AsyncIterator[str]:
                 await reader.read()
         writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"postgresql://guest:secret@127.0.0.1:{listening.sockets[0].getsockname()[1]}/name"
-    finally:
-        listening.close()
+    async with listening(serve) as port:
+        yield f"postgresql://guest:secret@127.0.0.1:{port}/name"
 
 
 async def refusal_of(url: str) -> str:
