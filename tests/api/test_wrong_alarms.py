@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from gateway.core.monitors import MonitorSettings, Readings, combine
-from gateway.core.monitors.muting import without_muted
-from gateway.core.monitors.suite import Alarm
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of, operator_of, until, with_keys
 
@@ -133,28 +129,3 @@ def test_a_run_without_an_alarm_has_none_to_mute(start: Start, upstream: Scripte
         assert wrong(server, run_id, **body).status_code == 404
     with operator_of(server) as client:
         assert client.get("/api/held").json()["held"] == []
-
-
-@pytest.mark.parametrize("muted", ["streak", "test_repeat"])
-def test_other_alarms_stay(muted: str) -> None:
-    """What is muted counts as 0 in the composite; the other one names the failure."""
-    weights = MonitorSettings().resolved_weights()
-    scores = {"streak": 1.0, "test_repeat": 1.0, "hedge": 0.5}
-    found = combine(scores, {}, weights=weights, fire_threshold=0.6)
-    alarms = [
-        Alarm(monitor=name, entry=name, sentence="s", count=1, first_step=1, newest_step=1)
-        for name in ("streak", "test_repeat")
-    ]
-    whole = Readings(
-        scores=found.scores,
-        composite=found.composite,
-        fired=found.fired,
-        failure_type=found.failure_type,
-        alarms=tuple(alarms),
-    )
-    (other,) = {"streak", "test_repeat"} - {muted}
-    left = without_muted(whole, {muted}, weights)
-    assert left.fired == (other,)
-    assert [alarm.monitor for alarm in left.alarms] == [other]
-    assert left.composite == round(whole.composite - weights[muted], 4)
-    assert without_muted(whole, set(), weights) == whole
