@@ -15,17 +15,19 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from gateway.backends import open_stores
-from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Secret
-from gateway.config.control import ControlSettings
 from gateway.config.storage import StorageSettings
-from gateway.stores.budgets import AccountKey, Amounts, Claim, Settlement, Wanted
-from gateway.stores.sql.budgets import SQLBudgetStore
+from gateway.features.budgets.accounts import AccountKey, Claim, Settlement, Wanted
+from gateway.features.budgets.ledger import BudgetLedger
+from gateway.features.budgets.settings import BudgetControl
+from gateway.features.budgets.store import SQLBudgetStore
+from gateway.spending import Amounts
+from steering_gateway_testing.store_conformance.budgets import kept_budgets
 from tests.postgres import new_database, shared_server
 
 CALL = Amounts(usd=0.01, calls=1)
 GATEWAYS, AT_ONCE = 4, 20
-SETTINGS = ControlSettings(store_wait_ms=20_000, reservation_s=60)
+SETTINGS = BudgetControl(store_wait_ms=20_000, reservation_s=60)
 
 
 async def proxy(socket: str, delay_s: float) -> tuple[asyncio.Server, int]:
@@ -85,7 +87,7 @@ async def measure(delay_s: float, calls: int, limit: int) -> dict[str, Any]:
                 StorageSettings(url=Secret(url.format(port) + "?sslmode=disable"))
             )
             closing.push_async_callback(stores.close)
-            engine = Counting(stores.budgets._engine)  # type: ignore[union-attr]
+            engine = Counting(kept_budgets(stores)._engine)  # type: ignore[attr-defined]
             store = SQLBudgetStore(engine)  # type: ignore[arg-type]
             engines.append(engine)
             ledgers.append((store, BudgetLedger(store, lambda: SETTINGS, 1.0)))

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gateway.config.storage import STORES, StorageSettings
 from gateway.core.plugins import load_class
 from gateway.hooks import given
-from gateway.stores.budgets import BudgetStore
 from gateway.stores.exchanges import AnswerStore, RawStore
 from gateway.stores.protocols import RunStore, Signals, StateStore, StoreUnavailable
-from gateway.stores.sql.budgets import SQLBudgetStore
 from gateway.stores.sql.changes import ChangeStore
 from gateway.stores.sql.controls import ControlStore
 from gateway.stores.sql.engine import Engine
@@ -49,7 +47,6 @@ class Stores:
     patterns: PatternStore  # guidance, with vectors
     learning: LearningStore  # lessons, outcomes and jobs
     close: Callable[[], Awaitable[None]]  # ends all of them
-    budgets: BudgetStore | None = None  # None: each gateway keeps its own in memory
     # stops and pauses; None: each gateway keeps its own in memory
     controls: ControlStore | None = None
     attribution: AttributionStore | None = None  # None: trees and groups cannot be summed up
@@ -116,7 +113,6 @@ def stores_over(engine: Engine, states: StateStore) -> Stores:
         workloads=WorkloadStore(engine),
         answers=AnswerStore(engine),
         close=engine.database.close,
-        budgets=SQLBudgetStore(engine),
         controls=ControlStore(engine),
         attribution=AttributionStore(engine),
         changes=ChangeStore(engine),

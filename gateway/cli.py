@@ -20,7 +20,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.recorded": ("replay", "calibrate"),
     "commands.patterns": ("patterns",),
     "commands.runs": ("runs", "steering"),
-    "commands.control": ("budgets", "audit", "migrate"),
+    "commands.control": ("audit", "migrate"),
 }
 """The modules that declare commands, without those of features, each with its commands."""
 

@@ -16,8 +16,8 @@ from gateway import errors
 from gateway.backends import Stores
 from gateway.config.control import ControlSettings
 from gateway.core.monitors import MONITORS
+from gateway.hooks import given
 from gateway.observability.logging import get_logger
-from gateway.stores.budgets import AccountKey, BudgetStore
 from gateway.stores.controls import STEERING, Control, alarm_subject
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
@@ -186,27 +186,18 @@ def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:
     return errors.RunPaused(f"Paused: {_held(control)}", headers=retry)
 
 
-async def end_question(
-    controls: ControlStore, accounts: BudgetStore | None, asked: Control, after: Control | None
-) -> bool:
-    """End a question: by a no, with the stop `after` it, or by a yes, which raises the limits and
-    answers what other runs ask about them. False when it is open no more. Raises: StoreError."""
+async def end_question(stores: Stores, asked: Control, after: Control | None) -> bool:
+    """End a question: by a no, with the stop `after` it, or by a yes, after which the features that
+    asked it do what they asked for, and answer what other runs ask about the same. False when it is
+    open no more. Raises: StoreError."""
+    controls = stores.controls
+    if controls is None:
+        return False
     if after is not None:
         return await controls.answer(asked, after)
-    question = asked.question
     alike = [asked]
-    if question is not None and question.budget and accounts is not None:
-        key = AccountKey(budget=question.budget, subject=question.account)
-        found = await accounts.accounts([key])
-        if found:
-            known = found[0].limits_of({})
-        else:
-            known = {}
-        limits = {name: max(known.get(name, 0.0), to) for name, to in question.limits.items()}
-        await accounts.allow(key, at=time.time(), limits=limits, lifted=None)
-        pairs = [(e, e.question) for e in await controls.list_controls() if e.action == "ask"]
-        same = (question.budget, question.account)
-        alike += [e for e, q in pairs if q and e != asked and (q.budget, q.account) == same]
+    for agreed in given("agreed"):
+        alike += await agreed(stores, asked)
     done = [await controls.answer(each, None) for each in alike]
     return done[0]
 
@@ -228,7 +219,7 @@ async def answer_question(
         after = None
     else:
         after = replace(asked, action="stop", at=time.time(), **said)
-    return await end_question(stores.controls, stores.budgets, asked, after=after)
+    return await end_question(stores, asked, after)
 
 
 def answer_path(asked: Control, answer: str, key: bytes) -> str:

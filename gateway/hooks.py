@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from gateway.core.plugins import load_class
 
 ORDER = (
+    "budgets",
     "demo",
     "wrap",
     "history",
@@ -50,10 +51,19 @@ class Feature(NamedTuple):
     # `models`: function that gives a `ModelList`, or None when it cannot be read.
     # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
     # `keys`: class of `Keys`, which the authenticator asks. `rights`: class of `Rights`.
+    # `accounting`: class of `Accounting`, which counts what calls use.
+    # `agreed`: async function of the `Stores` and the question to which a person has said yes; it
+    # does what was asked for, and gives the questions that this answers, too.
     # `key_budgets`: async function of the `Stores` that gives the budgets of keys.
+    # `key_budget`: function that makes the budget of a key.
+    # Of `Settings`: `check` raises ValueError for what cannot be; `lost`: key paths that a reload
+    # may not remove, of the old and the new ones; `named_models`: (key path, model) of models that
+    # it names; `doubts`: warnings, of a `ModelCatalogue` too.
     # `states`: class of `WatchedStates` over a `StateStore`, made like it.
     # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
     parts: Mapping[str, str] = {}
+    # Features before it that it cannot do without: where one is gone, it is as good as gone.
+    needs: tuple[str, ...] = ()
     # Sections of the config by key: a frozen dataclass, in a module that is quick to import.
     # `Settings.of` gets a section by this class. With `NAMES_KEYS = True` it may name keys of other
     # services, and commands that only read the database go without it.
@@ -72,7 +82,9 @@ def features() -> Mapping[str, Feature]:
     found = dict[str, Feature]()
     for name in ORDER:
         if (_FOLDER / name).exists():
-            found[name] = importlib.import_module(f"gateway.features.{name}.feature").FEATURE
+            feature = importlib.import_module(f"gateway.features.{name}.feature").FEATURE
+            if found.keys() >= set(feature.needs):
+                found[name] = feature
     return found
 
 

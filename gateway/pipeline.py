@@ -24,7 +24,6 @@ from functools import partial
 from msgspec.structs import replace
 
 from gateway.auth.keys import Terms
-from gateway.budgets.guard import Spending
 from gateway.calls.admission import Admissions
 from gateway.calls.call import Call
 from gateway.calls.headers import ControlHeaders, note_identity, note_steering
@@ -107,7 +106,7 @@ class Pipeline:
         if exchange.response.begun:  # its head has promised no compression
             sending.headers = [h for h in sending.headers if h[0].lower() != b"accept-encoding"]
         spending = call.spending
-        if isinstance(spending, Spending):
+        if spending is not None:
             spending.sent = True
 
             async def admits(target: Target) -> bool:
@@ -130,7 +129,7 @@ class Pipeline:
             ]
         exchange.timing.first_byte_s = time.perf_counter() - exchange.timing.started
         target = call.target = delivery.target
-        if isinstance(spending, Spending):
+        if spending is not None:
             spending.answered = True
         upstream.lane = target.lane
         upstream.deployment = target.name

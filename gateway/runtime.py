@@ -12,7 +12,6 @@ from typing import Any
 from gateway import __version__
 from gateway.auth.keys import Keys
 from gateway.backends import Stores, keep_damaged, open_stores
-from gateway.budgets.accounting import Accounting
 from gateway.config import Settings
 from gateway.config.load import as_started, changes_at_restart, differences, removals
 from gateway.conversations.index import ConversationIndex, StoredAnswers
@@ -25,14 +24,14 @@ from gateway.holds import Holds
 from gateway.hooks import given
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
-from gateway.observability.live_events import Event, EventHub
+from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Learning, Opened, Patterns, Services
+from gateway.spending import Accounting
 from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
-from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.watched import StoreHealth, WatchedStates
 from gateway.tasks import Unfinished, loading, off_loop, spawn
@@ -100,7 +99,7 @@ class Runtime:
         self.runs = opened.stores.runs
         self.lessons = opened.stores.learning
         self.accounting = opened.accounting
-        self.holds = opened.accounting.holds
+        self.holds = opened.holds
         for start in given("start"):
             await start(self)
         services = self.services = self._build(opened, self.settings)
@@ -139,14 +138,19 @@ class Runtime:
         states = await self._open_states(stores, damaged)
         await wait(lambda: self.keys.refresh(stores))
         self.follow(states.follow(), "watch store")
-        kept = (stores.budgets, stores.controls)
-        shown = (self.events, self.metrics)
-        accounting = Accounting(kept, lambda: self.settings, *shown, self.keys.budgets)
-        closing.push_async_callback(accounting.ledger.flush, closing=True)
-        if stores.changes is not None:
-            accounting.notices.listeners.append(partial(_note_stop, stores.changes))
-        await wait(accounting.holds.refresh)
-        self.follow(accounting.follow(), "budgets and holds")
+        kind = next(given("accounting"), Accounting)
+        accounting: Accounting = kind(
+            stores=stores,
+            settings=lambda: self.settings,
+            events=self.events,
+            metrics=self.metrics,
+            of_keys=self.keys.budgets,
+        )
+        closing.push_async_callback(accounting.close)
+        holds = Holds(stores.controls, lambda: self.settings.control)
+        await wait(holds.refresh)
+        self.follow(accounting.follow(), "budgets")
+        self.follow(holds.follow(), "holds")
         self.follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
         workloads = None
         if stores.workloads is not None:
@@ -162,6 +166,7 @@ class Runtime:
             stores=stores,
             states=states,
             accounting=accounting,
+            holds=holds,
             index=ConversationIndex(self.settings.steering),
             patterns=patterns,
             workloads=workloads,
@@ -191,7 +196,7 @@ class Runtime:
                 self.learning.forget()
 
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores)}
-        changed |= {CONTROLS: opened.accounting.holds.refresh, PATTERNS: forget_patterns}
+        changed |= {CONTROLS: opened.holds.refresh, PATTERNS: forget_patterns}
         self.replicas.open(stores.signals, stores.runs, changed)
         self.follow(self.replicas.follow(), "other gateways")
 
@@ -358,9 +363,3 @@ class Runtime:
         await self._closing.aclose()
         if self.telemetry is not None:
             await off_loop(self.telemetry.close)
-
-
-def _note_stop(changes: ChangeStore, event: Event) -> None:
-    if event["step"] == "stop":
-        named = {name: event[name] for name in ("budget", "run_id", "metric", "used")}
-        spawn(changes.note("budget", "stop", event["subject"], said=named, author=GATEWAY))

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +30,7 @@ from gateway.config.values import is_cut
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
+from gateway.hooks import given
 from gateway.observability.logging import configure_logging, get_logger, label_lines
 from gateway.observability.metrics import SharedMetrics
 from gateway.process.running import announced
@@ -189,7 +191,8 @@ class GatewayServer(uvicorn.Server):
             upstream=runtime.settings.default_upstream.api_base,
             models=[d.model_name for d in runtime.settings.model_list],
         )
-        if doubts := list(runtime.services.catalogue.doubts(runtime.settings)):
+        found = [each(runtime.settings, runtime.services.catalogue) for each in given("doubts")]
+        if doubts := list(chain(*found)):
             runtime.log.warning(
                 "budgets in dollars do not know the price of some models",
                 models=doubts,

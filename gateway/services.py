@@ -12,8 +12,6 @@ from cachetools import TTLCache
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.budgets.accounting import Accounting, OwnCalls
-from gateway.budgets.guard import BudgetGuard
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
@@ -27,8 +25,10 @@ from gateway.conversations.steer_request import (
 )
 from gateway.conversations.workloads import RunWorkloads, Workloads
 from gateway.core.target import GuidanceTarget, target_for
+from gateway.holds import Holds
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics
+from gateway.spending import Accounting, Guard, OwnCalls
 from gateway.stores.exchanges import RawKeeper
 from gateway.stores.records import CallRecord
 from gateway.stores.watched import WatchedStates
@@ -78,6 +78,7 @@ class Opened:
     stores: Stores  # as the database gives them
     states: WatchedStates  # of conversations; never makes an answer wait for long
     accounting: Accounting  # of budgets
+    holds: Holds  # stops and pauses
     index: ConversationIndex  # conversations in memory
     patterns: Patterns | None  # None when `etraces.enabled` is false
     workloads: Workloads | None  # outcomes by workload and model; None for a store without
@@ -128,8 +129,10 @@ class Services:
         patterns = opened.patterns
         kept = settings.storage.store_content
         self._guard = accounting.guard(settings, self.catalogue.cost)
-        # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
-        acting = dataclasses.replace(settings.steering, budget_action="none")
+        acting = settings.steering
+        if self._guard is not None:
+            # Live runs are asked to wrap up by their budgets' accounts: operators may change these.
+            acting = dataclasses.replace(acting, budget_action="none")
         rules = replace(settings.rules(), acting=acting)
         self.policy_digest = rules.policy.digest()
         self.steerer = RequestSteerer(
@@ -150,11 +153,12 @@ class Services:
         self._retired = False
 
     @property
-    def budgets(self) -> BudgetGuard | None:
+    def budgets(self) -> Guard | None:
         """The guard of the budgets; None while there are none."""
-        if self._guard.budgets or self._guard.of_keys:
-            return self._guard
-        return None
+        guard = self._guard
+        if guard is None or not (guard.budgets or guard.of_keys):
+            return None
+        return guard
 
     def _judge(self, metrics: Metrics, own_calls: OwnCalls) -> ModelJudge | None:
         if (limit_s := self.settings.judge_limit_s()) is None:

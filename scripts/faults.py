@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS: Mapping[str, Sequence[str]] = {
     "gateway/core": ("tests/steering", "tests/conversations", "tests/live/test_interventions.py"),
     "gateway/conversations": ("tests/conversations", "tests/live/test_identity.py"),
-    "gateway/budgets": ("tests/budgets",),
+    "gateway/features/budgets": ("tests/features/budgets",),
     "gateway/stores": ("tests/stores",),
 }
 """The folders that get faults, and the tests that should notice them."""

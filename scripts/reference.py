@@ -24,12 +24,12 @@ from typing import Any
 from gateway.api.routes import openapi, operations
 from gateway.cli import build_parser, tree
 from gateway.config import Deployment, Settings
-from gateway.config.budgets import SCOPES
 from gateway.config.load import CLOSING_SECTIONS, ENTRY_KEYS, LITELLM_SECTIONS, OTHER_SECTIONS
 from gateway.config.schema import build
 from gateway.core.monitors.table import MONITORS
 from gateway.core.routing import ROUTED_STATES
 from gateway.errors import ConfigError
+from gateway.features.budgets.settings import SCOPES
 from gateway.steering.experiments import MODES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,7 +22,7 @@ from tests.memory import peak_mb
 
 _NAMED = (  # what is not named makes two more groups, of features and of the rest
     ("live",),
-    ("api", "budgets", "clients", "seats"),
+    ("api", "holds", "features/budgets", "clients", "seats"),
     ("dialects",),
     ("relay",),
     ("wire", "steering", "text", "conversations"),

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 from starlette.routing import Route
 
 from gateway import __version__
-from gateway.api import attribution, audit, budgets, control, events, patterns, runs
+from gateway.api import attribution, audit, control, events, patterns, runs
 from gateway.api.field_comments import field_comments
 from gateway.api.operations import (
     JSON,
@@ -32,7 +32,7 @@ from gateway.runtime import Runtime
 from gateway.tasks import off_loop
 from gateway.values import FieldDict
 
-_MODULES = (runs, patterns, events, budgets, control, attribution, audit)
+_MODULES = (runs, patterns, events, control, attribution, audit)
 OPERATIONS = Operations()
 _ERRORS = {
     400: "A parameter or the body is wrong; `param` names it.",

@@ -2,11 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.backends import Stores
 from gateway.config import AuthSettings
-from gateway.config.budgets import BudgetSettings
 from gateway.values import Texts, frozen
 
 DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
@@ -47,7 +46,7 @@ class Keys:
     """The valid gateway keys. This class has none: every caller is `DEFAULT_TENANT`."""
 
     # of keys with limits, by tenant and name of the key
-    budgets: Mapping[tuple[str, str], tuple[BudgetSettings, ...]] = {}
+    budgets: Mapping[tuple[str, str], tuple[Any, ...]] = {}
     required: bool = False  # there are keys, so that a request must send one
 
     def update(self, settings: AuthSettings) -> None:

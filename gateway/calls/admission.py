@@ -13,12 +13,10 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import json, structs
 
-from gateway.budgets import texts
-from gateway.budgets.guard import BudgetGuard, CallBody, Refused, Spending
-from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject
 from gateway.calls.call import Call
 from gateway.calls.refusals import OwnResponse, answer_text, with_status
 from gateway.config.control import Ending
@@ -33,7 +31,7 @@ from gateway.holds import end_question, pause_error, stop_error
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.stores.budgets import NOTHING
+from gateway.spending import CallBody, CallSubject, Guard, Refused
 from gateway.stores.controls import Control, OpenQuestion
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY
@@ -81,8 +79,6 @@ class Admissions:
             if services.budgets is not None:
                 await self._reserve(services.budgets, call)
         except Refused as refused:
-            name = refused.standing.applied.budget.name
-            self._runtime.metrics.budget_stops.labels(name).inc()
             error = refused.error
             ending = refused.ending
         except RunRefused as held:
@@ -101,14 +97,9 @@ class Admissions:
 
     async def extend(self, call: Call, model: str) -> bool:
         """Whether another model may be asked for the call instead."""
-        services = call.services
-        guard = services.budgets
-        spending = call.spending
-        if guard is None or not isinstance(spending, Spending):
+        if call.spending is None:
             return True
-        allowed = await guard.extend(
-            spending.admission, model, _body(call), binding=_binds(services)
-        )
+        allowed = await call.spending.extend(model, _body(call), binding=_binds(call.services))
         if not allowed:
             call.note_reason(f"budget: not enough left to ask {model}")
         return allowed
@@ -180,7 +171,7 @@ class Admissions:
         stores = self._runtime.opened.stores
         try:
             if stores.controls is not None:
-                await end_question(stores.controls, stores.budgets, asked, after=after)
+                await end_question(stores, asked, after=after)
                 await holds.refresh()
         except StoreError:  # it applies to this gateway until the store works again
             await (holds.hold(after) if after else holds.release(asked.subject))
@@ -247,47 +238,19 @@ class Admissions:
         self._runtime.metrics.held_calls.labels("on_trouble").inc()
         raise stop_error(control)
 
-    async def _reserve(self, guard: BudgetGuard, call: Call) -> None:
-        services = call.services
-        subject = _subject(call)
-        body = _body(call)
-        binds = _binds(services)
-        seen = set[str]()
-        result = call.result if binds else None
-        found = None
-        while True:
-            try:
-                admission = await guard.admit(subject, call.model, body, binding=binds)
-                if result is not None and admission is not None:
-                    found = _asking(admission.standings, seen)
-                if result is None or admission is None or found is None:
-                    break
-                await guard.settle_held(admission.held, NOTHING, unpriced=False, estimated=False)
-            except Refused as refused:
-                found = _asking([refused.standing], seen)
-                if result is None or found is None:
-                    raise
-            seen.add(found.applied.budget.name)
-            now = time.time()
-            question = texts.budget_question(found, now, now + services.settings.control.ask_wait_s)
-            await self._ask(call, result, question)
-            guard.ledger.look_again(found.applied.wanted.key)  # a yes has raised its limits
-        if admission is None:
-            return
-        exchange = call.exchange
-        cost = services.catalogue.cost
-        call.spending = Spending(guard=guard, admission=admission, exchange=exchange, cost=cost)
-        if shown := admission.header:
-            exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
-            exchange.notes["budget"] = shown
-        for reason in admission.would_stop.values():
-            call.note_reason(f"budget: would stop: {reason}")
-
-
-def _asking(standings: Sequence[BudgetStatus], asked: set[str]) -> BudgetStatus | None:
-    """The first budget of a call that asks a person, and has not yet done so for this call."""
-    found = (each for each in standings if each.applied.budget.name not in asked)
-    return next((each for each in found if each.step("ask") is not None), None)
+    async def _reserve(self, guard: Guard, call: Call) -> None:
+        binds = _binds(call.services)
+        result = call.result
+        ask = partial(self._ask, call, result) if binds and result is not None else None
+        call.spending = await guard.reserve(
+            _subject(call),
+            call.model,
+            _body(call),
+            exchange=call.exchange,
+            binding=binds,
+            ask=ask,
+            note=call.note_reason,
+        )
 
 
 def _answer(call: Call, error: RunRefused, ending: Ending) -> OwnResponse | None:

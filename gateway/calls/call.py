@@ -9,7 +9,6 @@ from functools import partial
 
 from msgspec import Struct
 
-from gateway.budgets.guard import LeftOpen, Spending
 from gateway.calls.headers import GUIDANCE_HEADER, ControlHeaders
 from gateway.conversations.apply_reply import note_delivered, note_failed
 from gateway.conversations.steering_result import SteeringResult
@@ -20,6 +19,7 @@ from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Services
+from gateway.spending import Spending
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.retries import ROUTER_KEYS
@@ -71,7 +71,7 @@ class Call(Struct, kw_only=True, eq=False):
     # the WebSocket that it came over: its answers can be continued there, stored or not
     connection: OpenConnection | None = None
     # what is reserved of its budgets; None when none applies
-    spending: Spending | LeftOpen | None = None
+    spending: Spending | None = None
     # whether the target was asked for the usage, so that its chunk is taken out of the answer
     asked_usage: bool = False
     keeps_sent: bool = False  # `sent` is wanted, for `storage.raw_mb`

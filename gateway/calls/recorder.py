@@ -19,7 +19,6 @@ from typing import TypeVar
 import orjson
 from msgspec.structs import replace
 
-from gateway.budgets.guard import held_to_values, left_open
 from gateway.calls.call import Call, Cost, Outcome
 from gateway.calls.headers import STATE_HEADER, ControlHeaders, identity_label
 from gateway.calls.records import call_record
@@ -604,7 +603,7 @@ def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
         "overhead_s": timing.overhead_s,
         "control": {name: getattr(call.control, name) for name in _CONTROL},
         "tags": dict(call.control.tags),
-        "held": held_to_values(call.spending),
+        "held": call.spending.held() if call.spending is not None else [],
     }
     return json.dumps(values)
 
@@ -637,6 +636,9 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
         )
     exchange = _exchange(answer.tenant, values)
     held = values.get("held", [])  # a version before this one kept none
+    spending = None
+    if held and services.budgets is not None:
+        spending = services.budgets.left_open(held, exchange)
     request = RESPONSES.opaque(b"")  # this process has not seen it
     return Call(
         request=request,
@@ -645,7 +647,7 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
         exchange=exchange,
         control=ControlHeaders(**values["control"], tags=values["tags"]),
         result=result,
-        spending=left_open(held, services.budgets, exchange, cost=services.catalogue.cost),
+        spending=spending,
         model=values["model"],
         billed_model=values["billed_model"],
     )

@@ -20,6 +20,7 @@ from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
 from gateway.dialects import CHAT, MESSAGES
 from gateway.errors import ConfigError, Unauthorized, UnknownProvider
+from gateway.hooks import given
 from gateway.upstream import credentials
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
@@ -54,7 +55,9 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
             )
     yield from _unknown_models(settings)
     infos = {each.model_name: each.model_info for each in settings.model_list}
-    yield from ModelCatalogue(table, infos).doubts(settings)
+    catalogue = ModelCatalogue(table, infos)
+    for doubts in given("doubts"):
+        yield from doubts(settings, catalogue)
     plain = {
         str(target.api_base): f"model_list[{target.key - 1}]" if target.key else "default_upstream"
         for api, target in _asked_by_clients(table)

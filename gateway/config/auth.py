@@ -1,7 +1,5 @@
 """Settings of access, as far as no gateway keys are needed for it."""
 
-from collections.abc import Iterator
-
 from gateway.config.values import Secret, at_least
 from gateway.values import frozen
 
@@ -29,7 +27,3 @@ class AuthSettings:
     def names_keys(self) -> bool:
         """Whether it names gateway keys, so that a request must send one."""
         return False
-
-    def lost_in(self, new: "AuthSettings") -> Iterator[str]:
-        """The key paths of gateway keys and limits of keys that `new` lacks."""
-        yield from ()

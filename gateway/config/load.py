@@ -11,7 +11,6 @@ import os
 import re
 import types
 import typing
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import field, fields, is_dataclass, replace
 from operator import attrgetter, itemgetter
@@ -33,7 +32,7 @@ from gateway.config.settings import (
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Secret, key_path
 from gateway.data_files import read_toml
 from gateway.errors import ConfigError
-from gateway.hooks import named
+from gateway.hooks import given, named
 from gateway.values import FieldDict, Fields, Texts, frozen
 from gateway.wire.coerce import as_mapping, list_at, mapping_at
 
@@ -319,7 +318,10 @@ _BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
 _TOP_LEVEL_VALUES = frozenset(
     f.name
     for f in dataclasses.fields(Settings)
-    if f.default_factory is dict or f.default == () or f.name == "preset"
+    if f.default_factory is dict
+    or f.default == ()
+    or typing.get_origin(f.default_factory) is tuple
+    or f.name == "preset"
 )
 
 
@@ -573,7 +575,6 @@ def removals(old: Settings, new: Settings, env: Texts = MappingProxyType({})) ->
         before, after, default = (attrgetter(key)(each) for each in (old, new, defaults))
         if before != after and (after == default or _is_cut(before, after)):
             lost.append(key)
-    lost += old.auth.lost_in(new.auth)
     lost += _missing_deployments(old.model_list, new.model_list)
     own = old.model_routing
     other = new.model_routing
@@ -581,8 +582,9 @@ def removals(old: Settings, new: Settings, env: Texts = MappingProxyType({})) ->
     for model, routes in old.model_routing_by_model.items():
         kept = new.model_routing_by_model.get(model, {})
         lost += [f"model_routing_by_model.{model}.{state}" for state in routes if state not in kept]
-    missing = (_budgets(old) - _budgets(new)).elements()
-    return lost + [f"budgets[{name}]" for name in sorted(missing)]
+    for lost_by in given("lost"):
+        lost += lost_by(old, new)
+    return lost
 
 
 def as_started(old: Settings, new: Settings) -> Settings:
@@ -616,12 +618,3 @@ def _missing_deployments(old: Iterable[Deployment], new: Iterable[Deployment]) -
                 break
         else:
             yield f"model_list[{deployment.model_name}]"
-
-
-def _budgets(settings: Settings) -> Counter[str]:
-    """Each budget, its limits, and what it does at the end, by name."""
-    parts = Counter[str]()
-    for budget in settings.budgets:
-        what = [*budget.limits.given(), *(step.name for step in budget.ladder)]
-        parts.update([budget.name, *(f"{budget.name}.{each}" for each in set(what))])
-    return parts

@@ -10,7 +10,6 @@ from dataclasses import field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from gateway.config.auth import AuthSettings
-from gateway.config.budgets import BudgetSettings, check_budgets, token_budget
 from gateway.config.control import ControlSettings
 from gateway.config.models import (
     EmbeddingSettings,
@@ -288,8 +287,11 @@ _KEYS = {section: key for key, section in _OF_FEATURES.items()}
 if TYPE_CHECKING:
     _Sections = object
     _Auth = AuthSettings
+    _Control = ControlSettings
 else:
-    _Auth = named("adds").get("auth", AuthSettings)
+    _ADDED = named("adds")
+    _Auth = _ADDED.get("auth", AuthSettings)
+    _Control = _ADDED.get("control", ControlSettings)
     _Sections = make_dataclass(
         "_Sections",
         [(key, kind, field(default_factory=kind)) for key, kind in _OF_FEATURES.items()],
@@ -336,13 +338,13 @@ class Settings(_Sections):
     # the running one; at most one
     experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)  # where runs are stored
-    budgets: tuple[BudgetSettings, ...] = ()  # limits on what runs may use (docs/budgets.md)
-    # stopping and pausing runs, and how budgets are kept
-    control: ControlSettings = field(default_factory=ControlSettings)
+    # stopping and pausing runs
+    control: _Control = field(default_factory=_Control)
     otel: OtelSettings = field(default_factory=OtelSettings)  # texts in OpenTelemetry's spans
 
     def __post_init__(self) -> None:
-        check_budgets(self.budgets)
+        for check in given("check"):
+            check(self)
         self.routes()
         self.policy()
         self.judge_limit_s()
@@ -371,14 +373,6 @@ class Settings(_Sections):
             injection=self.injection if kept else replace(self.injection, quotes=False),
             lessons=next((rules(self) for rules in given("lesson_rules")), None),
         )
-
-    def all_budgets(self) -> tuple[BudgetSettings, ...]:
-        """The budgets, with the one that `steering.token_budget` sets."""
-        steering = self.steering
-        if steering.token_budget is None:
-            return self.budgets
-        wraps_up = steering.budget_action == "wrap_up"
-        return (*self.budgets, token_budget(steering.token_budget, wraps_up=wraps_up))
 
     def judge_limit_s(self) -> float | None:
         """Longest wait for a judged score, in seconds; None when no model judges. Raises
@@ -418,7 +412,5 @@ def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
     for key in _OF_FEATURES:
         found: Texts = getattr(getattr(settings, key), "named_models", dict)()
         yield from ((f"{key}.{name}", model) for name, model in found.items())
-    for index, budget in enumerate(settings.budgets):
-        for step, each in enumerate(budget.ladder):
-            if each.cheaper:
-                yield f"budgets[{index}].ladder[{step}].cheaper", each.cheaper
+    for models_of in given("named_models"):
+        yield from models_of(settings)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import orjson
 
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
-from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
-from gateway.budgets.routes import counted_how, form_model
-from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.calls.recorder import Recorder
-from gateway.calls.refusals import with_status
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
     DisconnectWatch,
@@ -34,162 +29,27 @@ from gateway.endpoints.relay import Relay
 from gateway.endpoints.rights import rights
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange, UpstreamReply
-from gateway.room import Room, Share
+from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.spending import CallBody
 from gateway.steering.identity import conversation_id, identify
-from gateway.stores.budgets import Amounts
 from gateway.tasks import reading
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loop, target_url
 from gateway.upstream.native import StaleConnection
-from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, header, readable
 from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
 from gateway.wire.request import ChatRequest
-from gateway.wire.response_tee import ResponseWatch
 
 _MEDIA_BYTES = 25  # of a picture or sound, for one of a text of as many tokens
-# A JSON string cannot contain a bare quote: these are keys.
-_USAGE = re.compile(rb'"usage(?:Metadata)?"\s*:\s*(?=\{)')
-_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
-_USAGE_BYTES = 4096  # longer than any usage object
-_decode = json.JSONDecoder().raw_decode
-
-
-async def admit(
-    runtime: Runtime, services: Services, exchange: Exchange, call: UpstreamCall, sent: CallBody
-) -> CountedCall | None:
-    """Reserve a call on the budgets that it counts on. Returns None if the call is free or
-    counts on no budget. Raises: BudgetExceeded: a budget has not enough left, or is hard and
-    cannot count the call."""
-    guard = services.budgets
-    if guard is None or sent.counted == "free":
-        return None
-    client = header(call.headers, b"user-agent").decode("latin-1").split(" ")[0][:80]
-    asked = exchange.request
-    about = {"tenant": asked.tenant, "key": asked.key, "client": client, "model": asked.model}
-    subject = CallSubject(labels=asked.labels, **about)
-    binding = services.settings.steering.mode != "shadow"
-    try:
-        admission = await guard.admit(subject, subject.model, sent, binding=binding)
-    except Refused as refused:
-        runtime.metrics.budget_stops.labels(refused.standing.applied.budget.name).inc()
-        raise with_status(refused.error, services.settings.control.stop_status) from None
-    if admission is None:
-        return None
-    if shown := admission.header:
-        exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
-        exchange.notes["budget"] = shown
-    counted = CountedCall(guard, admission, services, exchange=exchange, body=sent, binding=binding)
-    call.headers = readable(call.headers, plain=False)
-    call.admits = counted.admits
-    return counted
-
-
-@dataclass(slots=True)
-class CountedCall:
-    """A call that has reserved its estimate, until its answer says what it used."""
-
-    guard: BudgetGuard  # the budgets
-    admission: Admission  # what was reserved
-    services: Services  # of the config that was in force when the request came
-    exchange: Exchange  # the record of the request
-    body: CallBody  # as the client wrote it
-    binding: bool  # a budget may refuse the call
-
-    async def admits(self, target: Target) -> bool:
-        """Whether a fallback may be asked; a price of its own is reserved first."""
-        if target.key:
-            model = target.name
-        else:
-            model = target.model or self.admission.subject.model
-        return await self.guard.extend(self.admission, model, self.body, binding=self.binding)
-
-    async def answer_of(self, sending: Awaitable[LaneResponse], share: Share) -> LaneResponse:
-        """The answer, which ends the reservation when it has been read. `share`: the room that the
-        request has; the answer is held beside it."""
-        try:
-            response = await sending
-        except BaseException:
-            await self.guard.settle(self.admission, Amounts(calls=1))
-            raise
-        limit = int(self.services.settings.server.max_buffered_response_mb * 2**20)
-        answer = _CountedAnswer(response, self, limit)
-        answer.watch.allowance.holds = share.beside()
-        return answer
-
-    async def settle(self, status: int, content: bytes) -> None:
-        """End the reservation with what an answer reports, by its content as far as it was read."""
-        usage = _usage_in(content)
-        used, unpriced = amounts_of(self._model(content), usage, self.services.catalogue.cost)
-        if used.of("tokens"):
-            await self.guard.settle(self.admission, used, unpriced=unpriced)
-        else:
-            # What it used is unknown, so that its estimate counts; an error used nothing.
-            await self.guard.settle(self.admission, None if status < 400 else Amounts(calls=1))
-
-    def _model(self, content: bytes) -> str:
-        """The name whose prices hold: the fallback's, if that answered."""
-        asked = self.admission.subject.model
-        answered = self.exchange.upstream.deployment
-        if not asked:
-            found = _MODEL.search(content)
-            if found:
-                return found[1].decode("utf-8", "replace")
-            return ""
-        own = {target.name for target in self.services.table.resolve(asked)}
-        if not answered or answered in {"default", *own}:
-            return asked
-        return answered
-
-
-class _CountedAnswer:
-    """`LaneResponse` that is read on its way; the reservation ends before the last byte goes out,
-    where that can be held back: a stream is not delayed."""
-
-    def __init__(self, response: LaneResponse, call: CountedCall, limit_bytes: int) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self.usage = response.usage
-        self._response = response
-        self._call = call
-        self.watch = ResponseWatch(header(self.headers, b"content-encoding"), limit_bytes)
-        self._streams = b"event-stream" in header(self.headers, b"content-type")
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        held = b""
-        async for chunk in self._response:
-            self.watch.feed(chunk)
-            if self._streams:
-                yield chunk
-            else:
-                if held:
-                    yield held
-                held = chunk
-        await self._call.settle(self.status, self.watch.content)
-        if held:
-            yield held
-
-    async def aclose(self) -> None:
-        await self._call.settle(self.status, self.watch.content)
-        await self._response.aclose()
-
-
-def _usage_in(content: bytes) -> FieldDict:
-    """The usage in an answer, JSON or the events of a stream: the latest of each count."""
-    found: FieldDict = {}
-    for match in _USAGE.finditer(content):
-        text = content[match.end() : match.end() + _USAGE_BYTES].decode("utf-8", "replace")
-        try:
-            usage, _ = _decode(text)
-        except ValueError:
-            continue
-        found |= {name: value for name, value in usage.items() if value is not None}
-    return found
-
+_NAMES = (b'name="model"', b"name=model")
+# What follows the name: a part of a form may have more headers before its text.
+_AFTER_NAME = re.compile(rb"[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n)*+\r?\n([^\r\n]{1,200}+)")
+_MOST_NAMED = 16  # places of a name in a form; one with more names no model
+_MOST_BYTES = 4096  # from a name to the end of the model; a form with a longer part names none
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 _BELOW_ANSWER = re.compile(r"(?:/v1)?/responses/(?!compact$)([^/]+)")
@@ -237,12 +97,15 @@ class PassThrough:
             answering = _Answering(
                 self._runtime, services, exchange, send=send, asked=asked, echo=echo
             )
-            how = counted_how(call.method, call.path, headers)
+            budgets = services.budgets
+            how = ""
+            if budgets is not None:
+                how = budgets.counted_how(call.method, call.path, headers)
             content_type = header(headers, b"content-type")
             as_json = scope["method"] == "POST" and content_type.startswith(b"application/json")
             raw = b""
             upload = None
-            if as_json or (services.budgets is not None and how not in ("", "free")):
+            if as_json or how not in ("", "free"):
                 raw = await read_body(headers, receive, exchange, limit=limit, share=share)
             elif _has_body(headers):
                 upload = Upload(headers, receive, limit)
@@ -274,7 +137,9 @@ class PassThrough:
                     counted=how,
                     route=call.path,
                 )
-                counted = await admit(self._runtime, services, exchange, call=call, sent=sent)
+                counted = None
+                if budgets is not None:
+                    counted = await budgets.pass_on(services, exchange, call, body=sent)
                 if upload is None:
                     request = None
                     if as_json:
@@ -485,3 +350,20 @@ def _call(
         parsed=lambda _: {},
         attempts=exchange.upstream.attempts,
     )
+
+
+def form_model(raw: bytes) -> str:
+    """The model that a form names; empty where it names none, or several. Takes linear time: from
+    each place of the name only so many bytes are read."""
+    found = set[bytes]()
+    for name in _NAMES:
+        at = 0
+        for _ in range(_MOST_NAMED):
+            at = raw.find(name, at) + len(name)
+            if at < len(name):
+                break
+            part = _AFTER_NAME.match(raw, at, at + _MOST_BYTES)
+            found.add(part[1] if part else b"")
+        else:
+            return ""
+    return found.pop().decode("utf-8", "replace") if len(found) == 1 else ""

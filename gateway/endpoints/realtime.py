@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, quote
 
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
-from gateway.budgets.guard import CallBody
 from gateway.endpoints.body import (
     Receive,
     Scope,
@@ -23,13 +22,12 @@ from gateway.endpoints.body import (
     refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.passthrough import admit
 from gateway.endpoints.rights import rights
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.stores.budgets import Amounts
+from gateway.spending import CallBody
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loop, target_url
@@ -154,10 +152,11 @@ class RealtimeEndpoint:
             raise NotFound(
                 f"no deployment of {model!r} is reached without translation, which /realtime needs"
             )
-        body = CallBody(fields={}, raw=b"", answers=False, counted="", route=self.path)
-        counted = await admit(self._runtime, services, exchange, call=call, sent=body)
-        if counted is not None:  # as one call: what crosses is not read
-            await counted.guard.settle(counted.admission, Amounts(calls=1))
+        if services.budgets is not None:
+            body = CallBody(fields={}, raw=b"", answers=False, counted="", route=self.path)
+            counted = await services.budgets.pass_on(services, exchange, call, body=body)
+            if counted is not None:  # as one call: what crosses is not read
+                await counted.count()
         target = native[0]
         if target.model is not None:
             rest = [part for part in call.query.split(b"&") if not part.startswith(b"model=")]

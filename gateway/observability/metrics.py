@@ -223,14 +223,6 @@ class Metrics:
         self.unpriced = self.counter(
             "unpriced_calls_total", "Calls whose price or tokens are unknown."
         )
-        self.budget_steps = self.counter(
-            "budget_steps_total",
-            "Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper, stop).",
-            "budget step",
-        )
-        self.budget_stops = self.counter(
-            "budget_stops_total", "Calls not sent because a budget is used up, by budget.", "budget"
-        )
         self.held_calls = self.counter(
             "held_calls_total",
             "Calls not sent because their run is held: stop, pause, ask, on_trouble.",

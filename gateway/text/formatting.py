@@ -37,6 +37,17 @@ def money(value: float | None) -> str:
     return f"{sign}${size:.2g}"
 
 
+def amount(metric: str, value: float) -> str:
+    """`0.0125 US dollars`, `12000 tokens`."""
+    digits = 0
+    if metric in ("usd", "minutes"):
+        digits = 4
+    shown = f"{value:.{digits}f}"
+    if digits:
+        shown = shown.rstrip("0").rstrip(".")
+    return f"{shown} {'US dollars' if metric == 'usd' else metric.replace('_', ' ')}"
+
+
 def count(value: float | None) -> str:
     """A number in at most five characters."""
     if value is None:

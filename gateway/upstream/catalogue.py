@@ -130,24 +130,13 @@ class ModelCatalogue:
             return None
         return info.cost(usage)
 
-    def doubts(self, settings: Settings) -> Iterator[str]:
-        """Yields a warning, which begins with the setting, for each configured model without a
-        known price while a budget counts dollars, and for a model that should stand in for these
-        but has no price either."""
-        control = settings.control
-        in_usd = [each.name for each in settings.all_budgets() if each.limits.usd is not None]
-        price = control.unpriced_price
-        if control.unpriced == "refuse":
-            how = "refuse it"
-        else:
-            how = f"count it as {price}"
+    def unpriced(self, settings: Settings) -> Iterator[tuple[str, str]]:
+        """(setting, name) of each configured model without a known price."""
         names = {name: f"model_list ({name})" for name in self._table.names if "*" not in name}
         names |= {model: path for path, model in named_models(settings)}
-        for name, path in names.items() if in_usd and control.unpriced != "count_as" else ():
+        for name, path in names.items():
             if self.price(name) is None:
-                yield f"{path}: no price is known of {name!r}; budgets in dollars {how}"
-        if control.unpriced_model and self.price(control.unpriced_model) is None:
-            yield f"control.unpriced_model: no price is known of {control.unpriced_model!r}, either"
+                yield path, name
 
     def billed_name(self, model: str, target: Target | None) -> str:
         """The name whose prices hold for a request for `model` that a target answered."""

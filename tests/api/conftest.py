@@ -24,6 +24,9 @@ SETTINGS: Mapping[str, Any] = {
 with_pages = pytest.mark.skipif("pages" not in features(), reason="the pages are not there")
 """For a test that looks at a page, too."""
 
+with_budgets = pytest.mark.skipif("budgets" not in features(), reason="budgets are not there")
+"""For a test of a gateway that has budgets."""
+
 with_keys = pytest.mark.skipif("keys" not in features(), reason="gateway keys are not there")
 """For a test of a gateway that has keys."""
 

@@ -12,11 +12,11 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of, with_keys, with_pages
+from tests.api.conftest import Agent, Start, client_of, with_budgets, with_keys, with_pages
 from tests.patience import ANSWER_S
 
 ADMIN, ACME = "the-admin-key-of-this-test", "acme-key"
-pytestmark = with_keys
+pytestmark = [with_keys, with_budgets]
 
 AUTH = {"admin_key": ADMIN, "gateway_keys": {"acme": ACME}}
 LOOK = "sk-ant-api03-" + "Ab3" * 31

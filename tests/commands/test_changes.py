@@ -15,8 +15,9 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import build_parser, main, tree
 from gateway.config.storage import StorageSettings
-from gateway.stores.budgets import AccountKey
+from gateway.features.budgets.accounts import AccountKey
 from gateway.stores.controls import Control
+from steering_gateway_testing.store_conformance.budgets import kept_budgets
 
 KEY = "k" * 40
 _OTHERS = {"serve", "dashboard", "wrap", "bench", "demo", "completion"}
@@ -62,11 +63,10 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     async def fill() -> None:
         stores = await open_stores(StorageSettings(path="gateway.db"), vectors=True)
         assert stores.controls is not None
-        assert stores.budgets is not None
         await stores.controls.show_key(KEY, 0)
         await stores.controls.hold(Control(subject="acme", tenant="acme", action="stop"))
         key = AccountKey(budget="daily", subject="acme")
-        await stores.budgets.allow(key, at=1.0, limits={"usd": 2.0}, lifted=False)
+        await kept_budgets(stores).allow(key, at=1.0, limits={"usd": 2.0}, lifted=False)
         await stores.close()
 
     asyncio.run(fill())

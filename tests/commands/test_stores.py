@@ -12,9 +12,10 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
+from gateway.features.budgets.accounts import AccountKey
 from gateway.process.running import state_database
-from gateway.stores.budgets import AccountKey
 from gateway.stores.totals import as_command
+from steering_gateway_testing.store_conformance.budgets import kept_budgets
 from tests.many_runs import write_runs
 
 
@@ -74,9 +75,8 @@ def test_a_budget_of_wrap_is_found_from_any_folder(
 
     async def spend() -> None:
         stores = await open_stores(StorageSettings(path=str(state_database())))
-        assert stores.budgets is not None
         key = AccountKey(budget="wrap-12ab", subject="default")
-        await stores.budgets.allow(key, at=time.time(), limits={"usd": 2.0}, lifted=False)
+        await kept_budgets(stores).allow(key, at=time.time(), limits={"usd": 2.0}, lifted=False)
         await stores.close()
 
     asyncio.run(spend())

@@ -52,6 +52,8 @@ def test_every_hook_is_used_and_gives_what_it_names(hook: str) -> None:
     assert any(rows)
     if hook == "parts":
         assert all(all(given(part)) for row in rows for part in row)
+    elif hook == "needs":
+        assert {need for row in rows for need in row} <= set(ORDER)
     else:
         assert all(named(hook).values())
 

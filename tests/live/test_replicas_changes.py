@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.budgets.test_holds import ask, until
-from tests.budgets.test_ladder import CALLING
 from tests.control import CONTROL
 from tests.examples import by_day
+from tests.features.budgets.test_ladder import CALLING
+from tests.holds.test_holds import ask, until
 from tests.live.test_replicas_seen import get, two
 from tests.postgres import empty_database
 

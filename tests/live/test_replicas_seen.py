@@ -16,9 +16,9 @@ from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.test_runs import LIKE_EVERY_STEP
-from tests.budgets.test_holds import ask
-from tests.budgets.test_ladder import CALLING
 from tests.control import CONTROL
+from tests.features.budgets.test_ladder import CALLING
+from tests.holds.test_holds import ask
 from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import empty_database, shared_server
 

@@ -18,9 +18,9 @@ import pytest
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.browser import chromium, new_tab, running
-from tests.budgets.runaway import Runaway
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
 from tests.examples import by_day
+from tests.features.budgets.runaway import Runaway
 from tests.official import anthropic, openai
 from tests.patience import ANSWER_S
 from tests.postgres import empty_database

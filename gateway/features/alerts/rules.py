@@ -6,11 +6,12 @@ from typing import Any
 from gateway.core.trouble import Act
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
+from gateway.spending import ForgedAccount, UsedAccount
 from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
 from gateway.stores.under_way import LiveRun
 from gateway.stores.watched import StoreHealth
 from gateway.text.formatting import about, counted, money, percent
-from gateway.values import FieldDict, Value, frozen
+from gateway.values import FieldDict, Value
 
 
 class RestCounter:
@@ -51,25 +52,7 @@ class Observations(Value):
     newest: Sequence[RunRecord] = ()
     rested: Mapping[str, int] = {}  # times that each deployment began to rest since the last look
     store: StoreHealth | None = None  # set while the store is degraded
-    accounts: "Sequence[UsedAccount]" = ()  # lately used ones
-
-
-@frozen
-class UsedAccount:
-    """One subject of a budget and its most used limit."""
-
-    budget: str  # name of the budget in the config
-    scope: str  # what the budget counts together
-    subject: str  # the one that is counted
-    tenant: str  # owner of the subject; "" for a budget over all
-    used: float  # share of the limit, 1 = all of it
-    metric: str  # that limit
-    estimated: bool = False  # the share rests on estimates
-    unpriced: int = 0  # calls in it whose price is unknown
-
-
-class ForgedAccount(UsedAccount):
-    """An account whose limits were set without the admin key."""
+    accounts: Sequence[UsedAccount] = ()  # lately used ones
 
 
 class Finding(Value):

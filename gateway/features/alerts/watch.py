@@ -13,17 +13,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.budgets.accounting import Accounting
 from gateway.config import Settings
 from gateway.core.trouble import Act
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.records import AlertRecord, QueuedAlert, Settled
 from gateway.features.alerts.rules import (
     Finding,
-    ForgedAccount,
     Observations,
     RestCounter,
-    UsedAccount,
     findings,
 )
 from gateway.features.alerts.sender import send_alerts
@@ -33,6 +30,7 @@ from gateway.holds import answer_path
 from gateway.hooks import features
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
+from gateway.spending import Accounting, UsedAccount
 from gateway.stores import filters, lists, under_way
 from gateway.stores.controls import Control
 from gateway.stores.protocols import StoreError
@@ -160,7 +158,7 @@ class AlertWatch:
             try:
                 live = await self.stores.runs.live_runs(under_way.LiveQuery.at(time.time()))
                 since = time.time() - under_way.LIVE_S
-                accounts = await used_accounts(self.accounting, since)
+                accounts = await self.accounting.used(since)
                 if self.settings().control.on_trouble == "hand_over":
                     found = await self._newest()
                     newest += [r for r in found if r.updated_at >= since and not r.stopped]
@@ -189,42 +187,11 @@ class AlertWatch:
 
 _MOST = 500
 # Metrics that rest on what providers report; calls and minutes are counted.
-_REPORTED = frozenset({"usd", "tokens", "input_tokens", "output_tokens"})
 
 
 def key_of(asked: Control) -> str:
     """The subject of the alert about a question."""
     return f"{asked.subject}:{asked.at:.3f}"
-
-
-async def used_accounts(accounting: Accounting, since: float) -> list[UsedAccount]:
-    """Every account, also of a key's budget, that was used at or after `since` (epoch) and has a
-    limit. Raises: StoreError."""
-    known = {budget.name: budget for budget in accounting.budgets()}
-    now = time.time()
-    found = []
-    for account in await accounting.ledger.list_accounts(limit=_MOST) if known else ():
-        budget = known.get(account.budget)
-        if budget is None or budget.is_rate or account.updated_at < since:
-            continue
-        used, metric = account.share(budget.limits.given(), now)
-        if metric:
-            kind = UsedAccount
-            if account.forged:
-                kind = ForgedAccount
-            found.append(
-                kind(
-                    budget=budget.name,
-                    scope="+".join(budget.scopes),
-                    subject=account.subject,
-                    tenant=account.tenant,
-                    used=used,
-                    metric=metric,
-                    estimated=metric in _REPORTED and account.estimated.of(metric) > 0,
-                    unpriced=account.unpriced if metric == "usd" else 0,
-                )
-            )
-    return found
 
 
 async def start(runtime: Runtime) -> None:

@@ -8,6 +8,7 @@ FEATURE = Feature(
         "keys": "keyring:KeyRing",
         "key_budgets": "keyring:stored_budgets",
         "rights": "rights:RightsOfKeys",
+        "lost": "settings:lost",
         "start": "keyring:start",
         "operations": "api:OPERATIONS",
         "pages": "page:PAGES",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 from msgspec import convert
 from msgspec.structs import asdict
@@ -15,11 +15,11 @@ from msgspec.structs import asdict
 from gateway.auth.keys import KEY_PREFIX, Keys, Principal, key_digest
 from gateway.backends import Stores
 from gateway.config import AuthSettings
-from gateway.config.budgets import BudgetLimits, BudgetSettings
 from gateway.config.values import duration
 from gateway.features.keys.records import KeyRecord, KeyTerms
 from gateway.features.keys.settings import KeySettings
 from gateway.features.keys.store import KeyStore
+from gateway.hooks import given
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
@@ -40,8 +40,8 @@ class NewKey:
 
 def make_key(tenant: str, name: str = "", terms: KeyTerms | None = None) -> NewKey:
     """A new random key for a tenant. Raises: ValueError: a name that is too long or not visible."""
-    for what, given in (("tenant", tenant or "\n"), ("name", name)):
-        if not given.isprintable() or len(given) > _MAX_CHARS:
+    for what, value in (("tenant", tenant or "\n"), ("name", name)):
+        if not value.isprintable() or len(value) > _MAX_CHARS:
             raise ValueError(f"{what}: must be at most {_MAX_CHARS} visible characters")
     text = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     record = KeyRecord(
@@ -126,11 +126,12 @@ def key_view(key: KeyRecord) -> FieldDict:
     return shown | {"state": state_of(key)} | asdict(key.terms)
 
 
-def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[BudgetSettings, ...]]:
+def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[Any, ...]]:
     """Returns the budgets of keys with limits, by tenant and name. A key and the one that it
     replaces share a budget, with the limits of the newer key."""
+    make = next(given("key_budget"), None)
     first: dict[str, str] = {}
-    found: dict[tuple[str, str], dict[str, BudgetSettings]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for key in keys:
         root = first[key.id] = first.get(key.terms.replaces, key.id)
         for name, metric, most, per in (
@@ -138,14 +139,13 @@ def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[Budget
             (f"{root}.rpm", "calls", key.terms.rpm, "1m"),
             (f"{root}.tpm", "tokens", key.terms.tpm, "1m"),
         ):
-            if most is not None and key.revoked_at is None:
-                limits = BudgetLimits(**{metric: most})  # type: ignore[arg-type]
-                budget = BudgetSettings(name=name, scope="key", limits=limits, per=per)
+            if most is not None and key.revoked_at is None and make is not None:
+                budget = make(name, metric, most, per)
                 found.setdefault((key.tenant, key.name or key.id), {})[name] = budget
     return {name: tuple(budgets.values()) for name, budgets in found.items()}
 
 
-async def stored_budgets(stores: Stores) -> list[BudgetSettings]:
+async def stored_budgets(stores: Stores) -> list[Any]:
     """The budgets of the keys that are stored."""
     store = stores.of(KeyStore)
     if store is not None:
@@ -162,7 +162,7 @@ class KeyRing(Keys):
     is revoked: revoking must not open the gateway."""
 
     def __init__(self) -> None:
-        self.budgets: dict[tuple[str, str], tuple[BudgetSettings, ...]] = {}
+        self.budgets: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._of_config: dict[bytes, Principal] = {}
         self._any_stored = False
         self._active: dict[bytes, KeyRecord] = {}

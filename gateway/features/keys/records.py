@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gateway.features.keys.settings import KeyRights
+from gateway.hooks import features
 from gateway.values import Texts, Value, frozen
 
 
@@ -52,6 +53,8 @@ class KeyTerms(KeyLimits, omit_defaults=True):
         for limit in ("usd", "rpm", "tpm"):
             if (most := getattr(self, limit)) is not None and not 0 < most < float("inf"):
                 raise ValueError(f"{limit}: must be above 0")
+            if most is not None and "budgets" not in features():
+                raise ValueError(f"{limit}: no calls are counted without budgets")
         for name, value in {"owner": self.owner, "team": self.team, **self.tags}.items():
             if not _NAME_OF_TAG.fullmatch(name):
                 raise ValueError(f"tags: {name[:60]!r} is not made of a to z, 0 to 9, `_` and `-`")

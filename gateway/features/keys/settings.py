@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING, cast
 
 from gateway.config.auth import AuthSettings
 from gateway.config.values import Secret, above_zero, at_least, is_cut
 from gateway.values import frozen
+
+if TYPE_CHECKING:
+    from gateway.config import Settings
 
 
 @frozen
@@ -61,17 +65,19 @@ class KeySettings(AuthSettings):
         """Whether it names gateway keys, so that a request must send one."""
         return bool(self.gateway_keys)
 
-    def lost_in(self, new: AuthSettings) -> Iterator[str]:
-        """The key paths of gateway keys and limits of keys that `new` lacks."""
-        assert isinstance(new, KeySettings)
-        if self.stale_s != new.stale_s == KeySettings().stale_s:
-            yield "auth.stale_s"
-        for tenant, gateway_key in self.gateway_keys.items():
-            now = new.gateway_keys.get(tenant)
-            if now is None or is_cut(gateway_key, now):
-                yield f"auth.gateway_keys.{tenant}"
-        for name, rights in self.rights.items():
-            given = new.rights.get(name, KeyRights())
-            for kind in ("routes", "models"):
-                if "*" in getattr(given, kind) and "*" not in getattr(rights, kind):
-                    yield f"auth.rights.{name}.{kind}"
+
+def lost(old: "Settings", new: "Settings") -> Iterator[str]:
+    """The key paths of gateway keys and limits of keys that `new` lacks."""
+    before = cast(KeySettings, old.auth)
+    after = cast(KeySettings, new.auth)
+    if before.stale_s != after.stale_s == KeySettings().stale_s:
+        yield "auth.stale_s"
+    for tenant, gateway_key in before.gateway_keys.items():
+        now = after.gateway_keys.get(tenant)
+        if now is None or is_cut(gateway_key, now):
+            yield f"auth.gateway_keys.{tenant}"
+    for name, rights in before.rights.items():
+        given = after.rights.get(name, KeyRights())
+        for kind in ("routes", "models"):
+            if "*" in getattr(given, kind) and "*" not in getattr(rights, kind):
+                yield f"auth.rights.{name}.{kind}"

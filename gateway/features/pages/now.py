@@ -10,18 +10,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
-from gateway.budgets.texts import account_view, amount
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.features.pages.runs import RunsParameters, row_of, tree_of
 from gateway.hooks import given
 from gateway.stores import usage
-from gateway.stores.budgets import Account
 from gateway.stores.filters import ANY, LIVE, RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.totals import SEVERITIES, plus
 from gateway.stores.under_way import LIVE_RUNS, LIVE_S, LONGEST_S, LiveQuery, LiveRun
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 from gateway.text import formatting
+from gateway.text.formatting import amount
 from gateway.values import FieldDict
 
 SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
@@ -71,7 +70,7 @@ async def show(visit: Visit) -> Page:
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
         "parts": [part for part in parts if not part.wide],
         "wide_parts": [part for part in parts if part.wide],
-        **await _budgets(visit, live, now),
+        **await _budgets(visit, live),
         "trees": await _trees(visit, live[:_WITH_TREES]),
         "now": now,
         "live_min": int(LIVE_S // 60),
@@ -99,15 +98,10 @@ def _spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> dict[str,
     }
 
 
-async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> FieldDict:
+async def _budgets(visit: Visit, live: Sequence[LiveRun]) -> FieldDict:
     """Budget usage: the most used budget of each active run, and the budgets shared by several
     runs."""
-    ledger = visit.runtime.accounting.ledger
-    budgets = visit.runtime.accounting.budgets()
-    accounts: Sequence[Account] = ()
-    if budgets:
-        accounts = await ledger.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
-    views = [account_view(account, budgets, now) for account in accounts]
+    views = await visit.runtime.accounting.views(visit.tenant, _ACCOUNTS)
     views.sort(key=lambda view: -view["used"])
     of_subject: dict[str, FieldDict] = {}
     for view in views:

@@ -15,12 +15,10 @@ from pydantic import Field
 
 from gateway.api import params
 from gateway.api.audit import CommentBody, act_view
-from gateway.api.budgets import AccountBody, allow
 from gateway.api.control import MAX_REASON, ControlBody, answer, hold
 from gateway.api.operations import note
 from gateway.api.runs import OutcomeBody, WrongAlarmBody, keep_outcome, keep_wrong_alarm
 from gateway.api.views import picked, step_text, thresholds
-from gateway.budgets.texts import account_view, amount
 from gateway.config.settings import named_models
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.errors import BadRequest, NotFound
@@ -29,7 +27,6 @@ from gateway.features.pages.pages import FragmentParameters, Page, Visit, redire
 from gateway.holds import answer_path
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import MODES
-from gateway.stores.budgets import AccountKey
 from gateway.stores.controls import Action, Control
 from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
 from gateway.stores.health import HEALTH_RUNS
@@ -47,6 +44,7 @@ from gateway.stores.totals import (
 from gateway.stores.traces import RunTrace
 from gateway.stores.under_way import LIVE_S
 from gateway.stores.usage import Tree
+from gateway.text.formatting import amount
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
 
@@ -267,9 +265,9 @@ async def _allow(visit: Visit, form: Any) -> None:
     if not lifted:
         with params.naming("limit"):
             limits[form.get("metric", "")] = float(form.get("limit") or "0")
-    named = {"budget": form.get("budget", ""), "subject": form.get("account", "")}
-    which = params.read_model(AccountBody, named)
-    await allow(visit.runtime, which, limits=limits, lifted=lifted or None)
+    await visit.runtime.accounting.allow(
+        form.get("budget", ""), form.get("account", ""), limits=limits, lifted=lifted or None
+    )
 
 
 async def _root(visit: Visit, run: RunRecord) -> str:
@@ -280,18 +278,6 @@ async def _root(visit: Visit, run: RunRecord) -> str:
     if record is not None and record.root_id:
         return record.root_id
     return run.conversation_id
-
-
-async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[FieldDict]:
-    budgets = visit.runtime.accounting.budgets()
-    ledger = visit.runtime.accounting.ledger
-    own = [budget.name for budget in budgets if budget.scopes in (("run",), ("tree",))]
-    keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
-    if keys:
-        found = await ledger.accounts(keys[:_ACCOUNTS])
-    else:
-        found = ()
-    return [account_view(each, budgets, time.time()) for each in found]
 
 
 WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
@@ -364,7 +350,7 @@ async def show(visit: Visit) -> Page:
         "held": visit.runtime.holds.find(subjects),
         "subjects": {"run": run.id, "tree": root},
         "ended": run.ended_at is not None,
-        "accounts": await _accounts(visit, (run.id, root)),
+        "accounts": await visit.runtime.accounting.views_of((run.id, root), _ACCOUNTS),
         "operator": visit.access.operator,
         "controls": visit.access.controls,
         "amount": amount,

@@ -2,4 +2,4 @@
 
 from gateway.hooks import Feature
 
-FEATURE = Feature(commands={"wrap": "command:add_parser"})
+FEATURE = Feature(needs=("budgets",), commands={"wrap": "command:add_parser"})

@@ -17,16 +17,21 @@ from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
 from gateway.config import OPENAI_API_BASE, Settings, load_settings
-from gateway.config.budgets import BudgetLimits, BudgetSettings, LadderStep
-from gateway.config.control import ControlSettings
 from gateway.config.storage import StorageSettings
 from gateway.endpoints.edge import Edge
 from gateway.errors import ConfigError
+from gateway.features.budgets.accounts import Account
+from gateway.features.budgets.settings import (
+    BudgetControl,
+    BudgetLimits,
+    BudgetSettings,
+    LadderStep,
+)
 from gateway.observability.logging import configure_logging
 from gateway.process.running import state_database, state_folder
 from gateway.process.start_checks import check
 from gateway.server import GatewayServer, in_thread, uvicorn_config
-from gateway.stores.budgets import NOTHING, Account
+from gateway.spending import NOTHING
 from gateway.stores.controls import Control
 from gateway.tasks import spawn
 from gateway.text import formatting
@@ -204,7 +209,7 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
     )
 
 
-def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
+def limit_line(budget: BudgetSettings, control: BudgetControl) -> str:
     """The line at the start: the limit, and the assumed price of models without a known one."""
     limits = budget.limits.given()
     if control.unpriced == "refuse":

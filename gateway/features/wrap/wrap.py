@@ -24,6 +24,9 @@ from gateway.auth.authenticator import process_key
 from gateway.auth.keys import DEFAULT_TENANT
 from gateway.config import Mode
 from gateway.errors import ConfigError
+from gateway.features.budgets.accounting import accounting_of
+from gateway.features.budgets.accounts import AccountKey
+from gateway.features.budgets.settings import Budgets, control_of
 from gateway.features.wrap import wrapped
 from gateway.features.wrap.own_gateway import (
     OwnGateway,
@@ -36,7 +39,6 @@ from gateway.features.wrap.own_gateway import (
 from gateway.hooks import features
 from gateway.process.running import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
-from gateway.stores.budgets import AccountKey
 from gateway.stores.controls import Control
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
@@ -99,7 +101,8 @@ def wrap(options: WrapOptions) -> int:
             named = wrapped.with_upstreams(options.command, os.environ)
             settings = wrap_settings(options.config, named, options.mode)
             if budget is not None:
-                settings = replace(settings, budgets=(*settings.budgets, budget))
+                budgets = (*settings.of(Budgets), budget)
+                settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
             own = stack.enter_context(own_gateway(settings))
             url = own.url
             read = partial(_own_traces, own)
@@ -129,10 +132,10 @@ def wrap(options: WrapOptions) -> int:
         if budget is not None and own is not None:  # which `gateway budgets list` shows
             key = AccountKey(budget=budget.name, subject=DEFAULT_TENANT)
             limits = budget.limits.given()
-            accounts = own.server.runtime.accounting.ledger
+            accounts = accounting_of(own.server.runtime).ledger
             own.call(accounts.allow(key, at=time.time(), limits=limits, lifted=False))
         if budget is not None and own is not None and not options.as_json:
-            say(limit_line(budget, own.settings.control))
+            say(limit_line(budget, control_of(own.settings)))
         if own is not None and sys.stderr.isatty():  # where a log would keep it, nobody gets it
             say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
             if options.quiet:
@@ -154,7 +157,7 @@ def wrap(options: WrapOptions) -> int:
             if budget is not None and own is not None:
                 stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
                 stopped = any(stop["by"] == "budget" for stop in stops)
-                store = own.server.runtime.accounting.ledger
+                store = accounting_of(own.server.runtime).ledger
                 found = own.call(store.list_accounts(budget=budget.name))
                 for account in found:
                     say(used_line(account, time.time(), stopped=stopped), first=False)

@@ -14,15 +14,14 @@ from gateway.core.monitors import Alarm
 from gateway.core.trouble import Act
 from gateway.errors import ConfigError
 from gateway.features.alerts.rules import (
-    ForgedAccount,
     Observations,
     RestCounter,
-    UsedAccount,
     findings,
 )
 from gateway.features.alerts.settings import AlertRuleSettings, AlertSettings
 from gateway.features.alerts.watch import due_at
 from gateway.observability.metrics import Metrics
+from gateway.spending import ForgedAccount, UsedAccount
 from gateway.stores.totals import HAND_OVER, RunRecord, RunTotals, Stop
 from gateway.stores.under_way import LiveRun
 from gateway.stores.watched import Incident, StoreHealth

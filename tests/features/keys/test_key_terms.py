@@ -259,7 +259,7 @@ def test_rates_and_team_of_a_key(start: Start, tmp_path: Path) -> None:
         slow, fast = made(admin, rpm=1, tpm=10**6, team="web"), made(admin, team="web")
         other, free = made(admin, team="shop"), made(admin)
         at = time.time() // 60 * 60 + 30
-        with mock.patch("gateway.budgets.guard.time.time", return_value=at):
+        with mock.patch("gateway.features.budgets.guard.time.time", return_value=at):
             assert ask(server, slow["key"]).status_code == 200
             refused = ask(server, slow["key"])
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "31")

@@ -25,7 +25,7 @@ REPORTS = {
     ("POST", "/dashboard/runs"),
 }
 OPEN_FORMS = {"/dashboard/login", "/dashboard/logout"}
-# Whoever has its signed link may send it: tests/budgets/test_ask.py.
+# Whoever has its signed link may send it: tests/features/budgets/test_ask.py.
 PAGES = tuple(chain.from_iterable(given("pages")))
 OPEN_FORMS |= {page.path for page in PAGES if page.path.startswith("/dashboard/answer/")}
 CHANGES = sorted(

@@ -13,13 +13,14 @@ from gateway.backends import Stores, copy_to_server, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.budgets import AccountKey
+from gateway.features.budgets.accounts import AccountKey
 from gateway.stores.controls import Control
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.patterns import PatternFilter
 from gateway.stores.records import ItemRecord
 from steering_gateway_testing.store_conformance import records
+from steering_gateway_testing.store_conformance.budgets import kept_budgets
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys
 from steering_gateway_testing.store_conformance.sample_patterns import (
     add,
@@ -56,12 +57,11 @@ async def fill(stores: Stores) -> None:
     await kept_keys(stores).add_key(a_key("k1"))
     await kept_keys(stores).revoke_key("k1", records.START + 1)
     assert stores.controls is not None
-    assert stores.budgets is not None
     await stores.controls.hold(
         Control(subject="r1", tenant=records.TENANT, action="pause", at=records.START)
     )
     key = AccountKey(budget="per-run", subject="r1")
-    await stores.budgets.allow(key, at=records.START, limits={"usd": 2.0}, lifted=False)
+    await kept_budgets(stores).allow(key, at=records.START, limits={"usd": 2.0}, lifted=False)
 
 
 async def everything(stores: Stores) -> list[Any]:
@@ -69,7 +69,6 @@ async def everything(stores: Stores) -> list[Any]:
     patterns = await opened(stores)
     page = await stores.runs.list_runs(RunFilter(), PageRequest(limit=100))
     assert stores.controls is not None
-    assert stores.budgets is not None
     return [
         [await stores.runs.get_run(run.id, tenant=None) for run in page.runs],
         await stores.runs.list_conversations(tenant=None),
@@ -81,7 +80,7 @@ async def everything(stores: Stores) -> list[Any]:
         [stored.pattern for stored in (await patterns.list_patterns(PatternFilter())).patterns],
         await found(patterns, vector=drawn(2), limit=2),
         await stores.controls.list_controls(),
-        await stores.budgets.list_accounts(),
+        await kept_budgets(stores).list_accounts(),
     ]
 
 

@@ -9,12 +9,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.budgets.guard import BudgetGuard, CallBody
-from gateway.budgets.guard import Refused as BudgetRefused
-from gateway.budgets.rules import CallSubject
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
 from gateway.observability.metrics import Metrics
-from gateway.stores.budgets import NOTHING, Amounts
+from gateway.spending import NOTHING, Amounts, CallBody, CallSubject, Guard, Refused
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
@@ -31,7 +28,7 @@ class ModelServices(Protocol):
     catalogue: ModelCatalogue  # prices of models
 
     @property
-    def budgets(self) -> BudgetGuard | None: ...
+    def budgets(self) -> Guard | None: ...
 
     def in_use(self) -> AbstractContextManager[Any]: ...
 
@@ -81,7 +78,7 @@ class PaidModel:
         if guard is not None:
             try:
                 admission = await guard.admit(subject, model, body, binding=True)
-            except BudgetRefused as refused:
+            except Refused as refused:
                 raise OverBudget(refused.error.message) from refused
 
         async def admits(target: Target) -> bool:

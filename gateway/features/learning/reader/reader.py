@@ -26,9 +26,9 @@ from gateway.features.learning.reader.questions import (
 from gateway.features.learning.settings import DAY_S, ReaderSettings
 from gateway.features.learning.verdicts import Verdicts, opening_words
 from gateway.observability.logging import get_logger
+from gateway.spending import Amounts
 from gateway.steering.transcript.interventions import AfterAnswer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
-from gateway.stores.budgets import Amounts
 from gateway.stores.learning import ANSWERS, JOBS, READER, JobLimits, OutcomeRow, ReaderJob
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.records import StepRow

@@ -20,9 +20,9 @@ from importlib import import_module
 from gateway.hooks import features
 from steering_gateway_testing.store_conformance.answers import ANSWER_CHECKS
 from steering_gateway_testing.store_conformance.attribution import ATTRIBUTION_CHECKS
-from steering_gateway_testing.store_conformance.budgets import BUDGET_CHECKS
 from steering_gateway_testing.store_conformance.changes import CHANGE_CHECKS
 from steering_gateway_testing.store_conformance.check import Check
+from steering_gateway_testing.store_conformance.controls import CONTROL_CHECKS
 from steering_gateway_testing.store_conformance.histories import HISTORY_CHECKS
 from steering_gateway_testing.store_conformance.learning import LEARNING_CHECKS
 from steering_gateway_testing.store_conformance.monitoring import MONITORING_CHECKS
@@ -52,7 +52,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *PATTERN_CHECKS,
     *SEARCH_CHECKS,
     *LEARNING_CHECKS,
-    *BUDGET_CHECKS,
+    *CONTROL_CHECKS,
     *ATTRIBUTION_CHECKS,
     *_of_features(),
     *MONITORING_CHECKS,
@@ -66,8 +66,8 @@ __all__ = [
     "ALL_CHECKS",
     "ANSWER_CHECKS",
     "ATTRIBUTION_CHECKS",
-    "BUDGET_CHECKS",
     "CHANGE_CHECKS",
+    "CONTROL_CHECKS",
     "HISTORY_CHECKS",
     "LEARNING_CHECKS",
     "MONITORING_CHECKS",

@@ -6,11 +6,9 @@ import asyncio
 from typing import Any, TypeVar
 
 from gateway.backends import Stores
-from gateway.errors import ON_TROUBLE
-from gateway.stores.budgets import (
+from gateway.features.budgets.accounts import (
     Account,
     AccountKey,
-    Amounts,
     BudgetStore,
     Lease,
     Renewal,
@@ -18,12 +16,10 @@ from gateway.stores.budgets import (
     Wanted,
     Wish,
 )
-from gateway.stores.controls import Control
-from gateway.stores.filters import ANY, STOPPED_BY, RunFilter
-from gateway.stores.lists import PageRequest
-from gateway.stores.totals import Stop
+from gateway.features.budgets.store import SQLBudgetStore
+from gateway.spending import Amounts
 from steering_gateway_testing.store_conformance.check import Check
-from steering_gateway_testing.store_conformance.records import START, TENANT, a_call
+from steering_gateway_testing.store_conformance.records import START, TENANT
 
 CALL = Amounts(usd=0.01, input_tokens=100, output_tokens=10, calls=1)
 RUN = AccountKey(budget="per-run", subject="r1")
@@ -65,9 +61,11 @@ async def renew(store: BudgetStore, *asked: Renewal, at: float = START) -> list[
     return [stored.leases[each.lease] for each, stored in zip(asked, after, strict=True)]
 
 
-def _budgets(stores: Stores) -> BudgetStore:
-    assert stores.budgets is not None
-    return stores.budgets
+def kept_budgets(stores: Stores) -> BudgetStore:
+    """The store of budgets."""
+    found = stores.of(SQLBudgetStore)
+    assert found is not None
+    return found
 
 
 async def _account(store: BudgetStore, key: AccountKey = RUN) -> Account:
@@ -77,7 +75,7 @@ async def _account(store: BudgetStore, key: AccountKey = RUN) -> Account:
 
 async def leases_what_is_left(stores: Stores) -> None:
     """A quarter of what is left, but what waits if it fits; nothing once nothing is left."""
-    store = _budgets(stores)
+    store = kept_budgets(stores)
     (first,) = await renew(store, renewal(calls=4, waiting=1))
     assert (first.held, first.free) == (CALL * 2, CALL * 2)
     (other,) = await renew(store, renewal(lease="g2", calls=100, waiting=5))
@@ -94,7 +92,7 @@ async def leases_what_is_left(stores: Stores) -> None:
 
 async def counts_a_report_once(stores: Stores) -> None:
     """The same renewal, sent again, changes nothing; costs add up without rounding."""
-    store = _budgets(stores)
+    store = kept_budgets(stores)
     used = Amounts(usd=0.1, input_tokens=90, output_tokens=7, calls=1)
     for number in range(1, 11):
         sent = renewal(number, spent=used, unpriced=int(number == 1))
@@ -109,7 +107,7 @@ async def counts_a_report_once(stores: Stores) -> None:
 
 async def counts_an_expired_lease_as_spent_once(stores: Stores) -> None:
     """A gateway that died is not waited for; a late report only corrects what was counted."""
-    store = _budgets(stores)
+    store = kept_budgets(stores)
     await renew(store, renewal(open=CALL, keep=CALL))
     await renew(store, renewal(lease="g2", until=START + 200), at=START + 61)
     account = await _account(store)
@@ -124,7 +122,7 @@ async def counts_an_expired_lease_as_spent_once(stores: Stores) -> None:
 async def ends_calls_of_another_gateway(stores: Stores) -> None:
     """What a gateway had reserved before it died counts as what the call used, before its lease has
     expired and after."""
-    store = _budgets(stores)
+    store = kept_budgets(stores)
     used = Amounts(usd=0.02, input_tokens=50, output_tokens=20, calls=1)
     await renew(store, renewal(open=CALL * 2))
     await renew(store, renewal(lease="g2", spent=used, moved={"g1": CALL}, until=START + 200))
@@ -138,7 +136,7 @@ async def ends_calls_of_another_gateway(stores: Stores) -> None:
 
 async def never_leases_more_than_fits(stores: Stores) -> None:
     """Of many gateways at once, all together get as much as the limit has room for."""
-    store = _budgets(stores)
+    store = kept_budgets(stores)
     asked = [renewal(lease=f"g{number}", calls=5, waiting=1) for number in range(30)]
     await asyncio.gather(*(renew(store, each) for each in asked))
     account = await _account(store)
@@ -147,7 +145,7 @@ async def never_leases_more_than_fits(stores: Stores) -> None:
 
 async def follows_an_operator(stores: Stores) -> None:
     """Raised limits replace those of the config, a lifted account has none, a reset is zero."""
-    store = _budgets(stores)
+    store = kept_budgets(stores)
     two = wanted(calls=2)
     await renew(store, renewal(account=two, spent=CALL * 2))
     ask: dict[str, Any] = {"account": two, "calls": 4, "waiting": 2}
@@ -166,7 +164,7 @@ async def follows_an_operator(stores: Stores) -> None:
 
 async def lists_and_prunes_accounts(stores: Stores) -> None:
     """Last used first, by budget and tenant; what ends by itself goes when it is old and idle."""
-    store = _budgets(stores)
+    store = kept_budgets(stores)
     forever = Wanted(
         key=AccountKey(budget="all", subject="initech"), tenant="initech", limits={}, stop_at=None
     )
@@ -182,51 +180,7 @@ async def lists_and_prunes_accounts(stores: Stores) -> None:
     assert [each.budget for each in await store.list_accounts()] == ["per-run", "all"]
 
 
-async def keeps_holds_until_they_are_released(stores: Stores) -> None:
-    """One hold for each subject, the newest; oldest first in the list."""
-    store = stores.controls
-    assert store is not None
-    stop = Control(
-        subject="c1", tenant=TENANT, action="stop", reason="loops", at=START, author="ann"
-    )
-    pause = Control(subject="c0.1", tenant=TENANT, action="pause", at=START - 1)
-    await store.hold(Control(subject="c1", tenant=TENANT, action="pause", at=START - 5))
-    await store.hold(stop)
-    await store.hold(pause)
-    assert list(await store.list_controls()) == [pause, stop]
-    await stores.states.commit(a_call())
-    told: dict[str, Any] = {"name": "ann", "at": START, "go_on": "gateway runs resume c1"}
-    assert await _stopped(stores, "operator") == Stop(
-        action="stop", by="operator", why="loops", **told
-    )
-    assert await store.release("c1")
-    assert not await store.release("c1")
-    assert await _stopped(stores) is None
-    (run,) = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
-    ended = Control(
-        subject=run.id, tenant=TENANT, action="stop", reason=f"{ON_TROUBLE}loops", at=START
-    )
-    await store.hold(ended)
-    found = await _stopped(stores, "on_trouble")
-    assert found is not None
-    assert (found.by, found.why) == ("on_trouble", "loops")
-    assert await store.release(run.id)
-    assert list(await store.list_controls()) == [pause]
-
-
-async def _stopped(stores: Stores, by: str = "") -> Stop | None:
-    """Of the one run, as it is listed, filtered by and read."""
-    (listed,) = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
-    for asked in STOPPED_BY:
-        wanted = by != "" and asked in (by, ANY)
-        assert await stores.runs.count_runs(RunFilter(stopped=asked)) == wanted, asked
-    trace = await stores.runs.get_run(listed.id, tenant=None)
-    assert trace is not None
-    assert trace.run.stopped == listed.stopped
-    return listed.stopped
-
-
-BUDGET_CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check, ...] = (
     leases_what_is_left,
     counts_a_report_once,
     counts_an_expired_lease_as_spent_once,
@@ -234,5 +188,4 @@ BUDGET_CHECKS: tuple[Check, ...] = (
     never_leases_more_than_fits,
     follows_an_operator,
     lists_and_prunes_accounts,
-    keeps_holds_until_they_are_released,
 )

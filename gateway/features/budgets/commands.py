@@ -1,0 +1,135 @@
+"""`gateway budgets`: accounts, and their limits."""
+
+import argparse
+import time
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gateway.backends import Stores
+from gateway.commands.store import add_acts, add_verb, as_line, kept, say, table
+from gateway.config import Settings
+from gateway.errors import ConfigError
+from gateway.features.budgets.accounts import Account, AccountKey
+from gateway.features.budgets.settings import METRICS, BudgetSettings, all_budgets
+from gateway.features.budgets.store import SQLBudgetStore
+from gateway.features.budgets.texts import account_view
+from gateway.hooks import given
+from gateway.text import formatting
+from gateway.text.formatting import amount
+from gateway.values import FieldDict
+
+_UNITS = {"usd": "US dollars", "minutes": "minutes", "calls": "calls"}
+_NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budgets"
+
+
+def add_budgets(commands: Any) -> None:
+    """Declare the command and its verbs."""
+    budgets = commands.add_parser("budgets", help="list, raise, lift and reset budgets")
+    verbs = budgets.add_subparsers(required=True, metavar="VERB")
+    listing = add_verb(verbs, "list", "accounts, last used first", command=_list_budgets)
+    listing.add_argument("--budget", help="only this budget's")
+    listing.add_argument("--tenant", help="only this tenant's")
+    listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
+    more = add_verb(verbs, "raise", "set limits of one subject", command=partial(_allow, None))
+    lift = add_verb(
+        verbs, "lift", "remove the limits of one subject", command=partial(_allow, True)
+    )
+    summary = "start the account of one subject again at zero"
+    reset = add_verb(verbs, "reset", summary, command=_reset_account)
+    add_acts("budget", more, lift, reset)
+    for parser in (more, lift, reset):
+        parser.add_argument("budget", help="name of the budget")
+        parser.add_argument("subject", help="run, key, team or another, as listed")
+    for metric in METRICS:
+        summary = f"new limit in {_UNITS.get(metric, 'tokens')}"
+        option = f"--{metric.replace('_', '-')}"
+        more.add_argument(option, type=float, metavar="LIMIT", help=summary)
+
+
+async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    found = await kept(stores.of(SQLBudgetStore), _NO_BUDGETS).list_accounts(
+        budget=args.budget, tenant=args.tenant, limit=args.limit
+    )
+    budgets = await _known(stores, settings)
+    views = [account_view(account, budgets, time.time()) for account in found]
+    if args.json:
+        for view in views:
+            say(as_line(view))
+    elif not views:
+        say("no budget has been used")
+    else:
+        Console(width=max(Console().width, 120)).print(_budget_table(views))
+
+
+async def _allow(
+    lifted: bool | None, stores: Stores, settings: Settings, args: argparse.Namespace
+) -> None:
+    given = {metric: getattr(args, metric, None) for metric in METRICS}
+    limits = {metric: value for metric, value in given.items() if value is not None}
+    if not (limits or lifted) or not all(0 < value < float("inf") for value in limits.values()):
+        raise ConfigError("budgets raise: give at least one limit above 0, such as --usd 5")
+    store, account = await _account(stores, args)
+    changed = await store.allow(account.key, at=time.time(), limits=limits, lifted=lifted)
+    await _say_account(changed, stores, settings, args=args)
+
+
+async def _reset_account(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    store, account = await _account(stores, args)
+    await store.reset(account.key, at=time.time())
+    (changed,) = await store.accounts([account.key])
+    await _say_account(changed, stores, settings, args=args)
+
+
+async def _account(stores: Stores, args: argparse.Namespace) -> tuple[SQLBudgetStore, Account]:
+    store = kept(stores.of(SQLBudgetStore), _NO_BUDGETS)
+    found = await store.accounts([AccountKey(budget=args.budget, subject=args.subject)])
+    if not found:
+        raise ConfigError(f"budget {args.budget!r} has no account {args.subject!r}")
+    return store, found[0]
+
+
+async def _known(stores: Stores, settings: Settings) -> list[BudgetSettings]:
+    """The budgets of the config and of the keys."""
+    known = [*all_budgets(settings)]
+    for of_keys in given("key_budgets"):
+        known += await of_keys(stores)
+    return known
+
+
+async def _say_account(
+    account: Account, stores: Stores, settings: Settings, args: argparse.Namespace
+) -> None:
+    view = account_view(account, await _known(stores, settings), time.time())
+    limits = ", ".join(amount(name, value) for name, value in view["limits"].items()) or "none"
+    used = f"{account.budget} {account.subject}: used {view['used']:.0%}"
+    say(as_line(view) if args.json else f"{used}, limits: {limits}")
+
+
+def _budget_table(views: list[FieldDict]) -> Table:
+    shown = table(
+        ("budget", "subject", "last used"), ("used", "cost", "tokens", "calls", "on the way")
+    )
+    shown.add_column("limits")
+    for view in views:
+        spent = view["spent"]
+        guessed = view["estimated"]
+        guessed_tokens = guessed["input_tokens"] + guessed["output_tokens"]
+        tokens = formatting.count(spent["input_tokens"] + spent["output_tokens"])
+        limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
+        waiting = view["reserved"]
+        reserved = f"{waiting['calls']} {formatting.money(waiting['usd'])}"
+        shown.add_row(
+            view["budget"],
+            view["subject"],
+            formatting.ago(view["updated_at"]),
+            f"{view['used']:.0%} {view['step'] or ''}".strip(),
+            formatting.about(formatting.money(spent["usd"]), guessed["usd"]),
+            formatting.about(tokens, guessed_tokens),
+            str(spent["calls"]),
+            reserved if waiting["calls"] else "",
+            "lifted" if view["lifted"] else limits,
+        )
+    return shown

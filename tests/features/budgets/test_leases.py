@@ -1,0 +1,158 @@
+"""Leases of one account by several gateways: never over, whichever of them die, and few writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import example, given
+
+from gateway.features.budgets.accounts import (
+    STORE_AWAY,
+    AccountKey,
+    Change,
+    Claim,
+    Settlement,
+    Wanted,
+)
+from gateway.features.budgets.ledger import BudgetLedger, Held, MemoryBudgets
+from gateway.features.budgets.settings import BudgetControl
+from gateway.spending import Amounts
+from gateway.stores.protocols import StoreBusy
+from tests.examples import examples
+
+KEY = AccountKey(budget="b", subject="s")
+CALL = Amounts(usd=0.01, calls=1)
+LIMIT = 6
+SETTINGS = BudgetControl(reservation_s=20, store_wait_ms=5000)
+
+
+class Counted(MemoryBudgets):
+    """A store that counts its statements, may be away, and may do what it does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statements = 0
+        self.away = self.deaf = False
+
+    async def change(self, changes: Mapping[AccountKey, Change]) -> Any:
+        self.statements += 1
+        if self.away:
+            raise StoreBusy("away")
+        done = await super().change(changes)
+        if self.deaf:
+            raise StoreBusy("no answer")
+        return done
+
+
+class Clock:
+    """The time of the gateways, which the test moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def claim(clock: Clock, limit: int = LIMIT, **more: Any) -> Claim:
+    """One call of a budget of calls."""
+    wanted = Wanted(key=KEY, tenant="t", limits={"calls": limit}, stop_at=1.0, **more)
+    return Claim(id="c", at=clock.now, estimate=CALL, accounts=(wanted,))
+
+
+def end(held: Held, clock: Clock) -> Settlement:
+    """The end of a call that used what it was expected to."""
+    return Settlement(claim=held.claim, actual=CALL, at=clock.now)
+
+
+STEP = st.tuples(
+    st.sampled_from(["call", "call", "call", "settle", "tend", "die", "wait", "late", "deaf"]),
+    st.integers(0, 3),
+)
+
+
+@examples(150)
+@given(st.lists(STEP, max_size=120))
+@example([("call", 0)] * 5 + [("call", 1), ("die", 1), ("late", 0), ("call", 0)])
+def test_spent_and_leased_stay_within_the_limit(steps: list[tuple[str, int]]) -> None:
+    """Any order of calls, ends, reports, deaths, expiries, ends that another gateway reports, and
+    renewals that were done without an answer. Calls that were let through are never over."""
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[tuple[str, int]]) -> None:
+    store, clock = Counted(), Clock()
+
+    def gateway() -> BudgetLedger:
+        return BudgetLedger(store, lambda: SETTINGS, 0.0, clock)
+
+    ledgers, under_way = [gateway() for _ in range(4)], [list[Held]() for _ in range(4)]
+    lost, passed = list[Held](), 0
+    for step, which in steps:
+        ledger, own = ledgers[which], under_way[which]
+        if step == "call":
+            held = await ledger.reserve(claim(clock))
+            if not held.outcome.refusals and held.stored:
+                own.append(held)
+                passed += 1
+            elif not held.outcome.refusals:
+                await ledger.settle(held, Settlement(claim=held.claim, actual=Amounts(), at=0))
+        elif step == "settle" and own:
+            await ledger.settle(own[0], end(own.pop(0), clock))
+        elif step == "late" and lost:
+            held = lost.pop()
+            await ledger.settle(held, end(held, clock))
+        elif step == "tend":
+            await ledger.tend()
+        elif step == "deaf":
+            store.deaf = not store.deaf
+        elif step == "die":
+            lost += own
+            ledgers[which], under_way[which] = gateway(), []
+        elif step == "wait":
+            clock.now += 7
+        for account in await store.accounts([KEY]):
+            assert account.used("calls", 0) <= LIMIT
+        assert passed <= LIMIT
+    store.deaf = False
+    clock.now += 100
+    for held in lost:
+        await ledgers[0].settle(held, end(held, clock))
+    for ledger, open_calls in zip(ledgers, under_way, strict=True):
+        for held in open_calls:
+            await ledger.settle(held, end(held, clock))
+        await ledger.flush(closing=True)
+        await ledger.flush(closing=True)
+    clock.now += 100
+    await gateway().look(claim(clock).accounts)
+    for account in await store.accounts([KEY]):
+        assert passed <= account.spent.calls <= LIMIT
+        assert (account.reserved, account.leased) == (Amounts(), Amounts())
+
+
+async def test_one_statement_for_many_calls() -> None:
+    """The more calls there are, the more a statement pays for; the rest is given back."""
+    store, clock = Counted(), Clock()
+    ledger = BudgetLedger(store, lambda: SETTINGS, 0.0, clock)
+    for _ in range(1000):
+        held = await ledger.reserve(claim(clock, limit=10_000))
+        await ledger.settle(held, end(held, clock))
+    assert store.statements <= 50
+    await ledger.flush(closing=True)
+    (account,) = await store.accounts([KEY])
+    assert (account.spent.calls, account.leased.calls) == (1000, 0)
+
+
+async def test_a_hard_budget_refuses_while_the_store_is_away() -> None:
+    """What the lease holds is still given; others are counted in memory."""
+    for hard in (True, False):
+        store, clock = Counted(), Clock()
+        ledger = BudgetLedger(store, lambda: SETTINGS, 60.0, clock)
+        await ledger.reserve(claim(clock, limit=40, hard=hard))
+        store.away = True
+        found = [await ledger.reserve(claim(clock, limit=40, hard=hard)) for _ in range(3)]
+        metrics = [held.outcome.refusals[0].metric for held in found if held.outcome.refusals]
+        assert [held.stored for held in found] == [True, False, False]
+        assert metrics == ([STORE_AWAY] * 2 if hard else [])
