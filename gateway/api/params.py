@@ -146,7 +146,7 @@ def _filter(name: str, text: str, choices: Sequence[str]) -> Any:
     plain: Any = Time if name in filters.TIMES else Text
     kind = plain
     if choices:
-        kind = Annotated[str, OneOf(choices)]
+        kind = Annotated[str, OneOf(choices), BeforeValidator(filters.in_words)]
     return (kind | None, described(text, None))
 
 

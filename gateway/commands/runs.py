@@ -116,6 +116,8 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     for name, (text, choices) in filters.FILTERS.items():
         words = f"only runs {text[0].lower()}{text[1:]}".rstrip(".").replace("`", "")
         about: FieldDict = {"help": words, "choices": choices or None}
+        if choices:
+            about["type"] = filters.in_words
         if filters.ANY in choices:
             about |= {"nargs": "?", "const": filters.ANY}
         parser.add_argument(f"--{name.replace('_', '-')}", **about)

@@ -12,7 +12,7 @@ from gateway.core.fsm import FSMState
 from gateway.steering.experiments import MODES
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.records import IMPORTED
-from gateway.stores.totals import SEVERITIES, STOPPERS
+from gateway.stores.totals import SEVERITY_WORDS, STOPPERS
 from gateway.values import Fields, Value, frozen
 
 OUTCOMES = ("success", "failure", "other")
@@ -25,6 +25,7 @@ MAX_WORDS = 12  # of a search: more are not looked for
 LAST_TIME = 253402300799  # the end of the year 9999, the last one of every date library
 STATES = tuple(state.value for state in FSMState)
 TIMES = ("since", "until")
+_SEVERITY_OF = {words.replace(" ", "-"): name for name, words in SEVERITY_WORDS.items()}
 _MODES = (LIVE, IMPORTED, *MODES)
 _DAY_S = 86400.0
 PERIODS = {"hour": 3600.0, "today": _DAY_S, "day": _DAY_S, "week": 7 * _DAY_S, "month": 30 * _DAY_S}
@@ -34,7 +35,7 @@ FILTERS: Mapping[str, tuple[str, Sequence[str]]] = {
         ' beginning of a longer one, and `"several words"` stand together.',
         (),
     ),
-    "severity": ("That came to this at worst.", SEVERITIES),
+    "severity": ("That came to this at worst.", tuple(_SEVERITY_OF)),
     "project": ("Of this project: with the tag `project` of this value.", ()),
     "period": (
         "Started in the last hour, since midnight (UTC), or in the last 24 hours, 7 or 30 days.",
@@ -113,8 +114,15 @@ def run_filter(values: Fields, tenant: str | None) -> RunFilter:
         else:
             begun = now - PERIODS[period]
         given["since"] = max(begun, given.get("since", 0.0))
+    if severity := given.pop("severity", None):
+        given["severity"] = _SEVERITY_OF.get(severity, severity)
     given |= {"tenant": tenant, "key_name": given.pop("key", None), "tags": tags}
     return RunFilter(**given)
+
+
+def in_words(text: str) -> str:
+    """A choice of a filter; a severity by its name of earlier versions is given in words."""
+    return SEVERITY_WORDS.get(text, text).replace(" ", "-")
 
 
 def read_tag_filter(text: str) -> tuple[tuple[str, str | None], ...]:

@@ -12,7 +12,7 @@ what a loop looks like, remains under 0.6."""
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
@@ -340,9 +340,14 @@ class RunRecord(RunUpdate):
 
 
 Severity = Literal["low", "warn", "danger"]
-SEVERITIES: tuple[Severity, ...] = ("low", "warn", "danger")
-# The scale in words, for people. The lowest is no praise: runs fail without an alarm, too.
-SEVERITY_WORDS = {"low": "no alarm", "warn": "at risk", "danger": "in trouble"}
+# The one table of severities, from the lowest, by the names that are stored: the words of pages,
+# commands and parameters. The lowest is no praise: runs fail without an alarm, too.
+SEVERITY_WORDS = {
+    "low": "no alarm",
+    "warn": "at risk",
+    "danger": "in trouble",
+}
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 # A run of recorded agents that fires at five steps in a row rarely frees itself. Severity 3 begins
 # at four steps.

@@ -118,6 +118,17 @@ def test_empty_texts_admit_all() -> None:
     assert run_filter(dict(found), "t") == run_filter({}, "t")
 
 
+@pytest.mark.parametrize(
+    ("words", "name"), [("no-alarm", "low"), ("at-risk", "warn"), ("in-trouble", "danger")]
+)
+def test_a_severity_has_its_words_and_its_name_of_earlier_versions(words: str, name: str) -> None:
+    """Both select the same runs; a form shows the words."""
+    for severity in (words, name):
+        found = read(severity=severity)
+        assert found["severity"] == words
+        assert run_filter(found, None).severity == name
+
+
 def test_the_query_cannot_set_what_the_path_or_a_header_says() -> None:
     """A parameter has one place; in another it is unknown."""
     path = {"run_id": "r"}

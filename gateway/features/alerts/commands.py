@@ -14,6 +14,7 @@ from gateway.features.alerts.records import AlertRecord, DeliveryState
 from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.store import AlertStore
+from gateway.stores.totals import SEVERITY_WORDS
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 
@@ -78,7 +79,8 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
         states = ", ".join(f"{each.sink} {_sent(each)}" for each in stored.deliveries)
         title = f"{one_line(alert.title, 100)}  [{states}]"
         when = formatting.ago(alert.raised_at)
-        line = f"{when:>10}  {alert.severity:6}  {alert.rule:18}  {title}"
+        severity = SEVERITY_WORDS[alert.severity]
+        line = f"{when:>10}  {severity:10}  {alert.rule:18}  {title}"
         answer(args, stored_alert_view(stored, settings), line)
     if not found and not args.json:
         say("no alerts")

@@ -61,7 +61,7 @@ _FIRST = ("search", "severity", "outcome", "stopped", "model", "agent", "project
 _SPANS = {"hour": "last hour", "today": "today", "week": "7 days", "month": "30 days", None: "all"}
 _VIEWS = {
     "Stopped today": {"stopped": "yes", "period": "today"},
-    "At risk": {"severity": "danger", "period": "week"},
+    "In trouble": {"severity": "in-trouble", "period": "week"},
     "Failed": {"outcome": "failure", "period": "week"},
     "Costliest": {"sort": "cost", "period": "week"},
     "Slowest": {"sort": "duration", "period": "week"},
