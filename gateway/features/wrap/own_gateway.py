@@ -221,11 +221,15 @@ def limit_line(budget: BudgetSettings, control: BudgetControl) -> str:
     return f"budget: {most}{guessed if 'usd' in limits else ''}"
 
 
-def used_line(account: Account, now: float, *, stopped: bool = False) -> str:
-    """The line at the end: the used share of the budget, and whether it `stopped` calls."""
-    limits = account.limits_of({})
+def used_line(
+    account: Account, budget: BudgetSettings, now: float, *, stopped: bool = False
+) -> str:
+    """The line at the end: the used share of the budget, and whether it `stopped` calls. The limits
+    are those of `budget`, unless the account has others: a row that was deleted has none."""
+    given = budget.limits.given()
+    limits = account.limits_of(given)
     spent = replace(account, reserved=NOTHING)
-    share, _ = account.share({}, now)
+    share, _ = account.share(given, now)
     used = (f"{_amount(m, spent.used(m, now))} of {_amount(m, most)}" for m, most in limits.items())
     line = ", ".join(used) or "no limit"
     if stopped or share >= 1:

@@ -160,7 +160,7 @@ def wrap(options: WrapOptions) -> int:
                 store = accounting_of(own.server.runtime).ledger
                 found = own.call(store.list_accounts(budget=budget.name))
                 for account in found:
-                    say(used_line(account, time.time(), stopped=stopped), first=False)
+                    say(used_line(account, budget, time.time(), stopped=stopped), first=False)
             if own is not None:
                 for line in _act_lines(own, budget.name if budget else "", traces, since=before):
                     say(line, first=False)

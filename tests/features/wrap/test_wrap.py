@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -20,7 +21,8 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ConfigError
-from gateway.features.wrap.own_gateway import wrap_budget
+from gateway.features.wrap.own_gateway import used_line, wrap_budget
+from gateway.stores.budgets import Account
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import START_S, TRUSTS_NOBODY, GatewayProcess
@@ -257,6 +259,18 @@ def test_limits_are_read(
     for wrong in ({"budget": "much"}, {"budget": "0"}, {"stop_after": "5x"}, {"stop_after": "0"}):
         with pytest.raises(ConfigError, match="wrap: --"):
             wrap_budget(**{"budget": None, "stop_after": None, **wrong})
+
+
+def test_the_summary_names_the_limit_of_an_account_that_was_deleted() -> None:
+    """The budget's own, unless a person set another or none."""
+    budget = wrap_budget("2.00", None)
+    assert budget is not None
+    account = Account(budget=budget.name, subject="default")
+    line = used_line(account, budget, 0.0, stopped=True)
+    assert line == "budget: $0 of $2.00; not enough left, further calls were not sent"
+    raised = replace(account, limits={"usd": 3.0})
+    assert used_line(raised, budget, 0.0) == "budget: $0 of $3.00"
+    assert used_line(replace(account, lifted=True), budget, 0.0) == "budget: no limit"
 
 
 def test_a_command_that_cannot_start(
