@@ -158,7 +158,7 @@ def test_no_command_raises_the_budget_of_its_program(
     tried = found["tried"]
     for words in ("budgets raise", "budgets lift", "budgets reset", "keys create", "keys reset"):
         assert tried[words] == 2, words
-    for words in ("steering off", "pilot start", "runs stop", "patterns add", "policy rollback"):
+    for words in ("steering off", "pilot start", "runs stop", "patterns add"):
         assert tried[words] == 2, words
     for words in ("budgets list", "keys list", "steering", "pilot", "runs held", "audit"):
         assert tried[words] == 0, words
