@@ -14,6 +14,7 @@ from gateway.config.storage import StorageSettings
 from gateway.conversations.observe import opening_prompts
 from gateway.core.pattern import Status
 from gateway.features.learning.context import project_of
+from gateway.features.learning.life_cycle import BY_OPERATOR
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.stores.learning import Posterior
@@ -59,7 +60,7 @@ def repeated(sent: Sent) -> int:
 
 
 async def learn_all(path: Path) -> int:
-    """Store an active lesson for every failure of the sample; how many."""
+    """Store a lesson that an operator made active for every failure of the sample; how many."""
     stores, known = await open_stores(StorageSettings(path=str(path))), set()
     try:
         for file, number, line in read_lines([SAMPLE]):
@@ -77,7 +78,7 @@ async def learn_all(path: Path) -> int:
                 await stores.learning.learn([(pattern, ())])
                 known.add(pattern.pattern_id)
         for each in known:
-            await stores.learning.move(TENANT, each, Status.ACTIVE, reason="", at=0.0)
+            await stores.learning.move(TENANT, each, Status.ACTIVE, reason=BY_OPERATOR, at=0.0)
             await stores.learning.put_posterior(TENANT, each, 1, Posterior(share=0.9), 0.0)
     finally:
         await stores.close()
