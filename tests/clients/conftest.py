@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from steering_gateway_testing.text import echo
 from tests.official import openai
-from tests.relay.gateways import a_gateway
+from tests.relay.gateways import a_gateway, renewed
 
 
 @pytest.fixture(scope="package")
@@ -34,11 +33,8 @@ def gateway(
 @pytest.fixture
 def upstream(provider: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
     """The provider with nothing scripted and nothing recorded yet."""
-    provider.reset()
-    provider.default = echo
-    yield provider
-    assert not provider.errors
-    assert not provider.pending
+    with renewed(provider) as upstream:
+        yield upstream
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from steering_gateway_testing.text import echo
-from tests.relay.gateways import a_gateway
+from tests.relay.gateways import a_gateway, renewed
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +32,8 @@ def shared_gateway(
 @pytest.fixture
 def there(shared_upstream: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
     """The shared upstream with nothing scripted and nothing recorded yet."""
-    shared_upstream.reset()
-    shared_upstream.default = echo
-    yield shared_upstream
-    assert not shared_upstream.errors
+    with renewed(shared_upstream) as upstream:
+        yield upstream
 
 
 @pytest.fixture

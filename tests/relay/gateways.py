@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import httpx
 from gateway.app import build_app
 from gateway.config import settings_from_dict
 from gateway.server import uvicorn_config
-from steering_gateway_testing import AppServer
+from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.text import echo
 from tests.patience import DEADLINE_MS
 from tests.prepared_store import put_database
 
@@ -124,7 +126,7 @@ def hear(client: httpx.Client, path: str = "/chat/completions", **kwargs: Any) -
     return Heard(status=answer.status_code, headers=answer.headers, body=body, broken=broken)
 
 
-def raw_exchange(port: int, request: bytes, *, timeout_s: float = 60) -> bytes:
+def raw_exchange(port: int, request: bytes, *, timeout_s: float = 120) -> bytes:
     """Bytes as they are over a socket, and the whole answer; the request must ask to close."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
         connection.sendall(request)
@@ -145,3 +147,14 @@ def raw_post(path: str, body: bytes, *headers: bytes) -> bytes:
         *headers,
     ]
     return b"\r\n".join([*lines, b"", body])
+
+
+@contextmanager
+def renewed(shared: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
+    """A shared upstream with nothing scripted and nothing recorded yet, which echoes; an error of
+    it, or a reply that nobody asked for, fails the test."""
+    shared.reset()
+    shared.default = echo
+    yield shared
+    assert not shared.errors
+    assert not shared.pending

@@ -21,7 +21,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
-import uvicorn
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
@@ -30,6 +29,7 @@ from gateway.wire.codings import zstd
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import AppServer, ReceivedRequest, chat, messages, responses
 from steering_gateway_testing.exchange import Answer
+from steering_gateway_testing.server import quiet_config
 from steering_gateway_testing.values import Reply, ToolCall, Usage
 
 OPENAI_KEY = "sk-proj-made-up-for-the-test"
@@ -271,18 +271,7 @@ class Host:
             self._servers.pop().stop()
 
     def _started(self, more: dict[str, Any]) -> AppServer:
-        config = uvicorn.Config(
-            self._serve,
-            lifespan="off",
-            interface="asgi3",
-            ws="wsproto",
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=1,
-            **more,
-        )
+        config = quiet_config(self._serve, lifespan="off", interface="asgi3", ws="wsproto", **more)
         server = AppServer(self._serve, config=config)
         server.start()
         return server

@@ -39,6 +39,16 @@ class InterceptingProxy(LoopbackServer):
         self._lock = threading.Lock()
         super().__init__()
 
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables of a gateway that steers and reaches every host through here."""
+        return {
+            "HTTPS_PROXY": self.url,
+            "HTTP_PROXY": self.url,
+            "SSL_CERT_FILE": str(self.authority.file),
+            "GATEWAY_STEERING__MODE": "on",
+        }
+
     def serve(self, connection: socket.socket) -> None:
         """Note one request and refuse it."""
         head, body = read_request(connection)

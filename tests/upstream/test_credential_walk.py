@@ -194,14 +194,8 @@ def walked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """(hosts of each family, proxy, gateway)"""
     own = {name: base for name, (base, _) in BASES.items()} if request.param == "operators" else {}
     with InterceptingProxy(tmp_path) as proxy:
-        env = {
-            "HTTPS_PROXY": proxy.url,
-            "HTTP_PROXY": proxy.url,
-            "SSL_CERT_FILE": str(proxy.authority.file),
-            "GATEWAY_STEERING__MODE": "on",
-        }
         config = json.dumps(CONFIG | {"default_upstream": own})
-        with GatewayProcess(tmp_path, config, env=env) as gateway:
+        with GatewayProcess(tmp_path, config, env=proxy.env) as gateway:
             yield bool(own), proxy, gateway
 
 

@@ -108,13 +108,7 @@ def planted(
     tmp_path = tmp_path_factory.mktemp("planted")
     providers = sorted(request.param or litellm_names())
     with InterceptingProxy(tmp_path) as proxy:
-        env = {
-            **environment(sorted(litellm_names())),
-            "HTTPS_PROXY": proxy.url,
-            "HTTP_PROXY": proxy.url,
-            "SSL_CERT_FILE": str(proxy.authority.file),
-            "GATEWAY_STEERING__MODE": "on",
-        }
+        env = environment(sorted(litellm_names())) | proxy.env
         with GatewayProcess(tmp_path, json.dumps(config_of(providers)), env=env) as gateway:
             yield providers, proxy, gateway
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -19,6 +19,20 @@ POLL_S = 0.005
 _TICK_S = 0.1  # as in uvicorn
 
 
+def quiet_config(app: Any, *, lifespan: Literal["on", "off"] = "on", **more: Any) -> uvicorn.Config:
+    """uvicorn's for tests: it logs errors alone, adds no header and ends soon."""
+    return uvicorn.Config(
+        app,
+        lifespan=lifespan,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+        **more,
+    )
+
+
 class AppServer:
     """Runs an ASGI application with its lifespan between `start()` and `stop()`.
 
@@ -27,15 +41,7 @@ class AppServer:
 
     def __init__(self, app: Any, *, config: uvicorn.Config | None = None) -> None:
         self.app = app
-        self._config = config or uvicorn.Config(
-            app,
-            lifespan="on",
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=1,
-        )
+        self._config = config or quiet_config(app)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
         self.port = 0

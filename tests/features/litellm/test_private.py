@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("litellm_clients")
 LANE = "gateway/features/litellm/lane.py"
 ROOM = "gateway/features/litellm"
 SDK = f"{ROOM}/sdk.py"
+SWITCH = "use_chat_completions_api"
 
 
 def look_at(file: str, part: str) -> str:
@@ -249,42 +250,31 @@ def test_errors_begin_with_the_class_that_is_cut_off(litellm: Any) -> None:
     assert errors._LITELLM_PREFIX.sub("", str(error.message)) == "too odd", where
 
 
-async def test_responses_are_asked_as_chat_completions(
-    loaded: sdk.Sdk, upstream: ScriptedUpstream
+@pytest.mark.parametrize(
+    ("dialect", "model", "fields", "by"),
+    [
+        ("responses", "openai/m", {"input": "hi", SWITCH: True}, SWITCH),
+        (
+            "messages",
+            "hosted_vllm/m",
+            {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10},
+            "hosted_vllm",
+        ),
+    ],
+)
+async def test_other_dialects_are_asked_as_chat_completions(
+    loaded: sdk.Sdk, upstream: ScriptedUpstream, dialect: str, model: str, fields: Any, by: str
 ) -> None:
-    """By the switch that the lane sets for an upstream without Responses."""
+    """By the switch that the lane sets for an upstream without Responses; messages by the name of
+    the provider under which the lane asks an `openai` deployment."""
     upstream.script(Reply("hello"))
-    await loaded.in_dialect["responses"](
-        model="openai/m",
-        input="hi",
-        api_key=KEY,
-        api_base=upstream.base_url,
-        use_chat_completions_api=True,
-        litellm_logging_obj=loaded.call_log("openai/m", [], stream=False),
+    log = loaded.call_log(model, [], stream=False)
+    ask = loaded.in_dialect[dialect]
+    await ask(
+        model=model, api_key=KEY, api_base=upstream.base_url, litellm_logging_obj=log, **fields
     )
     paths = [call.path for call in upstream.requests]
-    assert paths == ["/v1/chat/completions"], look_at(
-        f"{ROOM}/answers.py and request.py", "use_chat_completions_api"
-    )
-
-
-async def test_messages_are_asked_as_chat_completions(
-    loaded: sdk.Sdk, upstream: ScriptedUpstream
-) -> None:
-    """By the provider's name under which the lane asks an `openai` deployment."""
-    upstream.script(Reply("hello"))
-    await loaded.in_dialect["messages"](
-        model="hosted_vllm/m",
-        messages=[{"role": "user", "content": "hi"}],
-        max_tokens=10,
-        api_key=KEY,
-        api_base=upstream.base_url,
-        litellm_logging_obj=loaded.call_log("hosted_vllm/m", [], stream=False),
-    )
-    paths = [call.path for call in upstream.requests]
-    assert paths == ["/v1/chat/completions"], look_at(
-        f"{ROOM}/answers.py and request.py", "hosted_vllm"
-    )
+    assert paths == ["/v1/chat/completions"], look_at(f"{ROOM}/answers.py and request.py", by)
 
 
 async def test_streamed_messages_need_no_proxy(
