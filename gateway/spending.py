@@ -7,14 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
-from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.config.control import Ending
 from gateway.core.steer import Advice
 from gateway.errors import NotFound, RunRefused
 from gateway.exchange import Exchange
-from gateway.observability.live_events import EventHub
-from gateway.observability.metrics import Metrics
 from gateway.stores.controls import OpenQuestion
 from gateway.values import FieldDict, Fields, Value, frozen
 from gateway.wire.headers import RawHeaders
@@ -231,15 +228,8 @@ class Accounting:
 
     own_calls: OwnCalls = OwnCalls()
 
-    def __init__(
-        self,
-        stores: Stores,
-        settings: Callable[[], Settings],
-        events: EventHub,
-        metrics: Metrics,
-        of_keys: Mapping[tuple[str, str], Sequence[Any]],
-    ) -> None:
-        """`of_keys`: budgets by tenant and name of the key, which change."""
+    def __init__(self, **_opened: Any) -> None:
+        """Takes what the class of the feature takes."""
 
     def guard(self, settings: Settings, cost: Cost) -> Guard | None:
         """The guard of the budgets in these settings, and of the keys."""

@@ -46,18 +46,11 @@ from gateway.values import FieldDict, Fields
 
 
 class BudgetOwnCalls(OwnCalls):
-    """Counts them on the budgets of each config, which `use` gives."""
+    """Counts them on the budgets of `guard`, which each config replaces."""
 
     def __init__(self) -> None:
-        self._guard: BudgetGuard | None = None
-        self._cost: Cost = lambda _model, _usage: None
-        self._binding = True
-
-    def use(self, guard: BudgetGuard | None, cost: Cost, *, binding: bool) -> None:
-        """Count on the budgets of `guard`; `binding` False: nothing is refused."""
-        self._guard = guard
-        self._cost = cost
-        self._binding = binding
+        self.guard: BudgetGuard | None = None
+        self.binding = True  # False: nothing is refused
 
     async def admit(
         self,
@@ -70,31 +63,33 @@ class BudgetOwnCalls(OwnCalls):
         run: str = "",
     ) -> OwnCall | None:
         """See OwnCalls."""
-        guard = self._guard
+        guard = self.guard
         if guard is None:
             return OwnCall()
         subject = CallSubject(tenant=tenant, model=model, root=root, run=run)
         body = CallBody(fields={}, raw=asked.encode("utf-8", "replace"), answers=answers, calls=0)
         try:
-            admission = await guard.admit(subject, model, body, binding=self._binding)
+            admission = await guard.admit(subject, model, body, binding=self.binding)
         except Refused:
             return None
-        return OwnCall() if admission is None else ReservedCall(guard, admission, self._cost)
+        return OwnCall() if admission is None else ReservedCall(guard, admission)
 
 
 class ReservedCall(OwnCall):
     """A call of the gateway's own that has reserved its estimate."""
 
-    def __init__(self, guard: BudgetGuard, admission: Admission, cost: Cost) -> None:
-        self._admitted = (guard, admission, cost)
+    def __init__(self, guard: BudgetGuard, admission: Admission) -> None:
+        self._guard = guard
+        self._admission = admission
 
     def settle(self, usage: Fields | None) -> None:
         """See OwnCall."""
-        guard, admission, cost = self._admitted
+        guard = self._guard
+        admission = self._admission
         used: Amounts | None = None if usage is None else NOTHING
         unpriced = False
         if usage:
-            used, unpriced = amounts_of(admission.estimate.model, usage, cost, calls=0)
+            used, unpriced = amounts_of(admission.estimate.model, usage, guard.cost, calls=0)
         # Nobody waits for it: a slow store would cost the run its time for steering.
         spawn(guard.settle(admission, used, unpriced=unpriced))
 
@@ -199,7 +194,8 @@ class BudgetAccounting(Accounting):
             stopped=lambda name: self._metrics.stops.labels(name).inc(),
             of_keys=self._of_keys,
         )
-        self._own.use(guard, cost, binding=settings.steering.mode != "shadow")
+        self._own.guard = guard
+        self._own.binding = settings.steering.mode != "shadow"
         return guard
 
     async def follow(self) -> None:

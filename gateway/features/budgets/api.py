@@ -93,14 +93,17 @@ _CHANGED = Body(AccountView, "The account afterwards.")
 async def raise_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Set limits of one subject."""
     body = request.read(RaiseBody)
-    changed = await _allow(request.runtime, body, limits=body.limits, lifted=None)
+    accounting = accounting_of(request.runtime)
+    changed = await accounting.allow(body.budget, body.subject, limits=body.limits, lifted=None)
     return ApiResponse(_view(request.runtime, changed))
 
 
 @OPERATIONS.add("POST /api/budgets/lift", _CHANGED, body=AccountBody, errors=(404,))
 async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Let one subject go without limits."""
-    changed = await _allow(request.runtime, request.read(AccountBody), limits={}, lifted=True)
+    body = request.read(AccountBody)
+    accounting = accounting_of(request.runtime)
+    changed = await accounting.allow(body.budget, body.subject, limits={}, lifted=True)
     return ApiResponse(_view(request.runtime, changed))
 
 
@@ -109,19 +112,13 @@ async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Reset one account."""
     body = request.read(AccountBody)
     runtime = request.runtime
-    account = await accounting_of(runtime).account(body.budget, body.subject)
-    store = accounting_of(runtime).ledger
+    accounting = accounting_of(runtime)
+    account = await accounting.account(body.budget, body.subject)
+    store = accounting.ledger
     await store.reset(account.key, at=time.time())
-    accounting_of(runtime).notices.forget(account.budget, account.subject)
+    accounting.notices.forget(account.budget, account.subject)
     runtime.log.warning("budget reset", budget=account.budget, subject=account.subject)
     return ApiResponse(_view(runtime, (await store.accounts([account.key]) or [account])[0]))
-
-
-async def _allow(
-    runtime: "Runtime", which: AccountBody, *, limits: Mapping[str, float], lifted: bool | None
-) -> Account:
-    accounting = accounting_of(runtime)
-    return await accounting.allow(which.budget, which.subject, limits=limits, lifted=lifted)
 
 
 def _view(runtime: "Runtime", account: Account) -> FieldDict:

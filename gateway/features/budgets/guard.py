@@ -208,13 +208,13 @@ class BudgetGuard:
         admission.show(exchange)
         for reason in admission.would_stop.values():
             note(f"budget: would stop: {reason}")
-        return Spending(guard=self, admission=admission, exchange=exchange, cost=self.cost)
+        return Spending(guard=self, admission=admission, exchange=exchange)
 
     def left_open(self, values: list[Fields], exchange: Exchange) -> "LeftOpen":
         """See Guard."""
         nothing = Reserved(accounts=())
         held = [Held(claim=convert(each, Claim), outcome=nothing, stored=True) for each in values]
-        return LeftOpen(guard=self, claims=tuple(held), exchange=exchange, cost=self.cost)
+        return LeftOpen(guard=self, claims=tuple(held), exchange=exchange)
 
     async def _reserve(
         self, applied: Sequence[rules.Applied], estimate: Estimate, *, binding: bool
@@ -405,7 +405,6 @@ class Spending(Struct, kw_only=True):
     guard: BudgetGuard  # that admitted it
     admission: Admission  # with what is reserved
     exchange: Exchange  # the record of the request
-    cost: Cost  # US dollars by model and usage
     sent: bool = False  # an upstream was asked
     answered: bool = False  # an upstream gave an answer
 
@@ -423,7 +422,7 @@ class Spending(Struct, kw_only=True):
         used: Amounts | None = NOTHING
         unpriced = False
         if self.sent and upstream.usage:
-            used, unpriced = amounts_of(model, upstream.usage, self.cost)
+            used, unpriced = amounts_of(model, upstream.usage, self.guard.cost)
         elif self.sent:
             response = self.exchange.response
             unread = (
@@ -458,7 +457,6 @@ class LeftOpen(Struct, kw_only=True):
     answered: bool = True  # an upstream gave an answer
     claims: tuple[Held, ...]  # the other process's
     exchange: Exchange  # the record of the request that settles it
-    cost: Cost  # US dollars by model and usage
 
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`."""
@@ -466,7 +464,7 @@ class LeftOpen(Struct, kw_only=True):
         used = None
         unpriced = False
         if upstream.usage:
-            used, unpriced = amounts_of(model, upstream.usage, self.cost)
+            used, unpriced = amounts_of(model, upstream.usage, self.guard.cost)
         estimated = upstream.usage_estimated
         await self.guard.settle_held(self.claims, used, unpriced=unpriced, estimated=estimated)
 
