@@ -112,18 +112,16 @@ def harm_of(found: Posterior) -> str:
 def why_not_active(lesson: StoredLesson) -> str:
     """The reason why the lesson is not active, or should not be, for its page; else empty."""
     known = lesson.pattern.lesson
-    if known is None or known.status is Status.ACTIVE:
-        harm = ""
-        if rule_stays(lesson):
-            harm = harm_of(lesson.posterior)
-        if harm:
-            return f"an operator approved it, but {harm}"
+    if known is None:
         return ""
     if known.status in (Status.QUARANTINED, Status.RETIRED):
         return lesson.reason or known.status.value
-    if known.status is Status.CANDIDATE:
+    if known.status is Status.CANDIDATE or not approved(lesson):
         return WAITS
-    return f"in trial, {lesson.posterior.decisions} decisions so far: {WAITS}"
+    if known.status is Status.ACTIVE:
+        harm = harm_of(lesson.posterior)
+        return harm and f"an operator approved it, but {harm}"
+    return f"in trial, {lesson.posterior.decisions} decisions so far; an operator makes it active"
 
 
 TRIAL_SHARE = 0.5  # probability with which a lesson in trial is given: equal arms tell most

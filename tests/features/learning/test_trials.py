@@ -202,11 +202,13 @@ def test_when_a_lesson_moves() -> None:
     assert next_move(stored(Status.QUARANTINED)) is None
     helps = Posterior(decisions=60, given=30, helps=0.99)
     assert next_move(stored(Status.TRIAL, posterior=helps)) is None  # an operator decides
-    assert "60 decisions" in why_not_active(stored(Status.TRIAL, posterior=helps))
+    tried = stored(Status.TRIAL, posterior=helps, trust="operator")
+    assert "60 decisions" in why_not_active(tried)
+    assert why_not_active(stored(Status.TRIAL)) == why_not_active(candidate)
     for harm in ({"harms": 0.95}, {"harms_success": 0.95}):
         for status in (Status.TRIAL, Status.ACTIVE):
             harmful = Posterior(decisions=60, given=30, **harm)
             ended = next_move(stored(status, posterior=harmful))
             assert ended is not None
             assert ended.status is Status.RETIRED
-    assert why_not_active(stored(Status.ACTIVE)) == ""
+    assert why_not_active(stored(Status.ACTIVE, trust="operator")) == ""
