@@ -92,7 +92,7 @@ class Evidence(BaseModel):
 
 @like(learning.DecisionRow, "run_id", "share", "given", "similarity", "state", "failure_type")
 @like(learning.SettledDecision, "at", "recurred", "calls_to_success", "steps_left")
-class LessonDecision(BaseModel):
+class LessonOccasion(BaseModel):
     """One occasion on which the lesson could be given; null where the window is still open."""
 
     step: int  # of the run, 0 for its first call
@@ -105,7 +105,7 @@ class LessonDetail(LessonRecord):
         "Where it was learned, for the operator: a person's words, their key's name, the project."
     )
     evidence: list[Evidence]  # newest first
-    decisions: list[LessonDecision]  # newest first
+    decisions: list[LessonOccasion]  # newest first
 
 
 class LessonChange(BaseModel):

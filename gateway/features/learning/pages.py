@@ -26,7 +26,7 @@ class LessonListParameters(TenantParameter):
     tier: Annotated[str, OneOf(lessons.TIERS)] | None = None  # None = any
 
 
-class LessonParameters(TenantParameter):
+class LessonPageParameters(TenantParameter):
     """Note that the lesson has just been saved."""
 
     saved: Flag | None = None  # shows a note
@@ -103,7 +103,7 @@ PAGES = (
     PageRoute(
         "/dashboard/lessons/{pattern_id:path}",
         show_lesson,
-        LessonParameters,
+        LessonPageParameters,
         change=change_one_lesson,
     ),
 )

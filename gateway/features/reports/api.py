@@ -82,28 +82,27 @@ async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
     check, strata and caveats."""
     params = request.params
-    shares = shares_of(params.shares)
     found = await experiment_report(
-        request.runtime, params.experiment_id, request.tenant, stratum=params.stratum, shares=shares
+        request.runtime, params.experiment_id, request.tenant, options=params
     )
     return ApiResponse(found)
 
 
 async def experiment_report(
-    runtime: Runtime,
-    experiment: str,
-    tenant: str | None,
-    stratum: str,
-    shares: Mapping[str, float] | None,
+    runtime: Runtime, experiment: str, tenant: str | None, *, options: ReportOptions
 ) -> ExperimentReport:
-    """The report over a tenant's runs, None for all. Raises: NotFound."""
+    """The report over a tenant's runs, None for all. Raises: BadRequest, NotFound."""
+    shares: Mapping[str, float] | None = None
+    if options.shares:
+        with naming("shares"):
+            shares = read_shares(options.shares)
     runs = await runtime.runs.experiment_runs(experiment, tenant=tenant)
     current = runtime.settings.experiment
     if not runs and experiment != current.id:
         raise NotFound(f"there is no experiment {experiment[:80]!r}", param="experiment_id")
     if shares is None and experiment == current.id:
         shares = current.arms
-    return await off_loop(report, experiment, runs, shares=shares, stratum=stratum)
+    return await off_loop(report, experiment, runs, shares=shares, stratum=options.stratum)
 
 
 @OPERATIONS.add("GET /api/pilot", PilotReport, "The pilot.", errors=(404,))
@@ -126,14 +125,6 @@ async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | N
     applied = tuple([each for each in pilot.applied if tenant in (None, each.tenant or tenant)])
     pilot = replace(pilot, applied=applied, salt="")
     return await off_loop(pilot_report, pilot, runs, time.time())
-
-
-def shares_of(text: str | None) -> dict[str, float] | None:
-    """The shares that the text of a parameter lists. Raises: BadRequest."""
-    with naming("shares"):
-        if text:
-            return read_shares(text)
-        return None
 
 
 class RoutingParameters(TenantParameter):

@@ -13,7 +13,6 @@ from gateway.features.reports.api import (
     current_pilot,
     experiment_report,
     experiments,
-    shares_of,
 )
 from gateway.features.reports.experiment import STRATA
 from gateway.features.reports.results import ExperimentReport, effects_of
@@ -42,13 +41,11 @@ async def show_list(visit: Visit) -> Page:
 
 async def show_report(visit: Visit) -> Page:
     """One experiment's report."""
-    values = visit.values
     experiment = visit.scope["path_params"]["experiment_id"]
-    shares = shares_of(values["shares"])
-    report = await experiment_report(
-        visit.runtime, experiment, visit.tenant, stratum=values["stratum"], shares=shares
+    options = ReportOptions(**visit.values)
+    return _results(
+        await experiment_report(visit.runtime, experiment, visit.tenant, options=options)
     )
-    return _results(report)
 
 
 async def show_pilot(visit: Visit) -> Page:

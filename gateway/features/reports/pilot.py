@@ -40,7 +40,7 @@ _CELLS = 51  # values of r and of d that are tried
 _POINTS = 200  # values of p that are tried
 _REGION = 5.991 / 2  # of a logarithm of likelihood: 95 % for two parameters
 
-Drawn = Sequence[tuple[bool, bool | None]]
+DrawnUnits = Sequence[tuple[bool, bool | None]]
 """Per unit, in order of the first acts: whether it was steered, and its success; None: unknown."""
 Range = tuple[float, float]
 
@@ -232,7 +232,7 @@ def _sample(units: Sequence[ExperimentRun], arm: str) -> Sample:
     return Sample(outcomes=[(unit, won) for unit, won in known if won is not None])
 
 
-def judge(drawn: Drawn, share: float = 1.0, settled: int | None = None) -> Verdict:
+def judge(drawn: DrawnUnits, share: float = 1.0, settled: int | None = None) -> Verdict:
     """Returns the verdict of the first `settled` units. It is given at the first unit at which
     one of the two was proved, and stays, whatever comes later. `share`: of the runs that are
     units with an act, for the forecast, which is made of all units."""
@@ -253,7 +253,7 @@ def judge(drawn: Drawn, share: float = 1.0, settled: int | None = None) -> Verdi
     )
 
 
-def _evidence(drawn: Drawn, *, steers: bool) -> list[float]:
+def _evidence(drawn: DrawnUnits, *, steers: bool) -> list[float]:
     """Returns, after each unit, the evidence that steering raises success (`steers`), or that it
     does not raise it by MATTERS. Unknown outcomes are read in three ways (left out, all
     failures, all successes); the lowest evidence of the three counts."""
@@ -263,7 +263,7 @@ def _evidence(drawn: Drawn, *, steers: bool) -> list[float]:
     return [min(values) for values in zip(*readings, strict=True)]
 
 
-def _capital(drawn: Drawn, unknown: bool | None, *, steers: bool) -> list[float]:
+def _capital(drawn: DrawnUnits, unknown: bool | None, *, steers: bool) -> list[float]:
     """Returns the e-value after each unit. Unknown outcomes are read as `unknown`; with None
     they are skipped, so that the e-value stays as it was."""
     read = [(on, unknown if won is None else won) for on, won in drawn]
@@ -272,7 +272,7 @@ def _capital(drawn: Drawn, unknown: bool | None, *, steers: bool) -> list[float]
     return [values[known] for known in accumulate(won is not None for _, won in read)]
 
 
-def _forecast(drawn: Drawn, share: float) -> str:
+def _forecast(drawn: DrawnUnits, share: float) -> str:
     """Describes how many more runs a verdict needs at the present rates, and at one standard
     error to either side."""
     on = [won for steered, won in drawn if steered and won is not None]

@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from gateway.backends import Stores
+from gateway.reporting.evidence import Z
 from gateway.stores.learning import DecidedRun, WorkloadRate
 from gateway.tasks import off_loop
 from gateway.values import FieldDict, frozen
 
-Z = 1.96  # standard errors in a 95 % interval
 FOLLOWED = "learned"
 BY_STATE = "states"
 Weight = Callable[[DecidedRun], float]
