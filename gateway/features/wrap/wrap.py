@@ -8,7 +8,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from gateway.config import Mode
 from gateway.errors import ConfigError
 from gateway.features.budgets.accounting import accounting_of
 from gateway.features.budgets.accounts import AccountKey
-from gateway.features.budgets.settings import Budgets, control_of
+from gateway.features.budgets.settings import Budgets, BudgetSettings, control_of
 from gateway.features.wrap import wrapped
 from gateway.features.wrap.own_gateway import (
     OwnGateway,
@@ -82,89 +82,113 @@ def wrap(options: WrapOptions) -> int:
     ConfigError: no command, settings that are refused, no gateway where one should be."""
     if not options.command:
         raise ConfigError("wrap: which command? For example: gateway wrap -- claude")
-    say = partial(_say, quiet=options.quiet)
     if shutil.which(options.command[0]) is None and "/" not in options.command[0]:
         _say(f"wrap: {options.command[0]}: command not found")
         return wrapped.NOT_FOUND
     budget = wrap_budget(options.budget, options.stop_after)
     other = _other(options)
-    before = time.time()
-    with ExitStack() as stack:
-        stack.enter_context(wrapped.signals_held())
-        own: OwnGateway | None = None
+    with wrapped.signals_held():
         if other:
-            url = other
-            read = partial(traces_of, other, before)
-            page = f"{url}/dashboard/runs/{{run}}"
-            others = f"{url}/dashboard/runs"
-        else:
-            named = wrapped.with_upstreams(options.command, os.environ)
-            settings = wrap_settings(options.config, named, options.mode)
-            if budget is not None:
-                budgets = (*settings.of(Budgets), budget)
-                settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
-            own = stack.enter_context(own_gateway(settings))
-            url = own.url
-            read = partial(_own_traces, own)
-            # Commands that show a run and list all, also later while other gateways run.
-            config = ""
-            if options.config:
-                config = f" --config {shlex.quote(str(options.config))}"
-            page = f"gateway dashboard{config} {{run}}"
-            path = settings.storage.path
-            others = f"gateway runs list{config}"
-            if path == str(state_database()):
-                others = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} {others}"
-        mode = None
-        if own is not None:
-            mode = own.settings.steering.mode
-        done = ""
-        if mode is not None:
-            done = _DONE[mode]
-        workloads = None
-        if own is not None:
-            workloads = own.server.runtime.opened.workloads
-        if workloads is not None and (pilot := workloads.pilot) is not None:
-            applied = pilot.treatment(("", "", ""), "", time.time())[1]
-            done = next((said for name, said in _DONE.items() if name == applied), done)
-            if pilot.draws:
-                done = f"steered or only watched, by the coin of {pilot.id} for {pilot.runs.words}"
-        if budget is not None and own is not None:  # which `gateway budgets list` shows
-            key = AccountKey(budget=budget.name, subject=DEFAULT_TENANT)
-            limits = budget.limits.given()
-            accounts = accounting_of(own.server.runtime).ledger
-            own.call(accounts.allow(key, at=time.time(), limits=limits, lifted=False))
-        if budget is not None and own is not None and not options.as_json:
-            say(limit_line(budget, control_of(own.settings)))
-        if own is not None and sys.stderr.isatty():  # where a log would keep it, nobody gets it
-            say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
-            if options.quiet:
-                own.server.asked = None
-            else:
-                own.server.asked = _ask
-        status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done=done)
-        traces = _read(read, say)
-        if options.outcome_from is not None and traces:
-            _report(options.outcome_from, status, url, traces=traces, own=own, say=say)
-        if options.as_json:
-            line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
-            sys.stderr.write(line + "\n")
-        else:
-            for number, line in enumerate(_lines(traces, page=page, others=others)):
-                say(line, first=number == 0)
-            if own is not None and (line := _pilot_line(own, traces)):
-                say(line, first=False)
-            if budget is not None and own is not None:
-                stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
-                stopped = any(stop["by"] == "budget" for stop in stops)
-                store = accounting_of(own.server.runtime).ledger
-                found = own.call(store.list_accounts(budget=budget.name))
-                for account in found:
-                    say(used_line(account, budget, time.time(), stopped=stopped), first=False)
-            if own is not None:
-                for line in _act_lines(own, budget.name if budget else "", traces, since=before):
-                    say(line, first=False)
+            return _by_other(options, other)
+        named = wrapped.with_upstreams(options.command, os.environ)
+        settings = wrap_settings(options.config, named, options.mode)
+        if budget is not None:
+            budgets = (*settings.of(Budgets), budget)
+            settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
+        with own_gateway(settings) as own:
+            return _by_own(options, own, budget)
+
+
+def _by_other(options: WrapOptions, url: str) -> int:
+    """Run the command with the gateway that runs already at `url`; its exit status."""
+    say = partial(_say, quiet=options.quiet)
+    before = time.time()
+    status = _run(options, url)
+    traces = _read(partial(traces_of, url, before), say)
+
+    def send(run: str, body: OutcomeBody) -> None:
+        here = [each for each in running_gateways() if each.url == url and each.key]
+        headers = [("x-gateway-key", each.key) for each in here]
+        httpx.post(
+            f"{url}/api/runs/{run}/outcome",
+            json=body.model_dump(),
+            headers=headers,
+            timeout=_ANSWER_S,
+            trust_env=False,
+        ).raise_for_status()
+
+    _report(options, status, traces, send=send)
+    page = f"{url}/dashboard/runs"
+    _show(options, traces, status=status, url=url, page=f"{page}/{{run}}", others=page)
     return status
+
+
+def _by_own(options: WrapOptions, own: OwnGateway, budget: BudgetSettings | None) -> int:
+    """Run the command with a gateway of its own; its exit status."""
+    say = partial(_say, quiet=options.quiet)
+    before = time.time()
+    runtime = own.server.runtime
+    ledger = accounting_of(runtime).ledger
+    if budget is not None:  # which `gateway budgets list` shows
+        key = AccountKey(budget=budget.name, subject=DEFAULT_TENANT)
+        limits = budget.limits.given()
+        own.call(ledger.allow(key, at=before, limits=limits, lifted=False))
+        if not options.as_json:
+            say(limit_line(budget, control_of(own.settings)))
+    if sys.stderr.isatty():  # where a log would keep it, nobody gets it
+        say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
+        if not options.quiet:
+            own.server.asked = _ask
+    status = _run(options, own.url, done=_done_by(own))
+    traces = _read(partial(_own_traces, own), say)
+    _report(options, status, traces, send=lambda *said: own.call(keep_outcome(runtime, *said)))
+    # Commands that show a run and list all, also later while other gateways run.
+    config = ""
+    if options.config:
+        config = f" --config {shlex.quote(str(options.config))}"
+    path = own.settings.storage.path
+    others = f"gateway runs list{config}"
+    if path == str(state_database()):
+        others = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} {others}"
+    page = f"gateway dashboard{config} {{run}}"
+    _show(options, traces, status=status, url=own.url, page=page, others=others)
+    if options.as_json:
+        return status
+    lines = [_pilot_line(own, traces)]
+    if budget is not None:
+        stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
+        stopped = any(stop["by"] == "budget" for stop in stops)
+        found = own.call(ledger.list_accounts(budget=budget.name))
+        now = time.time()
+        lines += [used_line(account, budget, now, stopped=stopped) for account in found]
+    lines += _act_lines(own, budget.name if budget else "", traces, since=before)
+    for line in filter(None, lines):
+        say(line, first=False)
+    return status
+
+
+def _done_by(own: OwnGateway) -> str:
+    """Returns the deeds of the gateway for the requests of the command, in words."""
+    done = _DONE[own.settings.steering.mode]
+    workloads = own.server.runtime.opened.workloads
+    if workloads is None or (pilot := workloads.pilot) is None:
+        return done
+    if pilot.draws:
+        return f"steered or only watched, by the coin of {pilot.id} for {pilot.runs.words}"
+    applied = pilot.treatment(("", "", ""), "", time.time())[1]
+    return next((said for name, said in _DONE.items() if name == applied), done)
+
+
+def _show(
+    options: WrapOptions, traces: "Sequence[Trace]", *, status: int, url: str, **how: str
+) -> None:
+    """Print the summary, or the same as one line of JSON; `how`: as `_lines` takes it."""
+    if options.as_json:
+        line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
+        sys.stderr.write(line + "\n")
+        return
+    for number, line in enumerate(_lines(traces, **how)):
+        _say(line, first=number == 0, quiet=options.quiet)
 
 
 def _ask(asked: Control) -> None:
@@ -179,8 +203,9 @@ def _ask(asked: Control) -> None:
         sys.stderr.flush()
 
 
-def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:
+def _run(options: WrapOptions, url: str, done: str = "") -> int:
     """done: with the command's requests, by an own gateway; empty for one that runs already."""
+    say = partial(_say, quiet=options.quiet or options.as_json)
     prepared = wrapped.prepared(options.command, os.environ, url)
     if prepared.note:
         say(f"by hand: {prepared.note}")
@@ -196,10 +221,16 @@ def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:
 
 
 def _report(
-    check: str, status: int, url: str, traces: list[Any], own: OwnGateway | None, say: Say
+    options: WrapOptions,
+    status: int,
+    traces: list[Any],
+    send: Callable[[str, OutcomeBody], object],
 ) -> None:
-    """Report the outcome of the main agent's run, which is the last to be continued, also behind
-    those of its sub-agents: success where the check ends with 0."""
+    """Report the outcome of the main agent's run, if it is asked for: success where the check ends
+    with 0. That run is the last to be continued, also behind those of its sub-agents."""
+    check = options.outcome_from
+    if check is None or not traces:
+        return
     run = max((trace["run"] for trace in traces), key=lambda run: run["updated_at"])
     try:
         if check != EXIT:
@@ -207,23 +238,10 @@ def _report(
             status = wrapped.run(("sh", "-c", f"{{ {check}\n}} >&2"), named)
         comment = f"{'the command' if check == EXIT else check[:1000]} ended with {status}"
         body = OutcomeBody(outcome="failure" if status else "success", comment=comment)
-        if own is not None:
-            own.call(keep_outcome(own.server.runtime, run["id"], body))
-        else:
-            found = (each.key for each in running_gateways() if each.url == url)
-            if key := next(found, ""):
-                headers = {"x-gateway-key": key}
-            else:
-                headers = {}
-            path = f"{url}/api/runs/{run['id']}/outcome"
-            said = body.model_dump()
-            answer = httpx.post(
-                path, json=said, headers=headers, timeout=_ANSWER_S, trust_env=False
-            )
-            answer.raise_for_status()
+        send(run["id"], body)
         run["outcome"] = body.outcome
     except Exception as exc:  # the command's exit status counts
-        say(f"no outcome: {exc}")
+        _say(f"no outcome: {exc}", quiet=options.quiet)
 
 
 def _other(options: WrapOptions) -> str:
