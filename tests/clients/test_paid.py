@@ -22,7 +22,6 @@ from msgspec import structs
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.features.reports.week import monday_of, read_week
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.usage import BUCKET_S, UsageQuery
@@ -31,6 +30,7 @@ from tests.clients.billing import STEPS, TASK, BillingHost
 from tests.patience import DEADLINE_MS, run_to_end
 
 pytestmark = pytest.mark.nightly
+reports = pytest.importorskip("gateway.features.reports.week")
 
 ROOT = Path(__file__).parents[2]
 ENVS = Path(os.environ.get("GATEWAY_CLIENT_ENVS", "-"))
@@ -212,9 +212,9 @@ async def _sums(told: Mapping[str, Any], database: Path) -> dict[str, dict[str, 
     """Each place where the gateway tells sums, with what it tells."""
     stores = await open_stores(StorageSettings(path=str(database)))
     try:
-        monday = monday_of(None, time.time() + BUCKET_S["week"])
+        monday = reports.monday_of(None, time.time() + BUCKET_S["week"])
         query = UsageQuery(since=monday, until=monday + BUCKET_S["week"], bucket="week")
-        week = await read_week(stores, monday, None)
+        week = await reports.read_week(stores, monday, None)
         runs = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
         points = await stores.runs.usage(query)
     finally:

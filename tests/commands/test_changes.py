@@ -103,13 +103,15 @@ def test_without_the_key_no_command_changes_anything(
             refused.add(" ".join(words[:2]))
         if " ".join(words[:2]) not in _OF_AGENTS:
             assert dumped(database) == before, words
-    assert refused >= {
+    changing = {
         *("budgets raise", "budgets lift", "budgets reset", "runs stop", "runs resume"),
         *("runs approve", "runs deny", "keys create", "keys set", "keys rotate", "keys revoke"),
         *("keys reset", "pilot start", "pilot stop", "pilot apply"),
         *("learn approve", "learn retire", "learn edit", "learn forget"),
         *("patterns add", "patterns import", "patterns delete", "steering off", "steering on"),
     }
+    there = {words[0] for words in COMMANDS}  # without those of a feature that is gone
+    assert refused >= {act for act in changing if act.split()[0] in there}
     assert not refused & {"pilot", "steering", "budgets list", "keys list", "runs held"}
 
 
