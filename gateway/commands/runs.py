@@ -28,7 +28,7 @@ from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.traces import RunTrace
-from gateway.stores.usage import GROUPS, Sums, Tree
+from gateway.stores.usage import GROUPS, Sums
 from gateway.text import formatting
 from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line
@@ -71,7 +71,6 @@ def add_parser(commands: Any) -> None:
     show = add_verb(verbs, "show", "one run: states, monitors, guidance", command=_show)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
-    show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", command=_outcome)
     outcome.add_argument("run_id", type=_of_hook, help=f"{_RUN_ID}; or {_HOOK}")
     outcome.add_argument("outcome", choices=filters.OUTCOMES, help="how the run has ended")
@@ -164,12 +163,6 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     trace = None
     if run is not None:
         trace = await store.get_run(run.id, tenant=None, **part)
-    if trace is not None and args.tree:
-        conversation_id = trace.run.conversation_id
-        found = await kept(stores.attribution, _NO_SUMS).tree(conversation_id, tenant=None)
-        tree = kept(found, f"there is no conversation {conversation_id!r}")
-        _print_tree(tree, as_json=args.json)
-        return
     if trace is None or (args.step is not None and not trace.steps):
         raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
     if args.json:
@@ -385,27 +378,6 @@ async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace)
     traces = stores.runs.export_runs(_chosen(args), content=content)
     async for lines in exported(traces, args.format):
         _write(lines)
-
-
-def _print_tree(tree: Tree, *, as_json: bool) -> None:
-    """The conversations of a tree, sub-agents below their parents, and their sum."""
-    from gateway.api.attribution import tree_view
-
-    if as_json:
-        say(as_line(tree_view(tree)))
-        return
-    parents = {node.id: node.parent_id for node in tree.nodes}
-    shown = table(("conversation",), _SUMS)
-    for node in tree.nodes:
-        depth = 0
-        above = node.parent_id
-        while above in parents and depth < len(parents):
-            depth = depth + 1
-            above = parents[above]
-        name = f"{'  ' * depth}{node.id}  {one_line(node.external_key or '', 30)}"
-        shown.add_row(name.rstrip(), *_cells(node.sums))
-    shown.add_row("all together", *_cells(tree.total))
-    Console(width=max(Console().width, 130)).print(shown)
 
 
 def _cells(sums: Sums) -> tuple[str, ...]:

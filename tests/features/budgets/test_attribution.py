@@ -71,13 +71,6 @@ def test_the_sums_of_a_tree(
     assert [node["sums"]["calls"] for node in trees[0]["conversations"]] == [3, 2, 1]
     assert not any("x-gateway-tag" in name.decode() for name, _ in upstream.last.headers)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GATEWAY_STORAGE__PATH", server.app.runtime.settings.storage.path)
-        assert main(["runs", "show", runs[0]["id"], "--tree", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == trees[0]
-        assert main(["runs", "show", runs[0]["id"], "--tree"]) == 0
-        assert "all together" in capsys.readouterr().out
-
 
 def test_tags_and_keys_are_dimensions(
     server: AppServer, capsys: pytest.CaptureFixture[str]
