@@ -1,6 +1,7 @@
 """The runs that an operator has stopped or paused, and those about which a person is asked: in
 memory for each call, in the store for all.
 
+An operator can stop a run whatever features were deleted: holds need no budgets.
 What one gateway holds is written at once, and read by the others every `control.poll_s`."""
 
 import asyncio

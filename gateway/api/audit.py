@@ -1,4 +1,5 @@
-"""`/api/audit`: who changed what, when and why; `/api/runs/{run_id}/comments`."""
+"""`/api/audit`: who changed what, when and why; `/api/runs/{run_id}/comments`. The log is the
+gateway's own: it cannot be deleted with a feature."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
