@@ -1,4 +1,4 @@
-"""OpenTelemetry: one span and a few measurements per model call.
+"""OpenTelemetry: one span per model call.
 
 On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
 `otel` is installed. Texts are exported only with `otel.content`. Source: OpenTelemetry semantic
@@ -25,7 +25,6 @@ from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, text_a
 from gateway.wire.messages import content_text
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
@@ -34,7 +33,6 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 _EXPORTER_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 )
 _CALLS = frozenset(dialect.route for dialect in DIALECTS.values())
 
@@ -55,42 +53,20 @@ _PROVIDERS = {
 }
 _PERSON = ("account_uuid", "user_id", "device_id")  # of Claude Code's JSON in metadata.user_id
 _NOTES = ("identity", "mode", "step", "state", "difficulty", "guidance")
-# The buckets that the conventions prescribe for tokens and seconds.
-_TOKENS = tuple(4**power for power in range(14))
-_SECONDS = tuple(0.01 * 2**power for power in range(14))
 
 
 class Telemetry:
-    """Turns finished exchanges into spans and measurements."""
+    """Turns finished exchanges into spans."""
 
-    def __init__(self, tracer: "Tracer", meter: "Meter", close: Callable[[], None]) -> None:
+    def __init__(self, tracer: "Tracer", close: Callable[[], None]) -> None:
         self._tracer = tracer
         self.close = close  # export what is still queued; blocks
-
-        self._duration = meter.create_histogram(
-            "gen_ai.client.operation.duration",
-            unit="s",
-            description="Duration of a model call.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
-        self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage",
-            unit="{token}",
-            description="Tokens of a model call.",
-            explicit_bucket_boundaries_advisory=_TOKENS,
-        )
 
     def finished(self, exchange: Exchange, duration_s: float, trace_parent: str) -> None:
         """Record an exchange that has just ended, if it was a model call. `trace_parent`: the
         request's header of that name, or empty."""
         if exchange.route not in _CALLS or not exchange.request.model:
             return
-        common = _common(exchange)
-        self._duration.record(duration_s, common)
-        usage = exchange.upstream.tokens
-        for kind, count in (("input", usage.input), ("output", usage.output)):
-            if count is not None:
-                self._tokens.record(count, {**common, "gen_ai.token.type": kind})
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -104,7 +80,7 @@ class Telemetry:
             context=TraceContextTextMapPropagator().extract(carrier),
             kind=SpanKind.CLIENT,
             start_time=end - int(duration_s * 1e9),
-            attributes=common | _details(exchange) | exchange.texts,
+            attributes=_details(exchange) | exchange.texts,
         )
         if error := _error(exchange):
             span.set_status(Status(StatusCode.ERROR, error))
@@ -141,19 +117,6 @@ def _person(value: object) -> object:
     return next((parsed[name] for name in _PERSON if parsed.get(name)), None)
 
 
-def _common(exchange: Exchange) -> FieldDict:
-    """Attributes of both spans and measurements: few values each, so that metrics stay small."""
-    upstream = exchange.upstream
-    found = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _PROVIDERS.get(upstream.provider, upstream.provider or "openai"),
-        "gen_ai.request.model": upstream.model or exchange.request.model,
-    }
-    if error := _error(exchange):
-        found["error.type"] = error
-    return found
-
-
 def _error(exchange: Exchange) -> str:
     response = exchange.response
     return response.error or (str(response.status) if response.status >= 400 else "")
@@ -165,6 +128,10 @@ def _details(exchange: Exchange) -> FieldDict:
     notes = exchange.notes
     usage = upstream.tokens
     details = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDERS.get(upstream.provider, upstream.provider or "openai"),
+        "gen_ai.request.model": upstream.model or exchange.request.model,
+        "error.type": _error(exchange) or None,
         "gen_ai.conversation.id": notes.get("conversation"),
         "session.id": notes.get("conversation"),
         "gen_ai.usage.input_tokens": usage.input,
@@ -202,10 +169,7 @@ def open_telemetry(env: Texts, version: str) -> Telemetry | None:
 
 
 def _with_exporters(env: Texts, version: str) -> Telemetry:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -214,18 +178,8 @@ def _with_exporters(env: Texts, version: str) -> Telemetry:
     resource = Resource.create({"service.name": name, "service.version": version})
     traces = TracerProvider(resource=resource)
     traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-    metrics = MeterProvider(resource=resource, metric_readers=[reader])
-
-    def close() -> None:
-        traces.shutdown()
-        metrics.shutdown()
-
-    return Telemetry(
-        traces.get_tracer("gateway", version, schema_url=SCHEMA_URL),
-        metrics.get_meter("gateway", version, schema_url=SCHEMA_URL),
-        close,
-    )
+    tracer = traces.get_tracer("gateway", version, schema_url=SCHEMA_URL)
+    return Telemetry(tracer, traces.shutdown)
 
 
 _NEWEST = 20  # messages of one call; those before it are in the spans of earlier calls
