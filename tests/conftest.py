@@ -243,9 +243,8 @@ def gateway_server(
     def start(
         settings: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None
     ) -> AppServer:
-        from gateway.app import build_app
         from gateway.config import settings_from_dict
-        from gateway.server import uvicorn_config
+        from steering_gateway_testing.gateways import gateway_of
 
         mapping = {"default_upstream": {"api_base": upstream.base_url}, **(settings or {})}
         mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
@@ -256,8 +255,7 @@ def gateway_server(
         mapping["steering"] = {**patient, **mapping.get("steering", {})}
         loaded = settings_from_dict(mapping, env)
         put_database(loaded)
-        app = build_app(loaded)
-        server = AppServer(app, config=uvicorn_config(app, loaded))
+        server = gateway_of(loaded)
         server.start()
         running.append(server)
         return server

@@ -13,10 +13,9 @@ from typing import Any
 
 import httpx
 
-from gateway.app import build_app
 from gateway.config import settings_from_dict
-from gateway.server import uvicorn_config
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.gateways import gateway_of
 from steering_gateway_testing.text import echo
 from tests.patience import DEADLINE_MS
 from tests.prepared_store import put_database
@@ -54,8 +53,7 @@ def a_gateway(
     mapping = merged(mapping, {"storage": {"path": str(directory / "gateway.db")}})
     loaded = settings_from_dict(merged(mapping, settings or {}), {})
     put_database(loaded)
-    app = build_app(loaded)
-    return AppServer(app, config=uvicorn_config(app, loaded))
+    return gateway_of(loaded)
 
 
 def replace_settings(server: AppServer, raw: Mapping[str, Any]) -> None:

@@ -29,6 +29,7 @@ def run(folder: Path, rooms: dict[str, str]) -> tuple[int, str]:
 
 
 def test_all_rooms_are_counted_together(tmp_path: Path) -> None:
+    """Named rooms, features and the rest end in one line."""
     status, printed = run(
         tmp_path,
         {
@@ -42,6 +43,7 @@ def test_all_rooms_are_counted_together(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_any_process_fails_the_whole(tmp_path: Path) -> None:
+    """Whether a test fails, a module is not there, or a process ends without a word."""
     status, printed = run(
         tmp_path,
         {

@@ -186,7 +186,7 @@ async def test_the_newest_reading_of_the_keys_counts() -> None:
 
     store, ring = Store(), KeyRing()
     stores = cast(Stores, SimpleNamespace(of=lambda _: store))
-    earlier = asyncio.ensure_future(ring.refresh(store))  # type: ignore[arg-type]
+    earlier = asyncio.ensure_future(ring.refresh(stores))
     await asyncio.sleep(0)
     await ring.refresh(stores)
     slow.set()
