@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from gateway.cli import main
+from gateway.hooks import features
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of, until
 from tests.api.conftest import start as start
@@ -53,6 +54,7 @@ def test_a_looping_run_is_reported_once_by_two_gateways(
     assert 'gateway_alerts_total{rule="run_stuck"}' in text + _metrics(second)
 
 
+@pytest.mark.skipif("reports" not in features(), reason="the reports are not there")
 def test_the_week_is_reported_once_by_all_gateways(
     start: Start, receiver: Receiver, tmp_path: Path
 ) -> None:
