@@ -74,7 +74,7 @@ class Authenticator:
 
     def __init__(self, settings: AuthSettings, *, host: str, keys: Keys) -> None:
         self._on_loopback = is_loopback_name(host)
-        self._keys = keys
+        self.keys = keys
         self._admin = b""
         self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
         # Signs browser sessions. Random: from a cookie nothing can be learned about a key.
@@ -85,7 +85,7 @@ class Authenticator:
         """Use the keys of a reloaded config; another admin key ends all sessions."""
         before = self._admin
         self._wrong_keys.per_minute = settings.wrong_keys_per_minute
-        self._keys.update(settings)
+        self.keys.update(settings)
         self.has_admin_key = bool(settings.admin_key)
         self._admin = key_digest(settings.admin_key or process_key())
         if self._admin != before:
@@ -104,7 +104,7 @@ class Authenticator:
 
     def tenant_of_tag(self, tag: str) -> str | None:
         """The tenant of the valid key with this session tag, None when there is none."""
-        for digest, tenant in self._keys.tenants().items():
+        for digest, tenant in self.keys.tenants().items():
             if hmac.compare_digest(self.session_tag(digest).encode(), tag.encode()):
                 return tenant
         return None
@@ -112,13 +112,13 @@ class Authenticator:
     @property
     def keys_required(self) -> bool:
         """Whether there are gateway keys, so that a request must send one."""
-        return self._keys.required
+        return self.keys.required
 
     def principal(self, scope: Scope) -> Principal:
         """The caller. Raises: Unauthorized: gateway keys exist, and the request sends none of them.
         Overloaded: its address has sent too many wrong keys."""
         headers: RawHeaders = scope["headers"]
-        required = self.keys_required
+        required = self.keys.required
         if not required and not self.has_admin_key:
             return _ANONYMOUS
         found = self.principal_by_key(headers)
@@ -145,7 +145,7 @@ class Authenticator:
         """The caller, from the first valid gateway key in the headers; None without one."""
         offered = offered_keys(headers)
         for _, key in offered:
-            holder = self._keys.find(key_digest(key))
+            holder = self.keys.find(key_digest(key))
             if holder is not None:
                 return replace(
                     holder,
@@ -158,7 +158,7 @@ class Authenticator:
     def refuse_expired(self, headers: RawHeaders) -> None:
         """Refuse an expired key with a message that says so. Raises: Unauthorized."""
         for _, key in offered_keys(headers):
-            if when := self._keys.expiry(key_digest(key)):
+            if when := self.keys.expiry(key_digest(key)):
                 raise Unauthorized(f"the gateway key expired on {when}")
 
     def wrong_key(self, scope: Scope) -> None:
@@ -187,11 +187,11 @@ class Authenticator:
         return any(self._is_known(word) for word in _WORDS.split(text) if word)
 
     def _is_known(self, key: str) -> bool:
-        return self._keys.find(key_digest(key)) is not None or self.is_admin(key)
+        return self.keys.find(key_digest(key)) is not None or self.is_admin(key)
 
     def tenant_of(self, digest: bytes) -> str | None:
         """The tenant of the valid key with this digest, None when there is none."""
-        holder = self._keys.find(digest)
+        holder = self.keys.find(digest)
         if holder is not None:
             return holder.tenant
         return None

@@ -51,7 +51,7 @@ class BrowserGuard:
             return ""
         found = {name: value for name, value in scope["headers"] if name in _READ}
         origin = found.get(b"origin", b"").decode("latin-1")
-        keyless = not self._auth.keys_required
+        keyless = not self._auth.keys.required
         metrics = path == _METRICS
         listed = bool(origin) and not metrics and self._origins.include(origin, keyless=keyless)
         if keyless or metrics:

@@ -203,7 +203,7 @@ def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
         fired=readings.fired,
         failure_type=readings.failure_type,
         evidence=readings.evidence,
-        loop_count=outcome.loop_count,
+        loop_count=max([each.count for _, each in outcome.observed.actions], default=1) - 1,
         reason=outcome.reason,
         alarms=tuple([alarm.sentence for alarm in readings.alarms]),
         content=StepContent(

@@ -179,9 +179,9 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
         if parent is not None and request.earlier is not None:
             root = parent.history.root
         history.root = root or first_hash(hashes)
-    index.used(found, len(request.raw))
     digest = hashes.state.digest
     index.add_prefix_hash(found, digest, digest)
+    index.used(found, len(request.raw))
 
 
 def open_conversation(

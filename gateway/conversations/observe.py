@@ -134,8 +134,6 @@ async def note_messages(
     transcript = observed.transcript
     stored = result.conversation.unsaved.snapshot
     fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
-    result.position = RunPosition.of(run)
-    result.state_after = run.state
     if fresh:
         result.tasks = await tasks_of(fresh, transcript)
     else:

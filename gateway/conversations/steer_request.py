@@ -226,6 +226,8 @@ class RequestSteerer:
         with timed(result.timings_ms, "observe"):
             observed = await observe_steps(result, request, self.rules.policy, now=now)
             self._take_undecided(result, observed.earlier, observed.outcomes)
+            result.position = RunPosition.of(observed.run)
+            result.state_after = observed.run.state
             await note_messages(result, request, observed)
         return observed.run
 

@@ -45,11 +45,6 @@ class StepOutcome(Value):
         """The step that was scored."""
         return self.observed.step
 
-    @property
-    def loop_count(self) -> int:
-        """Number of earlier calls with the same result, for the most repeated call of the step."""
-        return max([each.count for _, each in self.observed.actions], default=1) - 1
-
 
 QUIET_STEPS = 3  # steps without an alarm that end it
 

@@ -69,10 +69,12 @@ def place(
     `tools` are only looked at to count the client's cache markers. `begun`: the server keeps
     messages that come before these."""
     opening = messages[:_OPENING]
+    newest = messages[-_NEWEST:]
+    size = len(messages)
     leading = list(takewhile(_is_system, opening))
     if len(leading) == _OPENING:
         leading = list(takewhile(_is_system, messages))
-    body = _Body(messages, leading, target, settings=settings)
+    body = _Body(messages, size, newest, leading=leading, target=target, settings=settings)
     replayed = decided.state.injections
     if settings.lifetime == "call":  # only those of this step are sent again, in a retry
         replayed = tuple(block for block in replayed if block.step >= decided.step)
@@ -160,19 +162,22 @@ def _is_pinned(item: Item) -> bool:
 
 
 class _Body:
-    """The messages of a request while blocks are put between and into them. `leading`: its leading
-    system messages."""
+    """The messages of a request while blocks are put between and into them. `size`: their number;
+    `newest`: the last ones; `leading`: the leading system messages."""
 
     def __init__(
         self,
         messages: Messages,
+        size: int,
+        newest: Sequence[Message],
+        *,
         leading: Sequence[Message],
         target: GuidanceTarget,
         settings: InjectionSettings,
     ) -> None:
         self._messages = messages
-        self._size = len(messages)
-        self._newest = messages[-_NEWEST:]
+        self._size = size
+        self._newest = newest
         self._lead = len(leading)
         self._target = target
         by_choice = settings.placement == "tail" and not target.breakpoints

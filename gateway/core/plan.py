@@ -11,11 +11,25 @@ from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
 from gateway.core.monitors import Readings
 from gateway.core.pattern import Query, Tier
 from gateway.core.step import recent_text
-from gateway.core.texts import MonitorText, brings_news, due_text, skip_directive
+from gateway.core.texts import evidence_for, failure_of, monitor_text, severities, skip_directive
 from gateway.values import Value
 
 CHARS_PER_TOKEN = 4  # rough size of a token of English text; most are longer
 RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: FAST's window
+
+
+# Failures that get a text only while the newest step is part of them, and the steps that show it.
+_SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "hedge"})
+KNOWN_STEPS = 3
+
+
+class MonitorText(Value):
+    """A monitor text that is due."""
+
+    text: str  # with the evidence of the reading filled in
+    failure_type: str  # label of the failure it speaks of
+    subject: str  # what its severities are counted by: the cause, or else the failure type
+    severity: int  # 1 to 3; a problem that persists gets a stronger text
 
 
 class Plan(Value):
@@ -157,3 +171,62 @@ def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gate
         failure_type=moment.failure_type or None,
         cause=situation.cause.name if situation else "",
     )
+
+
+def brings_news(moment: Moment) -> bool:
+    """True where the newest step shows no trouble, and no monitor names one that steps do not."""
+    named = moment.failure_type not in ("", *_SHOWN_BY_STEP)
+    return not named and len(moment.recent) >= KNOWN_STEPS and moment.situation() is None
+
+
+def due_text(
+    guidance: GuidanceState, moment: Moment, injection: InjectionSettings, *, every_alarm: bool
+) -> tuple[MonitorText | None, tuple[str, ...]]:
+    """Returns the monitor text that is due, or why there is none though a monitor would give
+    one. `every_alarm`: see `plan`."""
+    readings = moment.signal.readings
+    if moment.step is None or readings is None:
+        return None, ()
+    alarmed = readings.fired or readings.composite >= injection.monitor_composite
+    failure_type = failure_of(readings) if alarmed and injection.monitor_guidance else None
+    if failure_type is None:
+        return None, ()
+    if reason := _held_back(guidance, moment, injection, failure_type=failure_type):
+        return None, (reason,)
+    shown = failure_type in _SHOWN_BY_STEP
+    situation = moment.situation() if shown else None
+    shown = shown and len(moment.recent) >= KNOWN_STEPS
+    if situation is None and shown and not every_alarm:
+        return None, ("monitor: the newest step brings something new",)
+    subject = situation.cause.name if situation else failure_type
+    given = guidance.severities
+    severity = max(given.get(subject, 0), given.get(failure_type, 0)) + 1
+    if severity > severities(failure_type):
+        return None, ("monitor: all texts sent",)
+    sent = given.get(subject, 0)
+    if situation is None or sent >= len(situation.cause.texts):
+        text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
+    else:
+        if not injection.quotes:
+            situation = situation.unquoted()
+        # The mildest move comes first for each cause, whatever was said about others.
+        text = situation.text(sent + 1)
+    due = MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity)
+    return due, ()
+
+
+def _held_back(
+    guidance: GuidanceState, moment: Moment, injection: InjectionSettings, failure_type: str
+) -> str:
+    """Reason for giving no text about a failure now; "" when one may be given."""
+    if guidance.monitor_count >= injection.monitor_cap:
+        return "monitor: cap reached"
+    since = guidance.monitor_step
+    step = moment.step
+    wait = injection.cooldown(moment.signal.state.value)
+    if since is not None and step is not None and step - since < wait:
+        return "monitor: cooling down"
+    if not severities(failure_type):
+        return f"monitor: no text for {failure_type}"
+    spent = guidance.severities.get(failure_type, 0) >= severities(failure_type)
+    return "monitor: all texts sent" if spent else ""

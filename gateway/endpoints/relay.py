@@ -32,25 +32,18 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, header
 from gateway.wire.parsing import parse_object
 from gateway.wire.refusal import refusal_of
-from gateway.wire.response_tee import ResponseWatch, UsageFilter, stream_watch
+from gateway.wire.response_tee import ResponseWatch, UsageFilter, start_of, stream_watch
 from gateway.wire.sse import encode_comment
 
-_BOM = b"\xef\xbb\xbf"
-_SPACE = b" \t\r\n"
 _FIELD = re.compile(rb"(?:data|event|id|retry)?:")
 """How server-sent events begin, whatever the label of the answer says."""
 _ENOUGH_TO_TELL = len(b"event:")
 """Bytes of content, without a byte order mark and white space, that tell events from JSON."""
 
 
-def _start_of(content: bytes) -> bytes:
-    """The content so far, without a byte order mark and white space before it."""
-    return content.removeprefix(_BOM).lstrip(_SPACE)
-
-
 def _read_body(dialect: Dialect, watch: ResponseWatch, usage: FieldDict | None) -> UpstreamReply:
     """A successful answer that is not a stream; `usage` as far as the lane knows it."""
-    content = _start_of(watch.content)
+    content = start_of(watch.content)
     if not content:
         return _unread(watch, usage)
     try:
@@ -93,7 +86,7 @@ def _unread(watch: ResponseWatch, usage: FieldDict | None) -> UpstreamReply:
         return UpstreamReply(usage=usage, unread="size")
     if watch.opaque or watch.cut:
         return UpstreamReply(usage=usage, unread="encoding")
-    why: Unread = "form" if _start_of(watch.content) else "empty"
+    why: Unread = "form" if start_of(watch.content) else "empty"
     return UpstreamReply(usage=usage, unread=why)
 
 
@@ -256,9 +249,9 @@ class Relay:
     async def _holds_events(self, response: LaneResponse) -> bool:
         """Whether a successful answer begins like server-sent events, whatever its label says."""
         asked = time.perf_counter()
-        content = await begun(response, lambda text: len(_start_of(text)) >= _ENOUGH_TO_TELL)
+        content = await begun(response, lambda text: len(start_of(text)) >= _ENOUGH_TO_TELL)
         self.exchange.timing.waited_s += time.perf_counter() - asked
-        return bool(_FIELD.match(_start_of(content)))
+        return bool(_FIELD.match(start_of(content)))
 
     async def _stream(
         self,
@@ -388,7 +381,7 @@ class Relay:
         """Send one error event, and close the connection without the end of the body. Many clients
         take a stream that simply ends for a complete one."""
         self.exchange.response.error = exc.label
-        is_array = self._watch is not None and _start_of(self._watch.content).startswith(b"[")
+        is_array = self._watch is not None and start_of(self._watch.content).startswith(b"[")
         if visible and not is_array:  # an array shows it by its missing bracket
             await self._body(self.dialect.broken_off(exc))
 

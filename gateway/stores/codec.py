@@ -189,7 +189,7 @@ def step_row(step: records.StepRow) -> tuple[Any, ...]:
     if step.call is None:
         call = None
     else:
-        call = _json(step.call)
+        call = call_json(step.call)
     return (*_step(step), readings, call, content_json(step.content))
 
 
@@ -218,7 +218,7 @@ def step_of(run_id: str, row: Sequence[Any]) -> records.StepRow:
 
 def call_json(call: records.CallRow) -> str:
     """To the `call` column."""
-    return _json(call)
+    return _json(msgspec.structs.asdict(call))
 
 
 def content_json(content: records.StepContent | None) -> str | None:

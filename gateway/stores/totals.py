@@ -123,8 +123,13 @@ class RunTotals(CountedSteps):
                 states[step.state] = states.get(step.state, 0) + 1
         cost, unsteered, saved = self._costs(calls)
         tokens, latency_s, overhead_ms = _sums(calls)
-        unpriced = sum([call.unpriced for call in calls])
-        errors = sum([call.failed for call in calls])
+        unpriced = 0
+        errors = 0
+        estimates = list[tuple[int, int, float]]()
+        for call in calls:
+            unpriced += call.unpriced
+            errors += call.failed
+            estimates.append(call.estimated)
         return RunTotals(
             steps=max([self.steps, *[step.step_index for step in fresh]]),
             scored_steps=self.scored_steps + len(composites),
@@ -151,7 +156,7 @@ class RunTotals(CountedSteps):
             models=_counted(self.models, [call.model_asked for call in calls]),
             severity=_counted(self.severity, list(map(severity_of, composites))),
             unsteered=_counted(self.unsteered, [c.unsteered for c in calls if c.unsteered]),
-            estimated=_with_estimates(self.estimated, calls),
+            estimated=_with_estimates(self.estimated, estimates),
             guidance=_counted(self.guidance, sources),
             human=_counted(self.human, human),
             asked=self._asked(scored, sources),
@@ -224,8 +229,10 @@ def _with_acts(known: Mapping[str, float], steps: Sequence[StepRow]) -> Mapping[
     return known
 
 
-def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:
-    estimated = [call.estimated for call in calls if call.estimated[0]]
+def _with_estimates(
+    known: Mapping[str, float], estimates: Sequence[tuple[int, int, float]]
+) -> Mapping[str, float]:
+    estimated = [each for each in estimates if each[0]]
     if not estimated:
         return known
     sums = zip(("calls", "tokens", "cost_usd"), map(sum, zip(*estimated, strict=True)), strict=True)

@@ -240,7 +240,7 @@ class Dispatcher:
         """A target as it is asked in the call's dialect."""
         asked = target.for_client(call.dialect, "", call.seat)
         unspoken = asked.lane == "litellm" and not asked.litellm_params  # the default upstream
-        known = _route(call, asked, model) in self._unspoken
+        known = bool(self._unspoken) and _route(call, asked, model) in self._unspoken
         if unspoken or known:
             return asked.translated(model)
         return asked
@@ -437,6 +437,9 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
     credentials.refuse_key_in_path(call.path)
     drop = _OWN_HEADERS | call.key_headers
     given = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
+    own = [(k.lower().encode(), v.encode()) for k, v in target.headers]
+    passed = [value for name, value in call.headers if name == INSTANCE_HEADER]
+    own.append((INSTANCE_HEADER, b", ".join([*passed, instance])))
     out = credentials.allowed(given, call.query, target, api=call.api)
     if (key := credentials.operator_key(target)) is not None:
         if call.instead_of_operator_key is not None:
@@ -445,10 +448,7 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
         if target.key_header == "authorization":
             value = f"Bearer {key}"
         out.append((target.key_header.encode(), value.encode()))
-    out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
-    passed = [value for name, value in call.headers if name == INSTANCE_HEADER]
-    out.append((INSTANCE_HEADER, b", ".join([*passed, instance])))
-    return out
+    return out + own
 
 
 def refuse_loop(headers: RawHeaders, instance: bytes) -> None:

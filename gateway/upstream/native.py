@@ -120,10 +120,10 @@ class NativeLane:
         guard.relimit(self._timeouts.idle_s)
         # A length is sent on only where it is the body's.
         given = [(k.lower(), v) for k, v in answer.fields]
+        if _CONTROL.search(b"".join([v for _, v in given])):
+            given = [(k, _CONTROL.sub(b" ", v)) for k, v in given]
         other = answer.status in BODILESS or any(k == b"transfer-encoding" for k, _ in given)
         answer.headers = end_to_end(given, _LENGTH if other else frozenset())
-        if _CONTROL.search(b"".join([v for _, v in answer.headers])):
-            answer.headers = [(k, _CONTROL.sub(b" ", v)) for k, v in answer.headers]
         return answer
 
     async def aclose(self) -> None:

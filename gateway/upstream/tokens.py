@@ -8,11 +8,10 @@ from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
     as_mapping,
     as_number,
-    first_mapping,
     list_at,
     text_at,
 )
-from gateway.wire.usage import INPUT, OUTPUT
+from gateway.wire.usage import INPUT, OUTPUT, first_mapping
 
 
 def tokens_of(usage: Fields) -> dict[str, int]:

@@ -57,15 +57,6 @@ def mapping_at(values: Fields, key: str) -> Fields:
     return value if isinstance(value, dict) else {}
 
 
-def first_mapping(values: Fields, *names: str) -> Fields:
-    """The object under the first of `names` that holds one; empty when none does."""
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, dict):
-            return value
-    return {}
-
-
 def as_list(value: object) -> list[Any]:
     """The value if it is an array, else an empty one."""
     return value if isinstance(value, list) else []

@@ -80,7 +80,8 @@ def start_state(tenant: str) -> ChainState:
 
 
 def extend(state: ChainState, messages: Sequence[object]) -> PrefixHashes:
-    """The prefix hashes of a transcript that continues after `state` with `messages`."""
+    """The prefix hashes of a transcript that continues after `state` with `messages`; never raises,
+    whatever the messages are."""
     reader = MessageReader(state.call_ids, state.answered, state.in_turn, turns=state.turns)
     prefix_hash = state.digest
     digests = [prefix_hash]
@@ -122,15 +123,3 @@ def _candidates(digests: Sequence[bytes], before: ChainState) -> tuple[tuple[int
             found.append((before.count + position, digest))
         last = digest
     return tuple(found)
-
-
-def chain_digests(
-    messages: Sequence[object], tenant: str, *, resume: ChainState | None = None
-) -> PrefixHashes:
-    """Returns the prefix hashes of a whole transcript; never raises, whatever the messages are.
-    `resume`: only the messages after its `count` are read; the caller guarantees that the
-    messages before are the same, for the same tenant. A `resume` that counts more messages than
-    there are is not used."""
-    if resume is None or resume.count > len(messages):
-        resume = start_state(tenant)
-    return extend(resume, messages[resume.count :])

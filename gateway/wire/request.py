@@ -204,7 +204,7 @@ def append_to_message(
     the last of the client's own gets the `breakpoint` as `cache_control`. `part_type`: the type of
     a text part in the dialect; `key`: the member that is the content."""
     start, end = request.message_spans[index]
-    message = scannable(request.raw[start:end])
+    message = request.raw[start:end].decode("latin-1")  # as `scannable` has it
     found = [(s, e) for name, s, e in object_spans(message, 0) if name == key]
     if not found:
         comma = ", "

@@ -22,6 +22,15 @@ _FREE_BYTES = 2**18  # more than almost any answer has
 _STEP_BYTES = 2**20
 
 
+_BOM = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+
+
+def start_of(content: bytes) -> bytes:
+    """The content so far, without a byte order mark and white space before it."""
+    return content.removeprefix(_BOM).lstrip(_SPACE)
+
+
 class Allowance:
     """The bytes of an answer that may be kept: `most` in all, `now` until `holds` is asked again,
     which tells whether so many may be held."""

@@ -1,7 +1,6 @@
 """Token usage in the forms of all dialects, as one value."""
 
 from gateway.values import Fields, Value
-from gateway.wire.coerce import first_mapping
 
 # The names of the two sums. Source: OpenAI's APIs, Anthropic's, Bedrock's `Converse`, Gemini's.
 INPUT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
@@ -51,3 +50,12 @@ def _count(values: Fields, *names: str) -> int | None:
         if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
             return count
     return None
+
+
+def first_mapping(values: Fields, *names: str) -> Fields:
+    """The object under the first of `names` that holds one; empty when none does."""
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, dict):
+            return value
+    return {}

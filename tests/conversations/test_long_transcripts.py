@@ -25,7 +25,7 @@ from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import read_request
 from gateway.steering.identity.rebuilt import with_tails
 from gateway.wire.body_prefix import MessagesView
-from gateway.wire.prefix_hash import chain_digests
+from gateway.wire.prefix_hash import extend, start_state
 from tests.hostile.growth import LIMIT, cost
 
 
@@ -183,15 +183,15 @@ def test_prompts_of_a_long_history_are_found_by_reading_few_messages() -> None:
 def test_results_of_one_turn_are_digested_in_linear_time() -> None:
     """Those of 12,000 calls took seconds while each was looked for among all ids."""
     small, large = _many_calls(4000), _many_calls(16_000)
-    assert cost(lambda: chain_digests(large, "t"), 3) < LIMIT * cost(
-        lambda: chain_digests(small, "t"), 3
+    assert cost(lambda: extend(start_state("t"), large), 3) < LIMIT * cost(
+        lambda: extend(start_state("t"), small), 3
     )
 
 
 def test_a_tail_hash_that_was_made_beforehand_is_the_same() -> None:
     """For a whole history, and for one that goes on from a known part."""
     messages = _dialogue(50)
-    for resume, tail in ((None, b""), (chain_digests(messages[:40], "t").state, b"t" * 16)):
+    for resume, tail in ((None, b""), (extend(start_state("t"), messages[:40]).state, b"t" * 16)):
         plain = read_request({}, {"messages": messages}, "t", resume=resume)
         made = with_tails(plain, tail)
         assert plain.hashes.tails is None

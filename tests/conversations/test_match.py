@@ -17,7 +17,7 @@ from gateway.steering.identity import (
     conversation_id,
     match,
 )
-from gateway.wire.prefix_hash import chain_digests
+from gateway.wire.prefix_hash import extend, start_state
 from tests.conversations.driver import TENANT, Driver, answers, calls, result, says
 
 NEW, CONTINUE, RETRY = MatchKind.NEW, MatchKind.CONTINUE, MatchKind.RETRY
@@ -607,10 +607,10 @@ def test_prefix_hashes_of_unknown_branches_are_ignored() -> None:
 def test_a_resumed_request_matches_the_same() -> None:
     """Prefix hashes computed from a saved state match like those of the whole history."""
     driver = a_driver()
-    served = chain_digests(SECOND, TENANT)
+    served = extend(start_state(TENANT), SECOND)
     whole = driver.begin(THIRD).request
     driver = a_driver()
-    resumed = chain_digests(THIRD, TENANT, resume=served.state)
+    resumed = extend(served.state, THIRD[served.state.count :])
     assert resumed.state.digest == whole.hashes.state.digest
     known = {prefix_hash: driver.refs.get(prefix_hash, ()) for _, prefix_hash in resumed.candidates}
     for hashes in (resumed, whole.hashes):

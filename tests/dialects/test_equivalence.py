@@ -18,7 +18,7 @@ from gateway.core.policy import Policy
 from gateway.dialects.gemini import Contents
 from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.transcript.steps import extract
-from gateway.wire.prefix_hash import chain_digests, extend
+from gateway.wire.prefix_hash import extend, start_state
 from tests.dialects.translate import Message, canonical, to_contents, to_items, to_messages
 from tests.live.agents import read_runs
 
@@ -123,7 +123,7 @@ def test_in_any_number_of_parts(messages: list[Message], cuts: int) -> None:
 @given(runs())
 def test_the_same_turns(messages: list[Message]) -> None:
     """The chained digests count the same assistant turns, and end in the same head."""
-    heads = [chain_digests(t, "tenant") for t in in_all(canonical(messages))]
+    heads = [extend(start_state("tenant"), t) for t in in_all(canonical(messages))]
     assert len({h.state.turns for h in heads}) == 1
     assert len({h.state.digest for h in heads}) == 1
 
@@ -133,10 +133,10 @@ def test_digests_go_on_where_they_were_left(messages: list[Message], at: int) ->
     """A history that goes on from a known state has the head of the whole."""
     for transcript in in_all(canonical(messages)):
         at = min(at, len(transcript))
-        state = chain_digests(transcript[:at], "tenant").state
+        state = extend(start_state("tenant"), transcript[:at]).state
         assert (
             extend(state, transcript[at:]).state.digest
-            == chain_digests(transcript, "tenant").state.digest
+            == extend(start_state("tenant"), transcript).state.digest
         )
 
 

@@ -19,7 +19,7 @@ from gateway.core.edits import AppendToResult, Edit, SystemAppend
 from gateway.dialects import GEMINI
 from gateway.dialects.gemini import chat_messages
 from gateway.steering.transcript.steps import extract
-from gateway.wire.prefix_hash import chain_digests
+from gateway.wire.prefix_hash import extend, start_state
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
@@ -453,7 +453,7 @@ def test_any_contents_are_read(contents: Any, config: Any, layout: Any) -> None:
     """Nothing raises, whatever the client sends."""
     request = parsed({"contents": contents, "generationConfig": config}, layout)
     extract(request.transcript)
-    chain_digests(request.transcript, "t")
+    extend(start_state("t"), request.transcript)
     chat_messages(contents if isinstance(contents, list) else [contents], config)
     GEMINI.is_side_request(request)
     GEMINI.read_answer({"candidates": [{"content": each} for each in contents], "x": config})

@@ -15,7 +15,7 @@ import httpx
 
 from gateway.core.policy import Policy
 from gateway.steering.conversation_fold import ConversationFold
-from gateway.wire.prefix_hash import chain_digests
+from gateway.wire.prefix_hash import extend, start_state
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 
 Run = Mapping[str, Any]
@@ -146,7 +146,7 @@ def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[int]:
 
 def histories(run: Run) -> list[bytes]:
     """One key per call: equal when two runs sent the same history, except what clients rewrite."""
-    digests = chain_digests(run["messages"], "any").digests
+    digests = extend(start_state("any"), run["messages"]).digests
     return [digests[index] for index in calls_of(run["messages"])]
 
 

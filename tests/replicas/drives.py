@@ -13,7 +13,7 @@ import httpx
 
 from gateway.core.policy import Policy
 from gateway.core.render import FRAME_OPEN
-from gateway.wire.prefix_hash import chain_digests
+from gateway.wire.prefix_hash import extend, start_state
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, calls_of, recorded_replies
 from tests.live.client import GUIDING, RETRIED
@@ -135,7 +135,7 @@ def _common(left: bytes, right: bytes) -> int:
 def alike(runs: list[Run], *, replies: bool) -> frozenset[str]:
     """The ids of the runs whose first request is that of another run, too; with `replies`, only if
     their first replies are the same."""
-    keys = {run["id"]: chain_digests(run["messages"], "any").digests for run in runs}
+    keys = {run["id"]: extend(start_state("any"), run["messages"]).digests for run in runs}
     firsts = {run["id"]: keys[run["id"]][calls_of(run["messages"])[0] + replies] for run in runs}
     times = Counter(firsts.values())
     return frozenset(name for name, first in firsts.items() if times[first] > 1)

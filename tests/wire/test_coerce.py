@@ -14,8 +14,8 @@ from gateway.wire.coerce import (
     as_mapping,
     as_number,
     as_text,
-    first_mapping,
 )
+from gateway.wire.usage import first_mapping
 
 JSON_VALUES = [None, True, False, 0, 7, -1, 0.0, 1.0, 2.5, "", "7", "text", [], [1], {}, {"a": 1}]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.prefix_hash import chain, chain_digests, extend, root_digest, start_state
+from gateway.steering.identity import read_request
+from gateway.wire.prefix_hash import chain, extend, root_digest, start_state
 from tests.wire.texts import message_digest
 
 TASK: dict[str, Any] = {"role": "user", "content": "Fix it"}
@@ -26,7 +27,7 @@ HISTORY: list[dict[str, Any]] = [TASK, REPLY, *RESULTS]
 
 
 def hash_of(messages: list[Any], tenant: str = "t") -> bytes:
-    return chain_digests(messages, tenant).state.digest
+    return extend(start_state(tenant), messages).state.digest
 
 
 def test_a_prefix_hash_is_the_chain_of_digests() -> None:
@@ -66,7 +67,7 @@ def test_system_messages_do_not_change_the_hash() -> None:
 )
 def test_one_reply_in_several_messages(pieces: list[dict[str, Any]]) -> None:
     """A reply split into several assistant messages has the hash of the whole one, and one turn."""
-    split = chain_digests([TASK, *pieces, *RESULTS], "t")
+    split = extend(start_state("t"), [TASK, *pieces, *RESULTS])
     assert split.state.digest == hash_of(HISTORY)
     assert split.state.turns == 1
 
@@ -113,29 +114,30 @@ def test_anthropic_results_are_results() -> None:
 def test_candidates_are_the_hashes_to_look_up() -> None:
     """Longest first, without the root; a hash that covers a system message too is listed once."""
     system = {"role": "system", "content": "x"}
-    hashes = chain_digests([system, TASK, system, REPLY], "t")
+    hashes = extend(start_state("t"), [system, TASK, system, REPLY])
     assert [position for position, _ in hashes.candidates] == [4, 3]
     assert hashes.candidates[1][1] == hash_of([TASK])
-    assert chain_digests([system], "t").candidates == ()
+    assert extend(start_state("t"), [system]).candidates == ()
 
 
 def test_turns_are_counted() -> None:
     """Turns behind a position are the assistant turns the history holds after it."""
-    hashes = chain_digests([*HISTORY, REPLY], "t")
+    hashes = extend(start_state("t"), [*HISTORY, REPLY])
     assert [hashes.turns_after(position) for position in range(6)] == [2, 2, 1, 1, 1, 0]
 
 
 def test_a_state_that_counts_too_much_is_not_used() -> None:
     """A state made from a longer history than the request's is passed over."""
-    state = chain_digests(HISTORY, "t").state
-    assert chain_digests([TASK], "t", resume=state) == chain_digests([TASK], "t")
+    state = extend(start_state("t"), HISTORY).state
+    read = read_request({}, {"messages": [TASK]}, "t", resume=state)
+    assert read.hashes == extend(start_state("t"), [TASK])
 
 
 def test_a_reply_extends_the_hash() -> None:
     """The hash of a request extended by its reply is found in the next request."""
-    served = chain_digests([TASK], "t")
+    served = extend(start_state("t"), [TASK])
     replied = extend(served.state, [REPLY])
-    assert replied.state.digest in chain_digests(HISTORY, "t").digests
+    assert replied.state.digest in extend(start_state("t"), HISTORY).digests
     assert replied.messages == (message_digest(REPLY),)
 
 
@@ -161,9 +163,9 @@ MESSAGES = st.lists(
 def test_resuming_gives_the_same_hashes(messages: list[Any], cut: int) -> None:
     """Reading a history at once or in two parts gives the same hashes, turns and state."""
     cut = min(cut, len(messages))
-    whole = chain_digests(messages, "t")
+    whole = extend(start_state("t"), messages)
     state = extend(start_state("t"), messages[:cut]).state
-    rest = chain_digests(messages, "t", resume=state)
+    rest = extend(state, messages[cut:])
     assert rest.start == cut
     assert rest.digests == whole.digests[cut:]
     assert rest.turns == whole.turns[cut:]

@@ -6,10 +6,10 @@ settles it; and words for people: a text on one line, ordinal numbers."""
 import re
 from collections.abc import Iterator
 from enum import Enum
+from typing import Any
 
 from msgspec import Struct
 
-from gateway.core.ledger.bounds import keep_newest
 from gateway.core.step import Action, ActionFacts, CallArguments, CallText
 
 MAX_ENTRIES = 128
@@ -278,3 +278,9 @@ _ORDINALS = (
     "tenth",
 )
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+def keep_newest(kept: dict[Any, Any], most: int) -> None:
+    """Forget the oldest entry, once there are more than `most`."""
+    if len(kept) > most:
+        del kept[next(iter(kept))]

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.core.ledger.bounds import keep_newest
+from gateway.core.ledger.entries import keep_newest
 from gateway.core.step import FileEdit
 from gateway.values import Value
 

@@ -7,7 +7,6 @@ step costs what an early one does."""
 from collections import deque
 from copy import copy
 
-from gateway.core.ledger.bounds import keep_newest
 from gateway.core.ledger.entries import (
     PATIENCE,
     Clock,
@@ -17,6 +16,7 @@ from gateway.core.ledger.entries import (
     failing,
     failure_key,
     is_about,
+    keep_newest,
     quoted,
     refusal_key,
     settles,

@@ -2,7 +2,7 @@
 
 import re
 
-from gateway.core.ledger.bounds import keep_newest
+from gateway.core.ledger.entries import keep_newest
 from gateway.core.step import Action, ActionFacts, alike
 from gateway.values import Value
 

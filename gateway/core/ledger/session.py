@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from gateway.core.ledger.bounds import keep_newest
-from gateway.core.ledger.entries import ordinal, quoted
+from gateway.core.ledger.entries import keep_newest, ordinal, quoted
 from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.step import ActionFacts
 

@@ -185,10 +185,10 @@ class GuardedStateStore(WatchedStates):
         self._active[name] = time.monotonic()
         recovery.spool.pace.calls += 1
         waits = name in recovery.spool.by_conversation
-        if waits and not recovery.breaker.is_open:
+        if waits and recovery.breaker.incident is None:
             # Behind an earlier record of its conversation, which could not be stored.
             recovery.note_again()
-        if waits or recovery.breaker.is_open:
+        if waits or recovery.breaker.incident is not None:
             return await recovery.kept(call)
         return await self._commit_now(call)
 

@@ -1,5 +1,6 @@
 """Tool calls read as an operation, the program that runs, and the files that change."""
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from gateway.steering.evidence.results import is_look_up
 from gateway.steering.word_lists import word_list
 from gateway.values import FieldDict, Value
 
+_MOST_LABELS = 256  # of the newest calls: a failure is named in several texts
 _MAX_JSON_CHARS = 200_000
 _JSON_BLANKS = " \t\n\r"
 _COMMAND_CHARS = 400
@@ -102,11 +104,16 @@ class LabelText(Value):
     def label(self) -> str:
         """The object of the call: its command line, else the tool with the file, address or
         query."""
-        command = shell_command(self.tool, self.arguments)
-        if command:
-            return quoted(command)
-        named = named_object(self.arguments)
-        return quoted(f"{self.tool} {named}" if named else self.tool)
+        return _label(self.tool, self.arguments)
+
+
+@functools.lru_cache(maxsize=_MOST_LABELS)
+def _label(tool: str, arguments: str) -> str:
+    command = shell_command(tool, arguments)
+    if command:
+        return quoted(command)
+    named = named_object(arguments)
+    return quoted(f"{tool} {named}" if named else tool)
 
 
 class _Tool(Value):

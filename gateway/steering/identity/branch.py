@@ -12,7 +12,7 @@ from gateway.steering.identity.ids import clean_call_ids, looks_unique, signatur
 from gateway.values import Texts, Value
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
-from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
+from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend, start_state
 
 _HASH_BYTES = 8
 _MAX_HASHES = 64
@@ -371,7 +371,8 @@ def read_request(
     compacts: bool = False,
 ) -> Incoming:
     """The parts of a parsed request that matching reads; never raises. `headers` have lower-case
-    names. `resume`: see `gateway.wire.prefix_hash.chain_digests`. `own`: the messages in the body,
+    names. `resume`: only the messages after its `count` are read; the caller guarantees that the
+    messages before are the same, for the same tenant. `own`: the messages in the body,
     for a dialect that has them under another key than `messages` or `input`. `messages`: the whole
     history, when the body contains only a part of it."""
     client_retry = is_client_retry(headers)
@@ -379,7 +380,9 @@ def read_request(
     own = history(body) if own is None else own
     whole = own if messages is None else messages
     system = system_text(body, own)
-    hashes = chain_digests(whole, tenant, resume=resume)
+    if resume is None or resume.count > len(whole):
+        resume = start_state(tenant)
+    hashes = extend(resume, whole[resume.count :])
     model = body.get("model")
     return Incoming(
         hashes=hashes,
