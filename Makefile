@@ -43,7 +43,7 @@ check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tes
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/codespell gateway packages lab tests docs README.md CHANGELOG.md
-	@$(PY) scripts/house.py --guard --no-trace
+	@$(PY) scripts/house.py --guard
 	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
 	$(SUITE) -m "not nightly"; failed=$$?; \
 	wait $$types || { cat $(TYPES); failed=1; }; \

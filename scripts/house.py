@@ -16,7 +16,8 @@ The size of the package is counted in AST nodes: what a reader has to understand
 write the same code changes. Lines are a reading, and no limit is set for them.
 
 The limits of `--guard` are the table `[tool.house.limits]` of the checkout's pyproject.toml: names
-of figures, each with its largest allowed value. A limit is lowered when a change reaches a smaller
+of figures, each with its largest allowed value; those of the trace are `[tool.house.trace-limits]`
+and are not looked at with `--no-trace`. A limit is lowered when a change reaches a smaller
 figure, and not raised without a reason in the commit.
 """
 
@@ -226,13 +227,16 @@ def comparison(before: Measured, after: Measured) -> str:
     return "\n".join(lines)
 
 
-def beyond_limits(root: Path, figures: Mapping[str, int]) -> list[str]:
-    """The figures that are larger than their limit, as lines for people.
+def beyond_limits(root: Path, figures: Mapping[str, int], *, trace: bool) -> list[str]:
+    """The figures that are larger than their limit, as lines for people. `trace`: those of the
+    trace are among them.
 
-    Raises: SystemExit when a limit names no figure; those of the trace are none with `--no-trace`.
-    """
+    Raises: SystemExit when a limit names no figure."""
     config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    limits: dict[str, int] = config.get("tool", {}).get("house", {}).get("limits", {})
+    house = config.get("tool", {}).get("house", {})
+    limits: dict[str, int] = house.get("limits", {})
+    if trace:
+        limits |= house.get("trace-limits", {})
     if unknown := sorted(name for name in limits if name not in figures):
         raise SystemExit(f"house: no figure {', '.join(unknown)} (tool.house.limits)")
     return [
@@ -256,7 +260,7 @@ def main() -> None:
         return
     measured = measure(args.root, trace=not args.no_trace)
     if args.guard:
-        if beyond := beyond_limits(args.root, measured["figures"]):
+        if beyond := beyond_limits(args.root, measured["figures"], trace=not args.no_trace):
             raise SystemExit("house: over the limits\n" + "\n".join(f"  {line}" for line in beyond))
         return
     print(json.dumps(measured, indent=1) if args.json else table(measured))

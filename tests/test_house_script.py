@@ -186,8 +186,10 @@ def test_a_figure_over_its_limit_is_named(checkout: Path) -> None:
     pyproject = checkout / "pyproject.toml"
     contracts = pyproject.read_text()
     guard = [sys.executable, str(SCRIPT), "--guard", "--no-trace", "--root", str(checkout)]
+    traced = '[tool.house.trace-limits]\n"moves of a chat request" = 1\n'  # no request is traced
     for modules, message in ((7, ""), (6, "modules: 7, limit 6")):
-        pyproject.write_text(f"{contracts}\n[tool.house.limits]\nmodules = {modules}\n")
+        limits = f"[tool.house.limits]\nmodules = {modules}\n{traced}"
+        pyproject.write_text(f"{contracts}\n{limits}")
         ended = subprocess.run(guard, capture_output=True, text=True, check=False)
         assert (ended.returncode, message in ended.stderr) == (bool(message), True)
 

@@ -82,7 +82,8 @@ def from_record(record: ConversationRecord) -> Conversation:
 def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets: bool) -> bytes:
     history = conversation.history
     start = conversation.run.start
-    state = _run_state(conversation.run, masks_secrets) | _branch_state(history.branch)
+    branch = _branch_state(history.branch)
+    state = _run_state(conversation.run, masks_secrets) | branch
     if start is not None:
         state["base"] = start
         state["heard"] = b64encode(history.seen.newest()).decode()

@@ -179,7 +179,6 @@ class GuardedStateStore(WatchedStates):
         one it will probably get. Raises: StoreOverloaded when there is no room for it to wait."""
         if self._closed:
             raise StoreClosed("the store is closed")
-        call.check()
         name = call.conversation.id
         recovery = self._recovery
         self._active[name] = time.monotonic()
@@ -189,6 +188,7 @@ class GuardedStateStore(WatchedStates):
             # Behind an earlier record of its conversation, which could not be stored.
             recovery.note_again()
         if waits or recovery.breaker.incident is not None:
+            call.check()  # as the store does
             return await recovery.kept(call)
         return await self._commit_now(call)
 
