@@ -1,7 +1,9 @@
 """One call: the request as it came, who serves it, what was decided, and what happened.
 
-It is the one value that the stages of `gateway/pipeline.py` hand on. What the gateway sends for it
-is made here: the client's bytes with the model, the guidance and what a deployment sets."""
+It is the one value that the stages of `gateway/pipeline.py` hand on. Each adds what it found:
+`result` (which conversation, and what was decided), `target` (who answered), `outcome` (the answer
+and its cost). What the gateway sends is made here, too: the client's bytes with the model, the
+guidance and what a deployment sets."""
 
 import json
 from collections.abc import Sequence
