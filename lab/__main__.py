@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gateway.errors import ConfigError
 
@@ -126,10 +127,12 @@ def _alarms(args: argparse.Namespace) -> int:
 
 def _routing(args: argparse.Namespace) -> int:
     from gateway.offline.replay import load_policy
+    from lab.prices import read_prices
     from lab.routing import run_routing
 
     policy = load_policy(args.config) if args.config else None
-    return run_routing(args.files, args.policy, policy=policy, as_json=args.json, jobs=args.jobs)
+    about: dict[str, Any] = {"policy": policy, "prices": read_prices(args.config)}
+    return run_routing(args.files, args.policy, **about, as_json=args.json, jobs=args.jobs)
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -137,6 +140,7 @@ def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.replay import Work, load_policy, run_replay
     from lab.comparison import Comparison, run_comparison
     from lab.library_answers import library_look_ups
+    from lab.prices import read_prices
     from lab.replay_page import write_page
 
     policy = load_policy(args.config) if args.config else ReplayPolicy()
@@ -144,7 +148,9 @@ def _replay(args: argparse.Namespace) -> int:
     work = Work(policy=policy, answers=answers)
     if args.policy:
         other = load_policy(args.policy)
-        work = Comparison(policy=policy, other=other, lines=args.json, answers=answers)
+        prices = read_prices(args.config) | read_prices(args.policy)
+        about: dict[str, Any] = {"policy": policy, "other": other, "prices": prices}
+        work = Comparison(**about, lines=args.json, answers=answers)
     if args.html:
         return write_page(args.files, work, args.html)
     if isinstance(work, Comparison):

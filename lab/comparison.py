@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from operator import attrgetter
 from pathlib import Path
 from typing import TextIO
@@ -17,6 +18,7 @@ from gateway.offline.recordings import report_console, report_table
 from gateway.offline.replay import Line, Work, replay_files
 from gateway.offline.replay_summary import print_summary
 from gateway.values import FieldDict, Fields, frozen
+from lab.prices import Price, add_dollars
 
 SHOWN_CHANGES = 20
 
@@ -39,6 +41,7 @@ class Comparison(Work):
     """Replays of each recording under two policies."""
 
     other: ReplayPolicy  # to compare with
+    prices: Mapping[str, Price] = field(default_factory=dict)  # by model
 
     def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
         """The replays of these recordings, in order; a broken one becomes a problem."""
@@ -53,15 +56,19 @@ class Comparison(Work):
             return one
         played = orjson.loads(one.line)
         other = orjson.loads(two.line)
+        for run in (played, other):
+            add_dollars(run["tokens"], self.prices)
         changes = differences(played, other)
         line = None
         if self.lines:
             shown = {key: other[key] for key in ("first", "tokens", "steps")}
             data = {**played, "other": shown, "changes": changes}
             line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
-        return Compared(
-            place=one.place, line=line, played=one.played, other=two.played, changes=changes
-        )
+        slim = [
+            {**each, "tokens": run["tokens"]} if each else None
+            for each, run in ((one.played, played), (two.played, other))
+        ]
+        return Compared(place=one.place, line=line, played=slim[0], other=slim[1], changes=changes)
 
 
 def run_comparison(

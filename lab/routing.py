@@ -28,7 +28,7 @@ from rich.table import Table
 
 from gateway.core.routing import RoutingSettings
 from gateway.errors import ConfigError
-from gateway.offline.playback import Price, ReplayPolicy
+from gateway.offline.playback import ReplayPolicy
 from gateway.offline.recordings import report_console, report_table
 from gateway.offline.replay import Work, replay_files
 from gateway.steering.routing_policy import (
@@ -42,6 +42,7 @@ from gateway.text import formatting
 from gateway.upstream.catalogue import INPUT_PER_OUTPUT
 from gateway.upstream.models import capabilities
 from lab.evaluation import Estimate, Floats, RunReading, folds_of, with_scorer
+from lab.prices import Price
 from lab.signals import by
 
 ROUNDS = 500
@@ -232,11 +233,12 @@ def run_routing(
     *,
     policy: ReplayPolicy | None = None,
     as_json: bool = False,
+    prices: Mapping[str, Price] | None = None,
     jobs: int | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Replay runs, and judge routing policies by their outcomes; `policy` has regret and prices.
+    """Replay runs, and judge routing policies by their outcomes; `policy` has the regret.
 
     Returns the exit status: 0 done, 1 some recordings could not be read.
 
@@ -251,7 +253,7 @@ def run_routing(
     kept, problems = replay_files(files, Work(policy=policy), jobs=jobs, out=out, err=err)
     played = [replayed.played for replayed in kept if replayed.played is not None]
     regret = policy.rules.routing.regret
-    results = compare_policies(played, policies or NAMED, policy.prices, regret=regret)
+    results = compare_policies(played, policies or NAMED, prices or {}, regret=regret)
     if as_json:
         out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:

@@ -35,6 +35,7 @@ from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.transcript.steps import extract
 from lab.__main__ import main as lab_command
 from lab.comparison import Comparison, run_comparison
+from lab.prices import prices_of
 from lab.replay_page import write_page
 
 REPLAYS = Path(__file__).parent / "replays"
@@ -86,11 +87,11 @@ def replay(*files: Path, **options: Any) -> tuple[int, str, str]:
     return run_replay(list(files), out=out, err=err, **options), out.getvalue(), err.getvalue()
 
 
-def compared(file: Path, *, as_json: bool = False, **policies: ReplayPolicy) -> str:
+def compared(file: Path, *, as_json: bool = False, **work: Any) -> str:
     """What the laboratory prints of a replay under two policies."""
     out = io.StringIO()
-    work = Comparison(lines=as_json, **policies)
-    assert run_comparison([file], work, out=out, err=io.StringIO()) == 0
+    comparison = Comparison(lines=as_json, **work)
+    assert run_comparison([file], comparison, out=out, err=io.StringIO()) == 0
     return out.getvalue()
 
 
@@ -365,20 +366,16 @@ def test_the_summary_counts_runs_per_source_and_model(tmp_path: Path) -> None:
 def test_two_policies_are_compared_by_what_changes(tmp_path: Path) -> None:
     """States, guidance, models and cost of both, and the runs and steps on which they differ."""
     policy = policy_from_dict(JUDGED)
-    other = policy_from_dict(
-        {
-            **JUDGED,
-            "model_routing": {"NORMAL": "big", "SLOW": "big"},
-            "prices": {"big": {"input": 5, "output": 15}},
-        }
-    )
+    other = policy_from_dict({**JUDGED, "model_routing": {"NORMAL": "big", "SLOW": "big"}})
+    both: dict[str, Any] = {"policy": policy, "other": other}
+    both |= {"prices": prices_of({"prices": {"big": {"input": 5, "output": 15}}})}
     file = write(tmp_path / "a.jsonl", a_run())
-    out = compared(file, policy=policy, other=other, as_json=True)
+    out = compared(file, **both, as_json=True)
     run = json.loads(out)
     assert run["changes"][0] == {"index": 0, "model": ["m", "big"]}
     assert [step["model"] for step in run["other"]["steps"]] == ["big"] * 4
     assert run["other"]["tokens"]["big"]["usd"] > 0
-    out = compared(file, policy=policy, other=other)
+    out = compared(file, **both)
     assert "1 of 1 runs change" in out
     assert "calls to big" in out
     assert "r1: 4 steps, first 0: model m -> big" in out
@@ -462,8 +459,6 @@ def test_the_page_is_self_contained_and_escaped(
         ({"monitor": {}}, "monitor: unknown key"),
         ({"monitors": {"suite": "x"}}, "monitors.*suite"),
         ({"fsm": {"slow_treshold": 1}}, "slow_threshold"),
-        ({"prices": 5}, "prices: expected a mapping"),
-        ({"prices": {"m": {"input": 1}}}, "prices.m.output: required"),
         ({"model_routing": {"QUICK": "m"}}, "QUICK"),
     ],
 )
@@ -518,3 +513,16 @@ def looping() -> dict[str, Any]:
     record = a_run()
     record["messages"][1:3] = record["messages"][1:3] * 8
     return record
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"prices": 5}, "prices: expected a mapping"),
+        ({"prices": {"m": {"input": 1}}}, "prices.m.output: required"),
+    ],
+)
+def test_a_wrong_price_is_refused_by_its_key(raw: dict[str, Any], message: str) -> None:
+    """By the laboratory, which reads them."""
+    with pytest.raises(ConfigError, match=message):
+        prices_of(raw)

@@ -13,6 +13,7 @@ import pytest
 from gateway.errors import ConfigError
 from gateway.offline.replay import policy_from_dict
 from lab.__main__ import main as lab
+from lab.prices import prices_of
 from lab.routing import run_routing
 
 PRICES = {"prices": {"dear": {"input": 10, "output": 30}, "cheap": {"input": 1, "output": 3}}}
@@ -48,8 +49,9 @@ def recordings(path: Path) -> Path:
 
 def compared(path: Path, *names: str, **routing: Any) -> dict[str, dict[str, Any]]:
     out = io.StringIO()
-    policy = policy_from_dict({**PRICES, "routing": routing})
-    run_routing([path], names, policy=policy, as_json=True, out=out, jobs=1)
+    about: dict[str, Any] = {"policy": policy_from_dict({"routing": routing})}
+    about |= {"prices": prices_of(PRICES)}
+    run_routing([path], names, **about, as_json=True, out=out, jobs=1)
     return {row["policy"]: row for row in json.loads(out.getvalue())}
 
 

@@ -41,21 +41,12 @@ if TYPE_CHECKING:
     from gateway.upstream.catalogue import ModelCatalogue
 
 CHARS_PER_TOKEN = 4  # rough: costs from it compare policies, they are no bill
-USD_DIGITS = 6
 DIGITS = 6
 _KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
 ALARM = "alarm"  # a monitor fired, or SLOW was reached
 STATE_SIGNALS = ("FAST", "SLOW", "SKIP")
 _STAND_IN = "replay-"
 _FIRST_CALL = RunPosition(run=0, step=0, state=FSMState.INIT)
-
-
-@frozen
-class Price:
-    """US dollars for a million tokens."""
-
-    input: float  # cached or not
-    output: float  # with those of reasoning
 
 
 @frozen
@@ -75,7 +66,6 @@ class ReplayPolicy:
     rules: SteeringRules = field(
         default_factory=lambda: SteeringRules(reader=READER)
     )  # settings that decide about a call
-    prices: Mapping[str, Price] = field(default_factory=dict)  # by model
     # settings that say what routed models can do; None = every model can serve every call
     models: Settings | None = None
 
@@ -210,7 +200,7 @@ class ReplayedCalls:
         return lambda model: catalogue.refusal(model, CHAT.parse(orjson.dumps(body), orjson.loads))
 
     def usage(self) -> FieldDict:
-        """Rough tokens and USD per model, from each call's characters sent and received."""
+        """Rough tokens per model, from each call's characters sent and received."""
         usage: dict[str, dict[str, float]] = {}
         calls = self._calls if self._recording.messages is not None else ()
         for model, call in zip(self.models, calls, strict=False):
@@ -218,10 +208,6 @@ class ReplayedCalls:
             row["calls"] += 1
             row["input"] += call.sent // CHARS_PER_TOKEN
             row["output"] += call.received // CHARS_PER_TOKEN
-        for model, row in usage.items():
-            if price := self._policy.prices.get(model):
-                paid = row["input"] * price.input + row["output"] * price.output
-                row["usd"] = round(paid / 1e6, USD_DIGITS)
         return usage
 
 

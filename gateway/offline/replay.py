@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
@@ -14,13 +14,11 @@ from typing import TextIO
 import orjson
 
 from gateway.config import read_file, settings_from_dict
-from gateway.config.schema import build
 from gateway.errors import ConfigError
 from gateway.offline import recordings
 from gateway.offline.playback import (
     ANSWERED,
     LookUps,
-    Price,
     Replayed,
     ReplayPolicy,
     play,
@@ -72,21 +70,16 @@ def _slim(played: Fields) -> Fields:
 
 
 def load_policy(path: Path) -> ReplayPolicy:
-    """The replay policy in a config file, which may also name `prices` (USD per million tokens).
-    Raises ConfigError: unreadable file, unknown key or refused value."""
+    """The replay policy in a config file. Raises ConfigError: unreadable file, unknown key or
+    refused value."""
     return policy_from_dict(read_file(path), os.environ)
 
 
 def policy_from_dict(raw: Fields, env: Texts | None = None) -> ReplayPolicy:
     """The policy in the plain values of a config file. Raises ConfigError: unknown key or refused
     value."""
-    own = dict(raw)
-    prices = own.pop("prices", None) or {}
-    if not isinstance(prices, Mapping):
-        raise ConfigError("prices: expected a mapping of model names")
-    settings = settings_from_dict(own, env)
-    found = {name: build(Price, price, f"prices.{name}") for name, price in prices.items()}
-    return ReplayPolicy(rules=settings.rules(), prices=found, models=settings)
+    settings = settings_from_dict(dict(raw), env)
+    return ReplayPolicy(rules=settings.rules(), models=settings)
 
 
 def replay_lines(
