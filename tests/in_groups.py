@@ -22,10 +22,10 @@ from tests.memory import peak_mb
 
 _NAMED = (  # what is not named makes two more groups, of features and of the rest
     ("live",),
-    ("api", "holds", "features/budgets", "clients", "seats"),
+    ("api", "holds", "features/budgets", "clients"),
     ("dialects",),
     ("relay",),
-    ("wire", "steering", "text", "conversations"),
+    ("seats", "wire", "steering", "text", "conversations"),  # large messages while it is small
     ("stores", "replicas", "features/postgres", "features/litellm"),
 )
 _OPTION = "--in-groups"
