@@ -68,7 +68,7 @@ async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSu
     running = runtime.settings.experiment.id
     known = (await runtime.runs.facets(tenant=tenant)).experiments
     found = []
-    for name in sorted({*known, *([running] if running else [])}):
+    for name in sorted({*known, running} - {""}):
         runs = {
             arm: await runtime.runs.count_runs(RunFilter(tenant=tenant, experiment=name, arm=arm))
             for arm in MODES

@@ -43,21 +43,6 @@ class RoutingReport:
     values: tuple[PolicyValue, ...]  # of each policy
 
 
-def routing_report(
-    rates: Sequence[WorkloadRate],
-    decided: Sequence[DecidedRun],
-    *,
-    tenant: str | None,
-) -> RoutingReport:
-    """The report over a tenant's workloads, None for all."""
-    own = [rate for rate in rates if tenant is None or rate.tenant == tenant]
-    return RoutingReport(
-        workloads=tuple(own),
-        decided=len(decided),
-        values=tuple(policy_values(decided)),
-    )
-
-
 async def read_routing(
     stores: Stores, tenant: str | None, since: float = 0.0
 ) -> RoutingReport | None:
@@ -66,9 +51,10 @@ async def read_routing(
     store = stores.workloads
     if store is None:
         return None
-    rates = await store.rates()
+    own = [rate for rate in await store.rates() if tenant in (None, rate.tenant)]
     decided = await store.decided(tenant=tenant, since=since)
-    return await off_loop(routing_report, rates, decided, tenant=tenant)
+    values = await off_loop(policy_values, decided)
+    return RoutingReport(workloads=tuple(own), decided=len(decided), values=tuple(values))
 
 
 def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:

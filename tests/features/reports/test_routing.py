@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from gateway.features.reports.routing import PolicyValue, policy_values, routing_report
-from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
+from gateway.features.reports.routing import PolicyValue, policy_values
+from gateway.stores.learning import DecidedRun, WorkloadRun
 
 CHANCES = {"big": 0.8, "small": 0.5}
 COSTS = {"big": 1.0, "small": 0.1}
@@ -55,7 +55,7 @@ def test_policies_that_were_not_followed_are_told_from_the_log() -> None:
 
 
 def test_runs_that_say_nothing_are_left_out() -> None:
-    """Without outcomes there is no value; a fallback's model has no weight; tenants are apart."""
+    """Without outcomes there is no value; a fallback's model has no weight."""
     runs = [DecidedRun(run=row.run, outcome=None, cost_usd=1.0) for row in logged(5, 1)]
     assert policy_values(runs) == []
     assert policy_values([]) == []
@@ -63,8 +63,3 @@ def test_runs_that_say_nothing_are_left_out() -> None:
     assert fallback.run.choice is not None
     fallback.run.choice["model"] = "other"
     assert by_name([fallback]).keys() == {"learned"}
-    rate = WorkloadRate(
-        tenant="a", workload="w", client="", requested="big", model="big", solved=1, failed=0
-    )
-    assert routing_report([rate], [], tenant="b").workloads == ()
-    assert routing_report([rate], [], tenant=None).workloads == (rate,)
