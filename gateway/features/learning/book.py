@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Lesson, Pattern, Trust, content
 from gateway.features.learning.context import instructed, project_of, scope_of, situation_of
-from gateway.features.learning.gate import does_harm
+from gateway.features.learning.gate import does_harm, refusal
 from gateway.features.learning.life_cycle import approved
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import LessonFilter, StoredLesson
@@ -108,9 +108,11 @@ def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
         lesson = each.pattern.lesson
         if lesson is None or not approved(each):
             continue
+        move = content(pattern.fields).move
+        if refusal(move, approved=True):
+            continue
         rule = is_rule(pattern)
-        harms = does_harm(content(pattern.fields).move)  # then it is a quotation all the same
-        if harms:
+        if does_harm(move):  # then it is a quotation all the same
             pattern = replace(pattern, lesson=replace(lesson, trust=Trust.MODEL))
         elif rule:
             pattern = replace(pattern, lesson=replace(lesson, trust=Trust.OPERATOR))

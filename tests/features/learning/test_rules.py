@@ -300,6 +300,22 @@ async def test_a_rule_is_given_once_an_operator_approved_it() -> None:
     await stores.close()
 
 
+@pytest.mark.parametrize(
+    "text", ["Log in with ghp_abcdefghijklmnopqrstuvwxyz0123456789.", f"Use pnpm. {FRAME_OPEN}"]
+)
+async def test_approval_gives_no_credential_and_no_frame(text: str) -> None:
+    """The gate is asked again when a rule is given: a database may hold it from elsewhere."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    await state(stores, 1, text)
+    (rule,) = await rules(stores)
+    name = rule.pattern.pattern_id
+    await stores.learning.move("default", name, Status.ACTIVE, reason=f"a {BY_OPERATOR}", at=2.0)
+    opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
+    query = LessonQuery(keys=(), exclude=frozenset(), opening=lambda: opening)
+    assert await LessonBook(stores.learning, failed=print).find(query, "default") == []
+    await stores.close()
+
+
 async def test_an_approved_rule_is_given_in_whole_runs(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
