@@ -353,3 +353,28 @@ def test_results_that_name_what_was_asked_for_are_not_one() -> None:
     ]
     assert alarms(looks) == []
     assert {each.kind for found in read(looks) for _, each in found.actions} == {"new"}
+
+
+def test_each_host_that_does_not_answer_is_a_question_of_its_own() -> None:
+    """Its first failure is an entry of its own, and no further failure of the tool in a row."""
+    steps = [
+        step(
+            "bash",
+            {"command": f"curl http://{host}.test/status"},
+            f"curl: (6) Could not resolve host: {host}.test",
+        )
+        for host in ("alpha", "beta", "gamma", "gamma")
+    ]
+    found = [entry for each in read(steps) for entry in each.entries]
+    assert [(entry.count, entry.ending) for entry in found] == [
+        (1, Ending.FAILED),
+        (1, Ending.FAILED),
+        (1, Ending.FAILED),
+        (2, Ending.FAILED),
+    ]
+    assert [entry.said.rpartition(" ")[2] for entry in found] == [
+        "alpha.test",
+        "beta.test",
+        "gamma.test",
+        "gamma.test",
+    ]
