@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.core.fold import StepOutcome
 from gateway.core.policy import Policy
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 
 Run = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.core.step import Action, Step
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import (

@@ -17,7 +17,7 @@ from gateway.config.load import as_started, changes_at_restart, differences, rem
 from gateway.conversations.index import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
-from gateway.core.trouble import Act
+from gateway.core.two_strikes import Act
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.holds import Holds

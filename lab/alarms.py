@@ -20,7 +20,7 @@ from gateway.core.policy import Policy
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import recording_of
 from gateway.reporting.evidence import wilson
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 from lab.signals import CODING
 
 REPETITIONS = 10

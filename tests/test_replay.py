@@ -31,7 +31,7 @@ from gateway.offline.recordings import (
     recording_files,
 )
 from gateway.offline.replay import Work, load_policy, policy_from_dict, run_replay
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract
 from lab.__main__ import main as lab_command
 from lab.comparison import Comparison, run_comparison

@@ -24,7 +24,7 @@ from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
 from gateway.core.steer import NO_ADVICE, Advice
-from gateway.core.trouble import Act
+from gateway.core.two_strikes import Act
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import CAN_RAISE, ON_TROUBLE, STOPPED, UNANSWERED, RunRefused
 from gateway.holds import end_question, pause_error, stop_error

@@ -52,8 +52,8 @@ from gateway.observability.logging import get_logger
 from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.exchanges import AnswerRecord, AnswerStore, RawCall
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import RunStore, StoreError, StoreOverloaded, VersionConflict

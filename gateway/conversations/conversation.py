@@ -19,8 +19,8 @@ from gateway.core.policy import Policy
 from gateway.core.steer import RunMemory, RunPosition
 from gateway.core.step import Step
 from gateway.dialects.base import EarlierHistory
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import Awaits, Branch, Incoming
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.values import FieldDict, Value
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields

@@ -33,9 +33,9 @@ from gateway.conversations.index import ConversationIndex
 from gateway.core.fold import RunSnapshot
 from gateway.core.step import Step
 from gateway.observability.logging import get_logger
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import Identity, Incoming, PrefixHashRef, calls_hash, child_id
 from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.reads import Reads, directly

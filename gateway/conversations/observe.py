@@ -19,9 +19,9 @@ from gateway.core.policy import Policy
 from gateway.core.steer import RunPosition
 from gateway.core.step import Step
 from gateway.dialects import SteeredRequest
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import split_ending
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.interventions import (
     AfterAnswer,
     answer_interventions,

@@ -50,7 +50,7 @@ from gateway.core.steer import (
 )
 from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
-from gateway.core.trouble import HELD
+from gateway.core.two_strikes import HELD
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import MatchKind
 from gateway.tasks import OwnTime

@@ -10,7 +10,7 @@ from gateway.auth.keys import Principal
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, send_json
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.passthrough import PassThrough
-from gateway.endpoints.rights import rights
+from gateway.endpoints.rights_without_keys import rights
 from gateway.errors import NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime

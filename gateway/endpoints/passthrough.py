@@ -26,7 +26,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay
-from gateway.endpoints.rights import rights
+from gateway.endpoints.rights_without_keys import rights
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange, UpstreamReply
 from gateway.room import Room

@@ -22,7 +22,7 @@ from gateway.endpoints.body import (
     refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.rights import rights
+from gateway.endpoints.rights_without_keys import rights
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime

@@ -24,7 +24,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay
-from gateway.endpoints.rights import Rights, rights
+from gateway.endpoints.rights_without_keys import Rights, rights
 from gateway.endpoints.unpacking import unpacked
 from gateway.errors import GatewayError, NotFound
 from gateway.exchange import Exchange

@@ -29,8 +29,8 @@ from gateway.core.scoring.scorer import UNKNOWN
 from gateway.core.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.dialects.chat import CHAT
 from gateway.offline.recordings import Recording, scored_steps
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.reader import READER
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import count_steps
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_mapping

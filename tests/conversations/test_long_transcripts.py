@@ -21,9 +21,9 @@ from gateway.conversations.observe import (
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.policy import Policy
 from gateway.core.step import Step
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.identity import read_request
 from gateway.steering.identity.rebuilt import with_tails
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.prefix_hash import extend, start_state
 from tests.hostile.growth import LIMIT, cost

@@ -16,7 +16,7 @@ from gateway.config import settings_from_dict
 from gateway.core.fold import StepOutcome
 from gateway.core.policy import Policy
 from gateway.dialects.gemini import Contents
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import extend, start_state
 from tests.dialects.translate import Message, canonical, to_contents, to_items, to_messages

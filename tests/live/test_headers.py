@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 from steering_gateway_testing import AppServer, Fault, FaultKind, ScriptedUpstream
 from tests.live.agents import expected
 from tests.live.client import GUIDING, PLAIN, Agent, opening, worker

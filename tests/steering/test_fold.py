@@ -17,8 +17,8 @@ from gateway.core.fsm import FSMSettings, FSMState
 from gateway.core.policy import Policy
 from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.step import Step
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.reader import READER
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract
 from tests.steering.builders import (
     REFERENCE,

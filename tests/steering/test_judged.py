@@ -13,8 +13,8 @@ from gateway.core.policy import Policy
 from gateway.core.scoring.judged import question, read_score
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.step import Step
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.reader import READER
+from gateway.steering.runs_of_transcript import ConversationFold
 
 JUDGED = Policy(difficulty=DifficultySettings(scorer="judge"))
 LEDGER = Policy()

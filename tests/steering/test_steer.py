@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.steer import RunMemory, observe
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 from tests.steering.builders import REFERENCE, assistant, call, tool, user
 
 STUCK = [

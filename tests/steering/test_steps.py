@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.core.policy import Policy
 from gateway.core.render import frame
 from gateway.core.step import Action, Step
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract, steps_from_records
 from tests.steering.builders import Message, assistant, call, system, tool, user
 

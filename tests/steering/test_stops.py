@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.core.policy import Policy
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 
 REFUSED = (
     "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was "

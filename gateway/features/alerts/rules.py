@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.core.trouble import Act
+from gateway.core.two_strikes import Act
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
 from gateway.spending import ForgedAccount, UsedAccount

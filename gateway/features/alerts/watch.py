@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.config import Settings
-from gateway.core.trouble import Act
+from gateway.core.two_strikes import Act
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.records import AlertRecord, QueuedAlert, Settled
 from gateway.features.alerts.rules import (

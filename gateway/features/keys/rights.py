@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 from gateway.auth.keys import Principal
 from gateway.dialects import SteeredRequest
-from gateway.endpoints.rights import Rights
+from gateway.endpoints.rights_without_keys import Rights
 from gateway.errors import Forbidden, GatewayError, NotFound
 from gateway.features.keys.keyring import own
 from gateway.features.keys.records import KeyTerms

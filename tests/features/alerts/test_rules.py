@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.config import settings_from_dict
 from gateway.core.monitors import Alarm
-from gateway.core.trouble import Act
+from gateway.core.two_strikes import Act
 from gateway.errors import ConfigError
 from gateway.features.alerts.rules import (
     Observations,

@@ -15,9 +15,9 @@ from gateway.core.ledger.entries import MAX_ENTRIES, Ending
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.policy import Policy
 from gateway.core.step import Action, Step
-from gateway.steering.conversation_fold import ConversationFold
 from gateway.steering.evidence.features import describe
 from gateway.steering.reader import READER
+from gateway.steering.runs_of_transcript import ConversationFold
 from tests.steering.robust.planting import step
 
 ASSERTION = "E       assert 41 == 42\nFAILED tests/test_a.py::test_sum - assert 41 == 42\n1 failed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from gateway.core.policy import Policy
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 
 
 def called(number: int, command: str, result: str) -> list[dict]:

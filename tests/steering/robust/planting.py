@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.core.policy import Policy
 from gateway.core.step import Action, Step
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 
 Plant = Callable[[random.Random, Sequence[Step], int], list[Step]]
 

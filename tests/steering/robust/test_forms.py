@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.fsm import FSMState
 from gateway.core.policy import Policy
-from gateway.steering.conversation_fold import ConversationFold
+from gateway.steering.runs_of_transcript import ConversationFold
 
 Call = tuple[str, object, object]
 NAMES = "anna bert clara dora emil frida gustav hanna ida jonas karla ludwig".split()  # noqa: SIM905 - a list of words reads best as words
