@@ -33,6 +33,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.core.acting import ActionSignal
 from gateway.core.decide import decide
+from gateway.core.decision_settings import Policy
 from gateway.core.edits import apply
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
@@ -40,7 +41,6 @@ from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.pattern import PatternMatch, Query, Tier
 from gateway.core.placement import place
 from gateway.core.plan import note, plan
-from gateway.core.policy import Policy
 from gateway.core.target import GuidanceTarget
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary

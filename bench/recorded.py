@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
-from gateway.core.policy import Policy
 from gateway.steering.runs_of_transcript import ConversationFold
 
 Run = Mapping[str, Any]

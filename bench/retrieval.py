@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from bench import recorded, situations
+from gateway.core.decision_settings import Policy
 from gateway.core.pattern import embedding_text
-from gateway.core.policy import Policy
 from gateway.core.step import recent_text
 from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder

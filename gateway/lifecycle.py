@@ -31,7 +31,7 @@ from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.litellm_package import WITHOUT_LITELLM
-from gateway.upstream.models import default_list
+from gateway.upstream.model_costs import default_list
 from gateway.values import Texts
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
-from gateway.core.policy import Policy
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import recording_of
 from gateway.reporting.evidence import wilson

@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
+from gateway.core.decision_settings import RUN_BOUNDARIES, Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
-from gateway.core.policy import RUN_BOUNDARIES, Policy
 from gateway.core.step import Step
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines

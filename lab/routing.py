@@ -40,7 +40,7 @@ from gateway.steering.routing_policy import (
 )
 from gateway.text import formatting
 from gateway.upstream.catalogue import INPUT_PER_OUTPUT
-from gateway.upstream.models import capabilities
+from gateway.upstream.model_costs import capabilities
 from lab.evaluation import Estimate, Floats, RunReading, folds_of, with_scorer
 from lab.prices import Price
 from lab.signals import by

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from gateway.app import build_app
 from gateway.config import settings_from_dict
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.features.demo.show import WIDTH, run_demo
 from gateway.features.history.find import at_home
 from gateway.features.history.reading import SessionReading, read_all

@@ -63,7 +63,7 @@ def test_only_what_has_to_be_saved_holds_the_end_of_the_process() -> None:
         ("tasks.py", "ThreadPoolExecutor"),
         ("tasks.py", "run_in_executor"),
         ("stores/sqlite/database.py", "to_thread"),
-        ("upstream/pool.py", "getaddrinfo"),  # that of `socket`, in a thread
+        ("upstream/connections.py", "getaddrinfo"),  # that of `socket`, in a thread
     }
 
 

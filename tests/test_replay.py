@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
+from gateway.core.decision_settings import Policy
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Query, Tier
-from gateway.core.policy import Policy
 from gateway.core.steer import Found
 from gateway.errors import ConfigError
 from gateway.offline.playback import LookUps, ReplayPolicy, play

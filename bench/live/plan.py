@@ -21,7 +21,7 @@ from bench.live import agents, local
 from gateway.features.prices.price_list import LIST_NAME
 from gateway.text.secrets import find_secrets
 from gateway.upstream.litellm_package import litellm_folders
-from gateway.upstream.models import capabilities
+from gateway.upstream.model_costs import capabilities
 
 MODES = ("off", "shadow", "on")
 LEAST_K = 3

@@ -24,7 +24,7 @@ from gateway.hooks import given
 from gateway.upstream import credentials
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.models import capabilities
+from gateway.upstream.model_costs import capabilities
 from gateway.upstream.providers import provider_of
 from gateway.values import FieldDict, Texts
 

@@ -26,10 +26,10 @@ from gateway.config.values import (
     origin_pattern,
 )
 from gateway.core.acting import ActSettings
+from gateway.core.decision_settings import Policy, RunBoundary
 from gateway.core.fsm import FSMSettings
 from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
 from gateway.core.monitors import MonitorSettings
-from gateway.core.policy import Policy, RunBoundary
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import SteeringRules
 from gateway.data_files import read_toml

@@ -13,9 +13,9 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
-from gateway.core.policy import Policy
 from gateway.core.steer import RunMemory, RunPosition
 from gateway.core.step import Step
 from gateway.dialects.base import EarlierHistory

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from gateway.conversations.conversation import Conversation, StepPlace, run_id
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import ActOfPerson, SteeringResult
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
-from gateway.core.policy import Policy
 from gateway.core.steer import RunPosition
 from gateway.core.step import Step
 from gateway.dialects import SteeredRequest

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fsm import FSMState, next_state
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.ledger.session import SessionLedger
 from gateway.core.monitors import Readings, make_suite
 from gateway.core.monitors.suite import alarm_severity, session_alarm
-from gateway.core.policy import Policy
 from gateway.core.reader import Reader
 from gateway.core.scoring.scorer import (
     JUDGED,

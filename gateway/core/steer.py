@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from gateway.core.acting import ActionSignal, ActSettings, routing_state
 from gateway.core.decide import Decided, LessonMatch, LessonQuery, Lessons, decide
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
@@ -25,7 +26,6 @@ from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import PatternMatch, Tier
 from gateway.core.plan import Plan, note, plan
-from gateway.core.policy import Policy
 from gateway.core.reader import Reader
 from gateway.core.routing import (
     ModelPin,

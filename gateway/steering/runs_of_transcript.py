@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.ledger.session import SessionLedger
-from gateway.core.policy import Policy
 from gateway.core.scoring.scorer import NOT_JUDGED, Judged
 from gateway.core.step import Step
 from gateway.steering.reader import READER

@@ -16,8 +16,8 @@ from yarl import URL
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.base import LaneResponse
+from gateway.upstream.connections import Pool, Route, closed_early, where
 from gateway.upstream.http1 import BODILESS, Http1Answer, IdleGuard
-from gateway.upstream.pool import Pool, Route, closed_early, where
 from gateway.wire.headers import RawHeaders, end_to_end, header
 
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)

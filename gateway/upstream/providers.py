@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from gateway.data_files import read_toml
 from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate, litellm_folders
-from gateway.upstream.models import capabilities
+from gateway.upstream.model_costs import capabilities
 from gateway.values import Fields, Texts
 from gateway.wire.coerce import as_mapping
 

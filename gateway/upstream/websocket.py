@@ -15,8 +15,8 @@ from yarl import URL
 from gateway.config import TimeoutSettings
 from gateway.errors import Overloaded, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
 from gateway.room import ARRIVAL_BYTES_S, Share
+from gateway.upstream.connections import Origin, Pool
 from gateway.upstream.http1 import Handover, IdleGuard
-from gateway.upstream.pool import Origin, Pool
 from gateway.wire.headers import RawHeaders
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.features.prices.price_list import LIST_NAME
 from gateway.upstream.litellm_package import litellm_folders
-from gateway.upstream.models import default_list
+from gateway.upstream.model_costs import default_list
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import ReceivedRequest, messages
 from steering_gateway_testing.routes import ApiRoute, route_of

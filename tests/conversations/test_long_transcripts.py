@@ -18,8 +18,8 @@ from gateway.conversations.observe import (
     prompts_in,
     tasks_of,
 )
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
-from gateway.core.policy import Policy
 from gateway.core.step import Step
 from gateway.steering.identity import read_request
 from gateway.steering.identity.rebuilt import with_tails

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import Conversation, CurrentRun
 from gateway.conversations.loading import merge, merged_call
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.steering.identity import child_id, conversation_id
 from gateway.stores.records import CallRecord, RunUpdate, StepRow
 from tests.conversations.test_choices import a_conversation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.features.history.reading import read_session
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.features.history.sessions import Log

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import settings_from_dict
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
-from gateway.core.policy import Policy
 from gateway.dialects.gemini import Contents
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract

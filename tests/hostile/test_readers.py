@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.text.secrets import find_secrets
 from tests.hostile.growth import exceeds_linear

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from steering_gateway_testing import ScriptedUpstream
 from tests.live.agents import Run, read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs

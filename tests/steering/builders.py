@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.core.decision_settings import Policy
 from gateway.core.monitors import MonitorSettings, Readings
-from gateway.core.policy import Policy
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.step import Action, Step
 from gateway.steering.reader import evaluate

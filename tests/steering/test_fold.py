@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core import fold as fold_module
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMSettings, FSMState
-from gateway.core.policy import Policy
 from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.step import Step
 from gateway.steering.reader import READER

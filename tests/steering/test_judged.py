@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
-from gateway.core.policy import Policy
 from gateway.core.scoring.judged import question, read_score
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.step import Step

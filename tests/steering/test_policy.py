@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fsm import FSMSettings
 from gateway.core.monitors import MonitorSettings
-from gateway.core.policy import Policy
 from gateway.core.scoring.scorer import DifficultySettings
 
 
@@ -42,7 +42,7 @@ def test_equal_policies_have_equal_digests() -> None:
 
 def test_the_digest_is_the_same_in_another_process() -> None:
     """Nothing in it depends on hash seeds or addresses."""
-    code = "from gateway.core.policy import Policy; print(Policy().digest())"
+    code = "from gateway.core.decision_settings import Policy; print(Policy().digest())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == Policy().digest()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.core.render import frame
 from gateway.core.step import Action, Step
 from gateway.steering.runs_of_transcript import ConversationFold

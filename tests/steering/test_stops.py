@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.steering.runs_of_transcript import ConversationFold
 
 REFUSED = (

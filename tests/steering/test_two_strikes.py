@@ -8,11 +8,11 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.monitors import Alarm
 from gateway.core.plan import RECOVERED_STEPS
-from gateway.core.policy import Policy
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import (
     CallFacts,

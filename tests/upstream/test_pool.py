@@ -10,7 +10,7 @@ import pytest
 from yarl import URL
 
 from gateway.errors import UpstreamUnreachable
-from gateway.upstream.pool import Origin, Pool, origin_of
+from gateway.upstream.connections import Origin, Pool, origin_of
 from steering_gateway_testing.loopback import listening
 
 

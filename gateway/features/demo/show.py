@@ -22,7 +22,7 @@ from gateway.features.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
 from gateway.text.formatting import STATE_COLOURS, print_line
-from gateway.upstream.models import capabilities
+from gateway.upstream.model_costs import capabilities
 
 REQUESTED = "gpt-4o"
 SETTINGS = {

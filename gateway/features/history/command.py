@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from gateway.core.policy import Policy
+    from gateway.core.decision_settings import Policy
     from gateway.features.history.reading import SessionFilter, read_all, since
 
     if args.paths[-2:-1] == ["show"]:
@@ -107,7 +107,7 @@ def _history(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from gateway.core.policy import Policy
+    from gateway.core.decision_settings import Policy
     from gateway.features.history.show import show
 
     if args.json or args.keep:

@@ -14,9 +14,9 @@ from typing import NamedTuple, TextIO
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
-from gateway.core.policy import Policy
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
@@ -27,7 +27,7 @@ from gateway.steering.transcript.steps import StepChange, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
-from gateway.upstream.models import Rates, capabilities, charge
+from gateway.upstream.model_costs import Rates, capabilities, charge
 from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Value
 

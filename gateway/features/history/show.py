@@ -7,8 +7,8 @@ from msgspec.structs import asdict
 from rich.console import Console
 from rich.text import Text
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
-from gateway.core.policy import Policy
 from gateway.core.step import Action, Step
 from gateway.errors import ConfigError
 from gateway.features.history.describe import call_line

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from gateway.upstream.litellm_package import litellm_folders
-from gateway.upstream.models import RATE_KEYS, Listed, ModelInfo, Rates
+from gateway.upstream.model_costs import RATE_KEYS, Listed, ModelInfo, Rates
 from gateway.values import Fields
 from gateway.wire.coerce import as_bool, as_number, as_text, mapping_at
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from gateway.core.policy import RUN_BOUNDARIES
+from gateway.core.decision_settings import RUN_BOUNDARIES
 from gateway.values import Texts, Value, frozen
 from gateway.wire.coerce import as_mapping, mapping_at
 

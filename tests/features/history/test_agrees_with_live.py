@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from gateway.backends import open_stores
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.features.history.find import identify
 from gateway.features.history.keep import Keeper
 from gateway.features.history.log_file import LogFile

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.features.litellm import sdk
-from gateway.upstream.models import capabilities
+from gateway.upstream.model_costs import capabilities
 
 
 def listed_cost(model: str, usage: dict[str, Any]) -> float | None:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.features.prices.price_list import LIST_NAME, PriceList
-from gateway.upstream import models
-from gateway.upstream.models import RATE_KEYS, ModelInfo, ModelList
+from gateway.upstream import model_costs as models
+from gateway.upstream.model_costs import RATE_KEYS, ModelInfo, ModelList
 from gateway.upstream.tokens import estimated_usage
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -285,7 +285,7 @@ def test_reading_prices_does_not_import_litellm() -> None:
     """Neither the seconds nor the memory of the import are paid for a price."""
     root = Path(__file__).parents[3]
     code = (
-        "import sys; from gateway.upstream import models;"
+        "import sys; from gateway.upstream import model_costs as models;"
         "assert models.capabilities('gpt-4o').cost({'prompt_tokens': 1, 'completion_tokens': 1});"
         "assert 'litellm' not in sys.modules"
     )

@@ -9,6 +9,7 @@ import pytest
 from gateway.core.acting import ActionSignal
 from gateway.core.agent_kind import kind_of_agent
 from gateway.core.decide import decide
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
@@ -17,7 +18,6 @@ from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import Readings
 from gateway.core.pattern import PatternMatch, Tier, causes
 from gateway.core.plan import plan
-from gateway.core.policy import Policy
 from gateway.core.render import FRAME_CLOSE
 from gateway.core.step import Action, Step
 from gateway.core.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
-from gateway.core.policy import Policy
 from gateway.core.step import Step
 from gateway.steering.reader import READER
 from tests.steering.ledger.test_ledger import edit, ran

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.ledger.entries import MAX_ENTRIES, Ending
 from gateway.core.ledger.ledger import Ledger, LedgerStep
-from gateway.core.policy import Policy
 from gateway.core.step import Action, Step
 from gateway.steering.evidence.features import describe
 from gateway.steering.reader import READER

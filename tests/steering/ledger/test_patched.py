@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.monitors import Alarm
-from gateway.core.policy import Policy
 from gateway.core.step import Step
 from gateway.steering.reader import READER
 from tests.steering.robust.planting import step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.steering.runs_of_transcript import ConversationFold
 
 

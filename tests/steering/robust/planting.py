@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gateway.core.policy import Policy
+from gateway.core.decision_settings import Policy
 from gateway.core.step import Action, Step
 from gateway.steering.runs_of_transcript import ConversationFold
 

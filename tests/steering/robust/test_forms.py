@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from gateway.core.decision_settings import Policy
 from gateway.core.fsm import FSMState
-from gateway.core.policy import Policy
 from gateway.steering.runs_of_transcript import ConversationFold
 
 Call = tuple[str, object, object]
