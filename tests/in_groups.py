@@ -27,6 +27,7 @@ _NAMED = (  # what is not named makes two more groups, of features and of the re
     ("relay",),
     ("seats", "wire", "steering", "text", "conversations"),  # large messages while it is small
     ("stores", "replicas", "features/postgres", "features/litellm"),
+    ("commands", "config", "upstream", "library", "embedding"),
 )
 _OPTION = "--in-groups"
 _FINE = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -196,7 +197,7 @@ def _groups(tests: Path) -> list[tuple[str, ...]]:
     features = tuple([room for room in others if room.startswith("features/")])
     spine = tuple([room for room in others if not room.startswith("features/")])
     live, *rest = [tuple([room for room in each if room in rooms]) for each in _NAMED]
-    return [each for each in (live, spine, *rest, features) if each]
+    return [each for each in (live, features, spine, *rest) if each]
 
 
 def _has_tests(path: Path) -> bool:

@@ -195,7 +195,6 @@ def propose(
     latest = position.latest
     signal = position.signal
     act, trouble = _on_trouble(rules, memory, position, call=call)
-    on_trouble = act.reasons
     struck = replace(signal, strikes=trouble.routed is not None)
     routed, choice = _routed(rules, memory, position, signal=struck, call=call)
     planned, reasons = _plan(rules, memory, position, signal=signal, model=routed.model, call=call)
@@ -213,7 +212,7 @@ def propose(
         act=act,
         trouble=trouble,
         choice=choice,
-        reasons=(*on_trouble, *routed.reasons, *reasons),
+        reasons=(*act.reasons, *routed.reasons, *reasons),
     )
 
 
