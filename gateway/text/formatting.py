@@ -159,6 +159,19 @@ def size(characters: int) -> str:
     return f"{characters / 1e6:.1f} M"
 
 
+def aligned(text: str, left: int = 1) -> str:
+    """Lines of cells, divided by tabs, as columns: the first `left` begin at the same place, the
+    others end there."""
+    rows = [line.split("\t") for line in text.splitlines()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[:left] = map(str.ljust, row[:left], widths)
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)
+
+
 def progress_bar(err: TextIO) -> Progress:
     """A bar with the work done and the time left; removed at the end, absent in a pipe."""
     return Progress(

@@ -31,6 +31,7 @@ _FILTERS = (
     formatting.iso,
     formatting.clock,
     formatting.size,
+    formatting.aligned,
     one_line,
 )
 

@@ -57,7 +57,7 @@ def test_each_is_named_as_it_is_written() -> None:
 
 def test_a_setting_may_stand_deeper() -> None:
     """In a file and in the environment; a receiver may still name the rule."""
-    old = {"rules": {"error_rate": 0.2, "run_stuck": 7}}
+    old: dict[str, Any] = {"rules": {"error_rate": 0.2, "run_stuck": 7}}
     old |= {"sinks": [{"name": "ops", "url": "http://x", "rules": ["error_rate"]}]}
     variable = "GATEWAY_ALERTS__RULES__MIN_CALLS"
     settings = settings_from_dict({"alerts": old}, {variable: "20"}).of(AlertSettings)

@@ -8,31 +8,24 @@ from typing import Any
 
 from msgspec import structs
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.commands.store import add_acts, add_verb, as_line, confirmed, kept, say, table
+from gateway.commands.store import add_acts, add_verb, as_line, confirmed, kept, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.reports.experiment import STRATA, report
 from gateway.features.reports.pilot import pilot_change, pilot_report
 from gateway.features.reports.rates import read_shares
-from gateway.features.reports.results import ExperimentReport, effects_of
-from gateway.features.reports.routing import RoutingReport, read_routing
+from gateway.features.reports.results import effects_of
+from gateway.features.reports.routing import read_routing
 from gateway.features.reports.savings import read_savings
 from gateway.features.reports.texts import rendered
 from gateway.features.reports.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import RunFilter
-from gateway.stores.health import HealthSummary
 from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
-from gateway.text.formatting import print_line
-from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
-
-_SHOWN = 50
 
 
 def add_report(commands: Any) -> None:
@@ -77,19 +70,20 @@ def add_pilot(commands: Any) -> None:
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store = stores.runs
     tenant = args.tenant
-    found: ExperimentReport | HealthSummary | RoutingReport | None = None
-    shown: FieldDict = {}
+    shown: Any
     if args.html is not None and args.week is None:
         raise ConfigError("report: --html goes with --week")
     if args.routing:
-        routed = await read_routing(stores, tenant)
-        found = kept(routed, "report: this store keeps no workloads")
+        template = "routing.txt"
+        shown = kept(await read_routing(stores, tenant), "report: this store keeps no workloads")
     elif args.week is not None:
+        template = "week.txt"
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
         if args.html is not None:
             args.html.write_text(rendered("week_page.html", shown), encoding="utf-8")
     elif args.experiment is None:
-        found = await store.health_summary(RunFilter(tenant=tenant))
+        template = "summary.txt"
+        health = await store.health_summary(RunFilter(tenant=tenant))
         ledger, _ = await read_savings(stores, 0.0, time.time(), tenant=tenant)
         sums = stores.attribution
         if sums:
@@ -98,7 +92,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
             paid = ()
         wrong = await alarms_by_project(stores, tenant)
         extra = {"savings": ledger, "paid": paid, "wrong_alarms": wrong}
-        shown = {**structs.asdict(found), **extra}
+        shown = {**structs.asdict(health), **extra}
     else:
         runs = await store.experiment_runs(args.experiment, tenant=tenant)
         if not runs:
@@ -109,21 +103,17 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
             shares = read_shares(args.shares)
         if shares is None and settings.experiment.id == args.experiment:
             shares = dict(settings.experiment.arms)
-        found = report(args.experiment, runs, shares=shares, stratum=args.stratum)
-    text = as_line(shown or found)
+        template = "experiment.txt"
+        shown = report(args.experiment, runs, shares=shares, stratum=args.stratum)
+    text = as_line(shown)
     if args.output is not None:
         args.output.write_text(text, encoding="utf-8")
-    console = Console(highlight=False)
     if args.json:
         say(text)
-    elif isinstance(found, ExperimentReport):
-        _print_report(console, found)
-    elif isinstance(found, RoutingReport):
-        _print_routing(console, found)
-    elif isinstance(found, HealthSummary):
-        _print_summary(console, found, shown)
+    elif isinstance(shown, dict):
+        _print(template, shown)
     else:
-        print_line(console, rendered("week.txt", shown), "")
+        _print(template, {"found": shown, "effects_of": effects_of})
 
 
 async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -160,7 +150,7 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         return say("there is no pilot: `gateway pilot start` begins one")
     say(rendered("pilot.txt", {"found": found}))
     if found.results.runs:
-        _print_report(Console(highlight=False), found.results)
+        _print("experiment.txt", {"found": found.results, "effects_of": effects_of})
 
 
 _RUNS_OF = {
@@ -172,111 +162,9 @@ _MOST_CHANGES = 1000
 _MODES = ("verdict", "on", "shadow")
 
 
-def _print_routing(console: Console, found: RoutingReport) -> None:
-    """Both tables, the newest workloads only."""
-    shown = table(("client", "requested", "model"), ("runs", "success"), wrap=True)
-    for rate in found.workloads[:_SHOWN]:
-        runs = rate.solved + rate.failed
-        cells = (rate.client or "-", rate.requested, rate.model)
-        success = formatting.percent(rate.solved / runs if runs else None, 1)
-        shown.add_row(*(Text(one_line(cell, 40)) for cell in cells), f"{runs:,.0f}", success)
-    console.print(shown)
-    print_line(console, f"\n{found.decided:,} runs decided by what was learned")
-    if not found.values:
-        return
-    columns = ("runs", "as many as", "success", "95 %", "cost a run", "over states")
-    shown = table(("policy",), columns, wrap=True)
-    for value in found.values:
-        shown.add_row(
-            Text(one_line(value.policy, 40)),
-            f"{value.runs:,}",
-            f"{value.effective:,.0f}",
-            formatting.percent(value.success, 1),
-            f"{formatting.percent(value.low)} to {formatting.percent(value.high)}",
-            formatting.money(value.cost_usd),
-            "{:+.1f} ({:+.1f} to {:+.1f})".format(*value.over_states) if value.over_states else "",
-        )
-    console.print(shown)
-
-
-def _print_report(console: Console, found: ExperimentReport) -> None:
-    print_line(console, f"{one_line(found.experiment, 80)}: {found.runs} runs")
-    console.print(_arms(found))
-    for comparison in found.comparisons:
-        print_line(console, f"\n{comparison.arm} against {comparison.baseline}")
-        shown = Table(box=None, pad_edge=False, show_header=False)
-        for effect in effects_of(comparison):
-            show = formatting.points if effect.kind == "points" else formatting.change
-            limits = f"{show(effect.low)} to {show(effect.high)}"
-            style = "dim"
-            if effect.sure:
-                style = "bold"
-            shown.add_row(effect.name, show(effect.estimate), limits, style=style)
-        console.print(shown)
-    if len(found.strata) > 1:
-        print_line(console, f"\nwithin strata, by {found.stratum}")
-        console.print(_strata(found))
-    if found.sample_ratio is not None:
-        ratio = found.sample_ratio
-        seen = ", ".join(f"{arm} {units}" for arm, units in ratio.observed.items())
-        verdict = "as configured"
-        if ratio.suspicious:
-            verdict = "BROKEN"
-        print_line(console, f"\nsample ratio: {verdict} ({seen}; p = {ratio.p_value:.3g})", "")
-    print_line(console, "\nbefore you draw conclusions")
-    for caveat in found.caveats:
-        print_line(console, f"- {caveat.message}", "yellow")
-
-
-def _arms(found: ExperimentReport) -> Table:
-    shown = table(("arm",), ("runs", "success", "95 %", "no outcome", "cost", "tokens", "steps"))
-    for arm in found.arms:
-        rate = arm.success
-        amounts = (arm.cost_usd, arm.tokens, arm.steps)
-        cost, tokens, steps = (None if each is None else each.mean for each in amounts)
-        shown.add_row(
-            arm.arm,
-            f"{arm.runs:,}",
-            formatting.percent(rate.rate if rate else None, 1),
-            f"{formatting.percent(rate.low)} to {formatting.percent(rate.high)}" if rate else "",
-            str(arm.unfinished),
-            formatting.about(formatting.money(cost), arm.estimated_usd),
-            formatting.about(formatting.count(tokens), arm.estimated_tokens),
-            formatting.count(steps),
-        )
-    return shown
-
-
-def _strata(found: ExperimentReport) -> Table:
-    shown = table((found.stratum,), ("arm", "runs", "success", "difference"))
-    for stratum in found.strata:
-        for arm in stratum.arms:
-            rate = arm.success
-            change = stratum.differences.get(arm.arm)
-            shown.add_row(
-                Text(one_line(stratum.name, 40)),
-                arm.arm,
-                f"{arm.runs:,}",
-                formatting.percent(rate.rate if rate else None, 1),
-                _points(change.estimate, change.low, change.high) if change else "",
-            )
-    return shown
-
-
-def _points(value: float, low: float, high: float) -> str:
-    return f"{formatting.points(value)} ({formatting.points(low)} to {formatting.points(high)})"
-
-
-def _print_summary(console: Console, found: HealthSummary, shown: FieldDict) -> None:
-    print_line(console, rendered("summary.txt", shown), "")
-    for title, counts in (
-        ("time in state", found.states),
-        ("fires per monitor", found.fires),
-        ("calls per model", found.models),
-    ):
-        if not counts:
-            continue
-        print_line(console, f"\n{title}")
-        for name, count in sorted(counts.items(), key=lambda item: -item[1]):
-            style = formatting.STATE_COLOURS.get(name, "")
-            print_line(console, f"{one_line(name, 24):24} {count:>10,}", style)
+def _print(template: str, values: FieldDict) -> None:
+    """The text of a template; a terminal shows states and caveats by their colours."""
+    console = Console(highlight=False)
+    styles = {**formatting.STATE_COLOURS, "-": "yellow"}
+    for line in rendered(template, values).splitlines():
+        formatting.print_line(console, line, styles.get(line.partition(" ")[0], ""))

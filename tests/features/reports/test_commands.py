@@ -32,6 +32,9 @@ def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:
         "within strata",
     ):
         assert part in shown
+    assert "\non     12    81.8%  52% to 95%           1  $0.0282   44.8k   6.42\n" in shown
+    assert "\nSuccess                  +24.7   -15.4 to +59.3\n" in shown
+    assert "\nlanggraph/0.6   on     5    80.0%  -20.0 (-62.4 to +61.0)\n" in shown
     file = tmp_path / "report.json"
     told = json.loads(command("report", "routing-2", "--json", "--output", str(file)))
     assert told == json.loads(file.read_text())
@@ -40,7 +43,7 @@ def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:
 
 def test_all_runs_are_summed_up(command: Run) -> None:
     """Without an experiment: how everything went."""
-    assert "time in state" in command("report")
+    assert "\ntime in state\nNORMAL                          172\n" in command("report")
     told = json.loads(command("report", "--json", "--tenant", "acme"))
     assert 0 < told["total_runs"] < 41
 

@@ -56,6 +56,8 @@ def test_the_report(
     table = capsys.readouterr().out
     assert "always small" in table
     assert "20 runs decided" in table
+    assert "\nagent   big        small    10    50.0%\n" in table
+    assert "\nlearned above states: -25.0 points (-44.0 to -6.0)\n" in table
     assert main(["report", "--routing", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rates = {row["model"]: (row["solved"], row["failed"]) for row in found["workloads"]}
