@@ -78,15 +78,15 @@ def as_line(value: Any) -> str:
     return orjson.dumps(value, default=as_json_value).decode()
 
 
-def table(left: Sequence[str], right: Sequence[str] = (), *, wrap: bool = False) -> "Table":
-    """A table without borders; its columns on the left and on the right are wrapped or not."""
+def table(left: Sequence[str], right: Sequence[str] = ()) -> "Table":
+    """A table without borders; its columns on the left and on the right are not wrapped."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="dim")
     for name in left:
-        made.add_column(name, no_wrap=not wrap)
+        made.add_column(name, no_wrap=True)
     for name in right:
-        made.add_column(name, justify="right", no_wrap=not wrap)
+        made.add_column(name, justify="right", no_wrap=True)
     return made
 
 
