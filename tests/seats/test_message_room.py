@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, TextMessage
+from wsproto.frame_protocol import CloseReason
 
 from gateway.config.settings import ServerSettings
 from gateway.errors import Overloaded
@@ -58,6 +59,24 @@ async def until(happened: Callable[[], bool]) -> None:
     """Return when something has happened; others run meanwhile."""
     while not happened():  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("frames", "size", "whole"), [(4000, 1, True), (5000, 1, False), (9000, 1024, True)]
+)
+async def test_a_message_of_very_many_small_frames_ends_the_connection(
+    frames: int, size: int, whole: bool
+) -> None:
+    """Each frame costs the loop as much as 4 KB of a large one; frames of 1 KB are no attack."""
+    wire = Wire(Room(), ServerSettings())
+    for number in range(frames):
+        wire.send(b"x" * size, finished=number == frames - 1)
+    event = await wire.next()
+    if whole:
+        assert event == BytesMessage(b"x" * size * frames)
+    else:
+        assert isinstance(event, CloseConnection)
+        assert event.code == CloseReason.MESSAGE_TOO_BIG
 
 
 @pytest.mark.parametrize("half", ["x" * MIB, b"x" * MIB], ids=["text", "bytes"])
