@@ -27,7 +27,7 @@ class Ending(Enum):
     LATER = "was put off"
     REVERTED = "was changed back"
     SAME = "gave the same result"
-    NOTHING_NEW = "brought what the run has"
+    NOTHING_NEW = "brought nothing that the run did not have"
     IN_TURN = "came in turn with the same other calls"
     SET_AGAIN = "was set to the same again"
     REWRITTEN = "was done again in nearly the same words"
