@@ -36,7 +36,7 @@ def damage(path: str, check: str, *, alone: str = "", limit_s: float = inf) -> s
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.set_progress_handler(lambda: time.monotonic() > ends_at, 10_000)
             found = str(connection.execute(f"PRAGMA {check}(1)").get)
-            if found == "ok" and connection.pragma("application_id") == APPLICATION_ID:
+            if found == "ok" and _has_changes(connection):
                 connection.execute(_TABLES)
             if found == "ok":
                 return ""
@@ -45,6 +45,15 @@ def damage(path: str, check: str, *, alone: str = "", limit_s: float = inf) -> s
         return ""
     except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError) as error:
         return str(error)
+
+
+def _has_changes(connection: apsw.Connection) -> bool:
+    """True for a gateway's file that a migration has changed. Another gateway may be about to make
+    the tables of a new one, whose first migration makes all that are asked for."""
+    if connection.pragma("application_id") != APPLICATION_ID:
+        return False
+    made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").get
+    return bool(made and connection.execute("SELECT count(*) FROM migrations").get)
 
 
 def set_aside(path: str, check: str, limit_s: float = inf) -> str:

@@ -14,7 +14,8 @@ import pytest
 from gateway.backends import keep_damaged, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreCorrupt
-from gateway.stores.sqlite.damage import THOROUGH, damage
+from gateway.stores.sqlite.connection import APPLICATION_ID
+from gateway.stores.sqlite.damage import QUICK, THOROUGH, damage
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
 from tests.features.guard.test_guarded import Guarded
 from tests.live.incidents import copy, until
@@ -232,3 +233,18 @@ async def test_what_sqlite_or_nobody_writes_is_no_damage(guarded: Guarded, path:
     assert kept(path) == []
     assert guarded.store.health.damaged == ()
     assert await found(guarded, [*BEFORE, *AFTER[:30], 900]) == 91
+
+
+@pytest.mark.parametrize("begun", ["", "CREATE TABLE migrations (name TEXT, applied_at REAL)"])
+def test_a_file_that_another_gateway_is_making_is_no_damage(tmp_path: Path, begun: str) -> None:
+    """It has the mark of a gateway's file before it has tables."""
+    path = tmp_path / "gateway.db"
+    with apsw.Connection(str(path)) as connection:
+        connection.pragma("application_id", APPLICATION_ID)
+        if begun:
+            connection.execute(begun)
+    assert damage(str(path), QUICK) == ""
+    with apsw.Connection(str(path)) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT, applied_at REAL)")
+        connection.execute("INSERT INTO migrations VALUES ('core_001_conversations_and_runs', 1)")
+    assert "no such table" in damage(str(path), QUICK)
