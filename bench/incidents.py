@@ -17,13 +17,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import os
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from bench.client import Connection, post
 from bench.load import correct
 from bench.report import aligned, machine, ms
 from bench.statistics import percentile
+from steering_gateway_testing.outages import FILE_OUTAGES
 
 FIRST = 8
 """Calls of each incident that are shown apart: one a connection, and the breaker has opened."""
@@ -65,21 +65,6 @@ class Took:
 
 
 @contextmanager
-def _nothing(_running: Running, _path: Path) -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _locked(_running: Running, path: Path) -> Iterator[None]:
-    other = apsw.Connection(str(path))
-    other.set_busy_timeout(10_000)
-    other.execute("BEGIN EXCLUSIVE")
-    yield
-    other.execute("ROLLBACK")
-    other.close()
-
-
-@contextmanager
 def _full(running: Running, path: Path) -> Iterator[None]:
     assert running.server is not None
     pid, log = running.server.pid, path.with_name(path.name + "-wal")
@@ -89,52 +74,8 @@ def _full(running: Running, path: Path) -> Iterator[None]:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@contextmanager
-def _gone(_running: Running, path: Path) -> Iterator[None]:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink()
-    yield
-
-
-def _backup(path: Path) -> Path:
-    """A copy of the database, without what is changed from now on."""
-    copied = path.with_name(f"{path.name}.backup")
-    source = apsw.Connection(str(path))
-    source.execute("VACUUM INTO ?", (str(copied),))
-    source.close()
-    return copied
-
-
-@contextmanager
-def _copied(_running: Running, path: Path) -> Iterator[None]:
-    content = _backup(path).read_bytes()
-    with path.open("r+b") as file:
-        file.truncate()
-        file.write(content)
-    yield
-
-
-@contextmanager
-def _cut(_running: Running, path: Path) -> Iterator[None]:
-    os.truncate(path, path.stat().st_size // 2)
-    yield
-
-
-@contextmanager
-def _replaced(_running: Running, path: Path) -> Iterator[None]:
-    _backup(path).rename(path)
-    yield
-
-
-INCIDENTS: dict[str, Callable[..., object]] = {
-    "none": _nothing,
-    "locked": _locked,
-    "full": _full,
-    "gone": _gone,
-    "copied": _copied,
-    "cut": _cut,
-    "replaced": _replaced,
-}
+def _incident(name: str, running: Running, path: Path) -> AbstractContextManager[None]:
+    return _full(running, path) if name == "full" else FILE_OUTAGES[name](path)
 
 
 async def measure(name: str, port: int, home: Path, options: argparse.Namespace) -> Took:
@@ -145,7 +86,7 @@ async def measure(name: str, port: int, home: Path, options: argparse.Namespace)
     try:
         await calls(running, numbers, options.warm, 60.0)
         before = _recorded(path)
-        with INCIDENTS[name](running, path):  # type: ignore[attr-defined]
+        with _incident(name, running, path):
             first = await calls(running, numbers, FIRST, 60.0, connections=FIRST)
             later = await calls(
                 running, numbers, options.calls, options.seconds, connections=options.connections
@@ -218,7 +159,7 @@ async def measure_all(options: argparse.Namespace, home: Path) -> list[Took]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 0 when every call was recorded."""
     parser = argparse.ArgumentParser(prog="python -m bench.incidents", description=__doc__)
-    names = list(INCIDENTS)
+    names = [*FILE_OUTAGES, "full"]
     parser.add_argument("--incidents", nargs="+", choices=names, default=names, metavar="INCIDENT")
     parser.add_argument("--calls", type=int, default=400, help="in an incident, at most")
     parser.add_argument("--seconds", type=float, default=20, help="of an incident, at most")

@@ -35,7 +35,7 @@ from bench.load import STREAM_CHUNKS, correct
 from bench.peers import Unavailable
 from bench.processes import NotReady, free_port
 from bench.scripted import Answer, Provider
-from tests.postgres import PostgresServer, new_folder
+from steering_gateway_testing.postgres import PostgresServer, new_folder
 
 BUDGETS = Path(__file__).parent / "instructions.json"
 TOLERANCE = 1.05

@@ -31,8 +31,8 @@ from bench.client import LOOPBACK
 from bench.incidents import FIRST, calls
 from bench.report import aligned, machine, ms
 from bench.statistics import percentile
-from tests.postgres import PostgresServer, new_folder
-from tests.replicas.outages import OUTAGES, SMALL, small_folder
+from steering_gateway_testing.outages import OUTAGES, SMALL, small_folder
+from steering_gateway_testing.postgres import PostgresServer, new_folder
 
 _IN_LITTLE_ROOM = ("full", "log full")
 _SETTLE_POLLS = 300  # of 0.1 s

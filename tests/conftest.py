@@ -23,10 +23,10 @@ from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from gateway.process.workers import freeze_startup_objects
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
 from tests.examples import load_profiles
 from tests.memory import give_back, save_memory
 from tests.memory_folder import use_memory_folder
-from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import CANNOT_START
 from tests.prepared_store import put_database
 

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.postgres import new_folder, shared_server
+from steering_gateway_testing.postgres import new_folder
+from tests.postgres import shared_server
 
 _PORT = 6432
 _START_S = 120.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.tasks import Threads, ThreadsBusy, spawn
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 
 
 async def test_a_result_and_an_error_arrive() -> None:

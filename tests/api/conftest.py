@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 
 from gateway.hooks import features
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.patience import DEADLINE_MS
 from tests.control import CONTROL
-from tests.patience import ANSWER_S, DEADLINE_MS
 
 Start = Callable[..., AppServer]
 
@@ -92,12 +91,3 @@ def a_finished_run(
             agent.step()
         agent.answer()
         return agent.run_id
-
-
-def until(ask: Callable[[], Any], *, within_s: float = ANSWER_S) -> Any:
-    """What `ask` gives once it is true."""
-    deadline = time.monotonic() + within_s
-    while not (found := ask()):
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.05)
-    return found

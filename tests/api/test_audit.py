@@ -12,8 +12,8 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import ANSWER_S
 from tests.api.conftest import Agent, Start, client_of, with_budgets, with_keys, with_pages
-from tests.patience import ANSWER_S
 
 ADMIN, ACME = "the-admin-key-of-this-test", "acme-key"
 pytestmark = [with_keys, with_budgets]

@@ -15,7 +15,8 @@ from gateway.observability.otel import SCHEMA_URL, Telemetry, caller, open_telem
 from gateway.steering.identity import ConversationSettings, identify
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.loopback import OneAnswer, an_answer
-from tests.api.conftest import Agent, Start, client_of, until
+from steering_gateway_testing.patience import until
+from tests.api.conftest import Agent, Start, client_of
 
 try:
     from opentelemetry.sdk.trace import TracerProvider

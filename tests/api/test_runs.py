@@ -6,15 +6,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
-from tests.api.conftest import (
-    Agent,
-    Start,
-    a_finished_run,
-    client_of,
-    operator_of,
-    until,
-    with_keys,
-)
+from steering_gateway_testing.patience import until
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, with_keys
 
 LIKE_EVERY_STEP = {
     "tier": "e2",

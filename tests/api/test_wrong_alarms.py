@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of, operator_of, until, with_keys
+from steering_gateway_testing.patience import until
+from tests.api.conftest import Agent, Start, client_of, operator_of, with_keys
 
 STEPS = 8
 

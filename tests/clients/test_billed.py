@@ -15,11 +15,10 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from tests.api.conftest import until
+from steering_gateway_testing.patience import ANSWER_S, until
 from tests.clients.billing import TASK, BillingHost
 from tests.dialects.gateways import STEERING, Start
 from tests.examples import by_day
-from tests.patience import ANSWER_S
 
 Asked = tuple[str, Mapping[str, str], Mapping[str, Any]]
 """Path, headers and body of a request."""

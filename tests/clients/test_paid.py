@@ -26,8 +26,8 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.usage import BUCKET_S, UsageQuery
 from steering_gateway_testing import ScriptedUpstream, ToolCall
+from steering_gateway_testing.patience import DEADLINE_MS, run_to_end
 from tests.clients.billing import STEPS, TASK, BillingHost
-from tests.patience import DEADLINE_MS, run_to_end
 
 pytestmark = pytest.mark.nightly
 reports = pytest.importorskip("gateway.features.reports.week")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ToolCall
-from tests.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS
 
 Start = Callable[..., AppServer]
 

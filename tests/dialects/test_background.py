@@ -19,7 +19,7 @@ from gateway.errors import UpstreamFailure
 from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.protocols import StoreError
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from tests.api.conftest import until
+from steering_gateway_testing.patience import until
 from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id
 from tests.official import openai

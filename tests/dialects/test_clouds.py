@@ -13,7 +13,7 @@ import pytest
 from gateway.dialects import BEDROCK, own_answers
 from gateway.wire.response_tee import stream_watch
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
-from tests.api.conftest import until
+from steering_gateway_testing.patience import until
 from tests.dialects import clouds
 from tests.dialects.clouds import (
     BEDROCK_KEY,

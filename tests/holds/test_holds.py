@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,13 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.patience import ANSWER_S, until
 from tests.control import CONTROL
-from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 CALLING = Reply("Look.", tool_calls=(ToolCall("ls", {}),))
 SUB = {"x-session-id": "sub", "x-parent-session-id": "main"}
 MAIN = {"x-session-id": "main"}
-SEEN_S = ANSWER_S
-"""Longest wait for a gateway to notice; it looks every `control.poll_s`."""
 
 
 def ask(server: AppServer, headers: dict[str, str], step: int = 0, **body: Any) -> httpx.Response:
@@ -43,14 +40,6 @@ def control(server: AppServer, subject: str, verb: str, kind: str = "conversatio
         f"{server.url}/api/{kind}/{subject}/{verb}", json={"reason": "it loops"}, headers=CONTROL
     )
     return answer.json()
-
-
-def until(seen: Callable[[], bool]) -> None:
-    """Wait until something is seen."""
-    end = time.monotonic() + SEEN_S
-    while not seen():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -124,7 +113,7 @@ def test_a_paused_run_waits_and_goes_on(
         assert (answers, len(upstream.requests)) == ([], 1)
         assert main(["runs", "held"]) == 0
         assert main(["runs", "resume", main_id]) == 0
-        waiting.join(SEEN_S)
+        waiting.join(ANSWER_S)
     assert answers[0].status_code == 200
     assert f"{main_id}  pause" in capsys.readouterr().out
 

@@ -12,8 +12,7 @@ import pytest
 
 from gateway.core.texts import HAND_OVER_TEXT
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.api.conftest import until
-from tests.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS, until
 from tests.receiver import Receiver
 from tests.receiver import receiver as receiver
 

@@ -24,8 +24,8 @@ from gateway.library.memory import PatternCopy, PatternMemory
 from gateway.stores.patterns import VectorSearch
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sql.patterns import PatternStore
+from steering_gateway_testing.patience import until_async
 from tests.examples import examples
-from tests.live.incidents import until
 
 RULES = Query(tier=Tier.E3, top_k=32)
 QUERY = Query(tier=Tier.E2, text="I run the same failing test again", top_k=2, floor=0.1)
@@ -225,7 +225,7 @@ async def test_a_change_by_another_process_is_noticed(
         return copy is not None and copy.has_any(Tier.E1, "b")
 
     async with followed(library):
-        assert await until(noticed)
+        await until_async(noticed)
     assert len(failures) >= 3
 
 

@@ -18,7 +18,7 @@ from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.traces import RunTrace
 from gateway.wire.completion import assemble
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
-from tests.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS
 
 Message = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]

@@ -17,11 +17,11 @@ from gateway.library.memory import PatternCopy
 from gateway.stores.patterns import VectorSearch
 from gateway.stores.sql.runs import SQLRunStore
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import DEADLINE_MS
 from tests.control import CONTROL
 from tests.live.agents import Run, calls_of, read_runs, recorded_replies
 from tests.live.client import GUIDING, RETRIED, run_log
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE
-from tests.patience import DEADLINE_MS
 
 ORDER = ("skip", "monitor", "e3", "e1", "e2")
 COOLDOWN = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}

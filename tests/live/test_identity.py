@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
 from tests.live.guidance import guidance_frames
-from tests.live.incidents import until
 
 Start = Callable[..., AppServer]
 
@@ -253,7 +253,7 @@ async def test_racing_requests_lose_and_double_nothing(
         found = await trace(database, answers[0].conversation)
         return found.run.totals.calls == 24
 
-    assert await until(all_recorded)  # a call that failed is recorded behind its answer
+    await until_async(all_recorded)  # a call that failed is recorded behind its answer
     found = await trace(database, answers[0].conversation)
     assert [step.step_index for step in found.steps] == list(range(8))
 

@@ -15,9 +15,9 @@ import orjson
 import pytest
 
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.outages import locked
+from steering_gateway_testing.patience import DEADLINE_MS, until_ready
 from tests.live.client import PLAIN, TOOLS, Message, opening
-from tests.live.incidents import locked, until
-from tests.patience import DEADLINE_MS
 from tests.relay.processes import GatewayProcess
 
 AGENTS = 8
@@ -218,11 +218,7 @@ async def test_kills_while_the_file_is_locked(
                     await work
     with GatewayProcess(tmp_path, config, env=ENVIRONMENT) as gateway:
         async with httpx.AsyncClient() as http:
-
-            async def nothing_waits() -> bool:
-                return bool((await http.get(f"{gateway.url}/readyz")).json()["status"] == "ready")
-
-            assert await until(nothing_waits)
+            await until_ready(http, gateway.url)
     received = {entry for client in clients for entry in client.received}
     print(f"{len(received)} answers, {len(received - recorded(database))} missing")
     assert [line for client in clients for line in client.wrong] == []

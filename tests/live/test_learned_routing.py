@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import until_async
 from tests.live.client import PLAIN, Agent, opening, worker
-from tests.live.incidents import until
 
 Start = Callable[..., AppServer]
 
@@ -72,14 +72,14 @@ async def test_outcomes_move_later_runs(
     for number in range(4):
         await report(http, server.base_url, f"Small task {number}.", "success", model="small")
     expected = Counter({("big", "success"): 4, ("small", "success"): 4})
-    assert await until(lambda: _counted(http, server, expected))
+    await until_async(lambda: _counted(http, server, expected))
     # What was asked of `small` itself is another workload; nothing of `small` is known in this one.
     model = await report(http, server.base_url, "Later.", "success")
     assert model == "big"
     await asyncio.to_thread(server.stop)
     server = gateway_server(settings(upstream, tmp_path, explore=1.0))
     expected["big", "success"] += 1
-    assert await until(lambda: _counted(http, server, expected))
+    await until_async(lambda: _counted(http, server, expected))
     explored = Counter[str]()
     # What is explored is drawn: go on until the small model is known well, whatever the draw.
     for number in range(200):
@@ -90,10 +90,10 @@ async def test_outcomes_move_later_runs(
     assert set(explored) == {"big", "small"}
     for model, count in explored.items():
         expected[model, "success"] += count
-    assert await until(lambda: _counted(http, server, expected))
+    await until_async(lambda: _counted(http, server, expected))
     await asyncio.to_thread(server.stop)
     server = gateway_server(settings(upstream, tmp_path))
-    assert await until(lambda: _counted(http, server, expected))
+    await until_async(lambda: _counted(http, server, expected))
     agent = Agent(http, server.base_url, opening("Decided."), model="big")
     answers = await agent.run(3)
     assert [answer.headers["x-gateway-model"] for answer in answers] == ["small"] * 3

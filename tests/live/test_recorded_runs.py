@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import DEADLINE_MS
 from tests.live.agents import Drive, Run, read_runs, recorded_replies
-from tests.patience import DEADLINE_MS
 
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
 SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
@@ -25,9 +23,6 @@ from tests.postgres import empty_database
 from tests.replicas.drives import FRAME, PATIENT, bodies_through
 
 Start = Callable[..., AppServer]
-
-PATIENCE_S = 120.0
-"""Longest wait for another gateway's signal."""
 
 
 @pytest.fixture
@@ -68,14 +63,6 @@ async def test_replicas_send_what_one_gateway_sends(
     assert different == []
 
 
-async def soon(holds: Callable[[], Any]) -> None:
-    """Wait until a condition holds that the other gateway's signal brings about."""
-    until = time.monotonic() + PATIENCE_S
-    while not holds() and time.monotonic() < until:  # noqa: ASYNC110 - it is no event of this loop
-        await asyncio.sleep(0.05)
-    assert holds()
-
-
 async def test_replicas_tell_each_other(
     gateway_server: Start, upstream: ScriptedUpstream, database: str, http: httpx.AsyncClient
 ) -> None:
@@ -91,20 +78,20 @@ async def test_replicas_tell_each_other(
     new = make_key("acme")
     operator = await open_stores(StorageSettings(url=Secret(database)))  # as a command does
     await kept_keys(operator).add_key(new.record)
-    await soon(lambda: there.app.runtime.keys.find(new.record.digest))
+    await until_async(lambda: there.app.runtime.keys.find(new.record.digest))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
     mine = {"authorization": f"Bearer {new.text}"}
     with there.app.runtime.events.subscribe(tenant=None) as events:
-        await soon(lambda: here.app.runtime.replicas._watched_until > 0)
+        await until_async(lambda: here.app.runtime.replicas._watched_until > 0)
         answer = await http.post(f"{here.url}/v1/chat/completions", json=body, headers=mine)
         assert answer.status_code == 200
-        await soon(lambda: events._waiting)
+        await until_async(lambda: events._waiting)
     (event,) = events._waiting
     assert event["conversation_id"] == answer.headers["x-gateway-conversation-id"]
     runs = await http.get(f"{there.url}/api/runs", headers=admin)
     assert [run["id"] for run in runs.json()["runs"]] == [event["run_id"]]
     assert await kept_keys(operator).revoke_key(new.record.id, 1.0)
     await operator.close()
-    await soon(lambda: not there.app.runtime.keys.find(new.record.digest))
+    await until_async(lambda: not there.app.runtime.keys.find(new.record.digest))
     refused = await http.post(f"{there.url}/v1/chat/completions", json=body, headers=mine)
     assert refused.status_code == 401

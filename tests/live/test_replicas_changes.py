@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import until
 from tests.control import CONTROL
 from tests.examples import by_day
 from tests.features.budgets.test_ladder import CALLING
-from tests.holds.test_holds import ask, until
+from tests.holds.test_holds import ask
 from tests.live.test_replicas_seen import get, two
 from tests.postgres import empty_database
 

@@ -15,8 +15,8 @@ import pytest
 from gateway.steering.transcript.steps import StepReader
 from gateway.wire.messages import MessageReader
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
 from tests.live.test_judge import settings as judged
-from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import empty_database
 
 Start = Callable[..., AppServer]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,12 +13,12 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import DEADLINE_MS, until
 from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.test_runs import LIKE_EVERY_STEP
 from tests.control import CONTROL
 from tests.features.budgets.test_ladder import CALLING
 from tests.holds.test_holds import ask
-from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import empty_database, shared_server
 
 Start = Callable[..., AppServer]
@@ -124,11 +123,3 @@ def test_a_ring_through_another_replica_is_found(
     assert mark
     looped = ask(there, {"x-gateway-instance": mark})
     assert (looped.status_code, looped.json()["error"]["code"]) == (508, "loop_detected")
-
-
-def until(seen: Callable[[], bool]) -> None:
-    """Wait until something is seen."""
-    end = time.monotonic() + ANSWER_S
-    while not seen() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert seen()

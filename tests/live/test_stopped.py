@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from html import unescape
@@ -17,12 +16,12 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing.patience import until
 from tests.browser import chromium, new_tab, running
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
 from tests.examples import by_day
 from tests.features.budgets.runaway import Runaway
 from tests.official import anthropic, openai
-from tests.patience import ANSWER_S
 from tests.postgres import empty_database
 from tests.receiver import Receiver, alerting
 
@@ -88,14 +87,6 @@ def _gemini(server: AppServer, form: str) -> str:
         result = {"functionResponse": {"name": SHELL, "response": {"error": "FAILED test_a"}}}
         body["contents"] += [{"role": "model", "parts": parts}, {"role": "user", "parts": [result]}]
     raise AssertionError("it is not stopped")
-
-
-def until(found: Callable[[], Any]) -> Any:
-    end = time.monotonic() + ANSWER_S
-    while not (seen := found()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return seen
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])

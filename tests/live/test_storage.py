@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.patience import ANSWER_S
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
 from tests.live.guidance import guidance_frames
-from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 

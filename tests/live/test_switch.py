@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.patience import until
 
 Start = Callable[..., AppServer]
 ADMIN = {"x-gateway-key": "a" * 40}
@@ -19,13 +19,6 @@ BODY = (
     b'{"model": "gpt-4o",  "messages": [{"role": "user", "content": "mend it"}], "tools": '
     b'[{"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}]}'
 )
-
-
-def until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 @pytest.fixture

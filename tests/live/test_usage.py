@@ -14,11 +14,10 @@ import pytest
 
 from gateway.wire.sse import SSEDecoder
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.patience import ANSWER_S, until_async
 from steering_gateway_testing.values import Fault, FaultKind, Reply, Usage
 from tests.examples import by_day
 from tests.live.client import PLAIN, Agent, Answer, opening, run_log, trace
-from tests.live.incidents import run_of, until
-from tests.patience import ANSWER_S
 from tests.relay.gateways import replace_settings
 
 Start = Callable[..., AppServer]
@@ -44,6 +43,16 @@ def with_mode(mode: str, path: Path, **more: Any) -> dict[str, Any]:
 async def recorded(path: Path, answer: Answer) -> Any:
     """The latest call of the answer's run."""
     return (await trace(path, answer.conversation)).steps[-1].call
+
+
+async def run_of(http: httpx.AsyncClient, server: AppServer, conversation: str) -> Any:
+    """The first run of a conversation with its steps, once it is on record."""
+
+    async def found() -> Any:
+        answer = await http.get(f"{server.url}/api/runs/{conversation}.0")
+        return answer.json() if answer.status_code == 200 else None
+
+    return await until_async(found)
 
 
 @pytest.mark.parametrize("cuts", by_day([None, 1, 7], 2))
@@ -120,7 +129,7 @@ async def test_estimates_are_marked_wherever_they_are_added_up(
         text = (await http.get(f"{server.url}/metrics")).text
         return "gateway_estimated_calls_total 2.0" in text
 
-    assert await until(counted)  # when the client has its last byte
+    await until_async(counted)  # when the client has its last byte
 
 
 @pytest.mark.parametrize("status", [400, 422])

@@ -16,8 +16,8 @@ import httpx
 from gateway.config import settings_from_dict
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.gateways import gateway_of
+from steering_gateway_testing.patience import DEADLINE_MS
 from steering_gateway_testing.text import echo
-from tests.patience import DEADLINE_MS
 from tests.prepared_store import put_database
 
 HELLO: dict[str, Any] = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.patience import ANSWER_S, DEADLINE_MS
+from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
 
 ROOT = Path(__file__).parents[2]
 START_S = 180.0

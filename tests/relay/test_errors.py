@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from tests.api.conftest import until
+from steering_gateway_testing.patience import until
 from tests.official import openai
 from tests.relay.gateways import HELLO, hear, raw_exchange, raw_post
 

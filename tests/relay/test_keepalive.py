@@ -11,7 +11,7 @@ import httpx
 
 from steering_gateway_testing import Fault, FaultKind, LoopbackServer, Reply, ScriptedUpstream
 from steering_gateway_testing.loopback import read_request
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]

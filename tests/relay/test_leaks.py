@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.received import ReceivedRequest
 from steering_gateway_testing.text import last_user_text
-from tests.patience import ANSWER_S
 from tests.relay.gateways import a_gateway
 
 FEW, MANY = 5, 200

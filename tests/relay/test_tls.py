@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 from tests.relay.gateways import HELLO, STREAMED
 from tests.relay.processes import GatewayProcess
 from tests.relay.tls import Authority, Heard, TLSUpstream

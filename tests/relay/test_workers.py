@@ -14,7 +14,7 @@ import pytest
 
 from gateway.observability.metrics import merged
 from steering_gateway_testing import ScriptedUpstream
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 from tests.relay.gateways import HELLO
 from tests.relay.processes import GatewayProcess, run
 

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from tests.live.incidents import until
+from steering_gateway_testing.patience import ANSWER_S, until_ready
+from steering_gateway_testing.postgres import PostgresServer
 from tests.live.test_killed import Client
-from tests.patience import ANSWER_S
-from tests.postgres import PostgresServer
 from tests.replicas.fleet import Fleet
 from tests.replicas.run_log import recorded
 
@@ -72,8 +71,4 @@ async def all_ready(fleet: Fleet) -> None:
     """Wait until no gateway has anything that waits."""
     async with httpx.AsyncClient() as http:
         for gateway in fleet.gateways:
-
-            async def ready(url: str = gateway.url) -> bool:
-                return bool((await http.get(f"{url}/readyz")).json()["status"] == "ready")
-
-            assert await until(ready)
+            await until_ready(http, gateway.url)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from steering_gateway_testing import ScriptedUpstream
-from tests.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS
 from tests.replicas.drives import PATIENT
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres import PostgresServer, empty_database, new_folder, shared_server
+from steering_gateway_testing.postgres import PostgresServer, new_folder
+from tests.postgres import empty_database, shared_server
 
 
 @pytest.fixture

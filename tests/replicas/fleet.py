@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from steering_gateway_testing.loopback import listening
-from tests.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS
 from tests.relay.processes import GatewayProcess
 
 ENVIRONMENT = {

@@ -17,8 +17,8 @@ import orjson
 
 from gateway.core.render import FRAME_CLOSE, FRAME_OPEN
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
+from steering_gateway_testing.patience import until_async
 from tests.live.client import RETRIED, TOOLS, Message, opening
-from tests.live.incidents import until
 
 _PAUSE_S = 0.25
 """Of a call whose connection broke."""
@@ -124,6 +124,6 @@ class Named:
                 return False
             return True
 
-        assert await until(answered)
+        await until_async(answered)
         assert answer.status_code == 200, answer.text
         return answer

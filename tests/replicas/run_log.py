@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from tests.postgres import PostgresServer
+from steering_gateway_testing.postgres import PostgresServer
 
 Recorded = set[tuple[str, int]]
 """(run, step) of calls."""

@@ -14,8 +14,9 @@ from gateway.config import settings_from_dict
 from gateway.library.catalogue import starter_patterns
 from gateway.runtime import Runtime
 from steering_gateway_testing.loopback import listening
+from steering_gateway_testing.postgres import PostgresServer
 from steering_gateway_testing.store_conformance.sample_patterns import SIZE, drawn, pattern
-from tests.postgres import PostgresServer, new_database, shared_server
+from tests.postgres import new_database, shared_server
 
 _READY = b"Z"
 """The message with which the server says that it waits. Source: PostgreSQL's protocol, version 3.

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.outages import start_again
+from steering_gateway_testing.postgres import PostgresServer, new_folder
 from tests.live.client import PLAIN
 from tests.live.test_killed import AGENTS, reply
-from tests.postgres import PostgresServer, new_folder, shared_server
+from tests.postgres import shared_server
 from tests.replicas.agents import Agent, all_ready, at_work, check
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
-from tests.replicas.outages import start_again
 
 _WORK_S = (0.1, 1.0)
 """From one kill to the next the agents work for so long, at random."""

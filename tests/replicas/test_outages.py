@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.outages import OUTAGES, SMALL, small_folder
+from steering_gateway_testing.postgres import PostgresServer, new_folder
 from tests.live.client import PLAIN
 from tests.live.test_killed import AGENTS, reply
-from tests.postgres import PostgresServer, new_folder, shared_server
+from tests.postgres import shared_server
 from tests.replicas.agents import Agent, all_ready, answers, at_work, check
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet
-from tests.replicas.outages import OUTAGES, SMALL, small_folder
 
 _ANSWERS = 3 * AGENTS
 """Before the outage, in it, and after it the agents receive so many."""

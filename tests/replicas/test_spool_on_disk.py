@@ -13,15 +13,15 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.outages import start_again
+from steering_gateway_testing.patience import until_async
+from steering_gateway_testing.postgres import PostgresServer
 from tests.examples import by_day
 from tests.live.client import PLAIN
-from tests.live.incidents import until
 from tests.live.test_killed import reply
-from tests.postgres import PostgresServer
 from tests.replicas.agents import Agent, answers, at_work, check
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
-from tests.replicas.outages import start_again
 
 _QUICK = {"commit_limit_ms": 500, "probe_interval_s": 0.1, "spool_limit_ms": 60_000}
 _DEGRADED = "the store is degraded: answers go on, their records wait in memory"
@@ -52,7 +52,7 @@ async def all_stored(fleet: Fleet) -> None:
                 lines = (await http.get(f"{url}/metrics")).text.splitlines()
                 return "gateway_store_waiting_records 0.0" in lines
 
-            assert await until(nothing_waits)
+            await until_async(nothing_waits)
 
 
 def files(folder: Path) -> list[Path]:
@@ -114,7 +114,7 @@ async def test_a_killed_gateway_loses_nothing_that_waits(
         assert in_order(server)
         left = gateway.events(_LEFT)
         assert sum(each["records"] for each in left) >= 12
-        assert await until(lambda: asyncio.sleep(0, not files(tmp_path)))
+        await until_async(lambda: not files(tmp_path))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from gateway.room import Room
 from gateway.tasks import spawn
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 from tests.seats.socket_provider import create, message, running
 
 KIB = 1024

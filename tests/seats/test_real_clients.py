@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from steering_gateway_testing import ReceivedRequest
+from steering_gateway_testing.patience import DEADLINE_MS, run_to_end
 from tests.dialects.gateways import GUIDANCE
-from tests.patience import DEADLINE_MS, run_to_end
 from tests.relay.tls import Authority
 from tests.seats.hosts import AWS_KEY, SHELL, Host, decoded, is_probe
 from tests.seats.seats import PATH, SEATS, Seat, filled, found, narrow

@@ -22,8 +22,8 @@ from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.loopback import listening
+from steering_gateway_testing.patience import ANSWER_S
 from tests.live.client import GUIDING
-from tests.patience import ANSWER_S
 from tests.seats.socket_provider import Client, Provider, answer, create, message, result, running
 
 Start = Callable[..., AppServer]

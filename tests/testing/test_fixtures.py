@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
-from tests.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS
 from tests.relay.gateways import a_gateway
 from tests.relay.processes import GatewayProcess
 

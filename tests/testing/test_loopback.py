@@ -9,7 +9,7 @@ import pytest
 
 from steering_gateway_testing import LoopbackServer
 from steering_gateway_testing.loopback import read_request
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 
 CHUNKED = b"POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
 

@@ -20,8 +20,8 @@ from gateway.config import Settings
 from gateway.dialects import DIALECTS as DIALECTS_SERVED
 from gateway.features.keys.keyring import make_key
 from gateway.upstream.credentials import ANY, family_of_host
+from steering_gateway_testing.patience import ANSWER_S
 from tests.live.test_refused_dialects import DIALECTS
-from tests.patience import ANSWER_S
 from tests.relay.processes import GatewayProcess
 from tests.upstream.intercepting import InterceptingProxy
 from tests.upstream.test_credentials import CHATGPT, token

@@ -28,8 +28,8 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.providers import BASELESS, TABLE, litellm_names
 from gateway.upstream.seats import Seats
 from gateway.wire.headers import RawHeaders
+from steering_gateway_testing.patience import ANSWER_S
 from tests.live.test_refused_dialects import DIALECTS
-from tests.patience import ANSWER_S
 from tests.relay.processes import GatewayProcess
 from tests.upstream.intercepting import InterceptingProxy, Sent
 

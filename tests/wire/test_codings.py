@@ -28,7 +28,7 @@ from gateway.tasks import Threads, spawn
 from gateway.upstream.dispatch import PackedBody
 from gateway.wire import codings as wire_codings
 from gateway.wire.codings import READABLE, Unpacker, codings_of, packed, unreadable, zstd
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 
 CODINGS = (b"gzip", b"x-gzip", b"deflate", b"br", b"zstd")
 STACKED = b"gzip, zstd"

@@ -11,10 +11,9 @@ from urllib.parse import unquote
 
 import orjson
 
-Header = tuple[bytes, bytes]
+from steering_gateway_testing.patience import ANSWER_S
 
-PATIENCE_S = 120.0
-"""Longest wait for what takes milliseconds on an idle machine, in seconds."""
+Header = tuple[bytes, bytes]
 
 
 class ReceivedRequest:
@@ -118,7 +117,7 @@ class ReceivedRequest:
         value = self.fields.get("messages", self.fields.get("contents"))
         return value if isinstance(value, list) else self.history
 
-    def wait_disconnected(self, timeout_s: float = PATIENCE_S) -> float:
+    def wait_disconnected(self, timeout_s: float = ANSWER_S) -> float:
         """Wait until the client went away before the answer was complete; the monotonic stamp.
 
         Blocks the calling thread. Raises: TimeoutError when the exchange is still open after

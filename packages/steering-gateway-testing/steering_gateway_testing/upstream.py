@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 from steering_gateway_testing.connection import Connection
 from steering_gateway_testing.exchange import FramedAnswer
+from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.ports import LOOPBACK
-from steering_gateway_testing.received import PATIENCE_S, ReceivedRequest
+from steering_gateway_testing.received import ReceivedRequest
 from steering_gateway_testing.routes import ApiRoute, ReplyRouter, route_of
 from steering_gateway_testing.text import echo
 from steering_gateway_testing.values import Fault, Reply
@@ -154,13 +155,13 @@ class ScriptedUpstream:
         return self.requests[-1]
 
     def wait_for_requests(
-        self, count: int = 1, timeout_s: float = PATIENCE_S
+        self, count: int = 1, timeout_s: float = ANSWER_S
     ) -> list[ReceivedRequest]:
         """Wait until `count` requests are recorded; all of them. Raises: TimeoutError."""
         self._wait(lambda: len(self.requests) >= count, timeout_s, f"{count} requests")
         return list(self.requests)
 
-    def wait_for_connections(self, count: int = 0, timeout_s: float = PATIENCE_S) -> None:
+    def wait_for_connections(self, count: int = 0, timeout_s: float = ANSWER_S) -> None:
         """Wait until at most `count` connections are open. Raises: TimeoutError."""
         self._wait(lambda: len(self._open) <= count, timeout_s, f"{count} open connections")
 

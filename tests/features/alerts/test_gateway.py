@@ -16,7 +16,8 @@ import yaml
 from gateway.cli import main
 from gateway.hooks import features
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of, until
+from steering_gateway_testing.patience import until
+from tests.api.conftest import Agent, Start, client_of
 from tests.api.conftest import start as start
 from tests.receiver import Receiver, alerting
 

@@ -31,10 +31,10 @@ from gateway.observability.logging import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.stores.protocols import StoreBusy
 from steering_gateway_testing.loopback import listening
+from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.ports import LOOPBACK
 from steering_gateway_testing.store_conformance.records import START
 from tests.features.alerts.conftest import kept
-from tests.patience import ANSWER_S
 from tests.receiver import Receiver
 
 DEAD_URL = f"http://{LOOPBACK}:1/T0PSECRET"

@@ -14,8 +14,9 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.patience import until
 from tests.examples import by_day
-from tests.holds.test_holds import Start, ask, until
+from tests.holds.test_holds import Start, ask
 from tests.postgres import empty_database
 from tests.receiver import Receiver
 from tests.receiver import receiver as receiver

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import until
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall, Usage
-from tests.holds.test_holds import MAIN, ask, until
+from tests.holds.test_holds import MAIN, ask
 
 Start = Callable[..., AppServer]
 CALLING = Reply(

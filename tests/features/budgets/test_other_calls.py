@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.patience import until
 from tests.control import CONTROL
-from tests.holds.test_holds import until
 from tests.live.client import Agent
 from tests.live.test_judge import asked, judging, results
 from tests.live.test_judge import settings as with_judge

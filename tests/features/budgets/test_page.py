@@ -14,9 +14,10 @@ import pytest
 from gateway.cli import main
 from gateway.stores.totals import STOPPERS
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.patience import until
 from tests.control import CONTROL
 from tests.examples import by_day
-from tests.holds.test_holds import MAIN, ask, control, until
+from tests.holds.test_holds import MAIN, ask, control
 
 Start = Callable[..., AppServer]
 PER_RUN = {"name": "per-run", "scope": "run", "limits": {"calls": 1}}

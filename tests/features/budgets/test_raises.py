@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.patience import ANSWER_S
 from tests.holds.test_holds import MAIN, ask
-from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 ADMIN = {"x-gateway-key": "a" * 40}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing.patience import until
 from tests.features.budgets.runaway import Runaway
 from tests.official import anthropic, openai
 
@@ -137,9 +137,10 @@ def test_an_agent_that_takes_no_answer_for_an_end(
     assert seen == [200, 200, 200, 429]
     assert len(upstream.requests) == 1
     # A refused call is recorded behind its answer.
-    until = time.monotonic() + 60
-    while True:
-        (run,) = httpx.get(f"{server.url}/api/runs", params={"agent": "nagging"}).json()["runs"]
-        if run["totals"]["calls"] == 4 or time.monotonic() > until:
-            break
-    assert (run["totals"]["calls"], run["totals"]["input_tokens"]) == (4, 10_000)
+    asked = {"agent": "nagging"}
+
+    def recorded() -> Any:
+        (run,) = httpx.get(f"{server.url}/api/runs", params=asked).json()["runs"]
+        return run if run["totals"]["calls"] == 4 else None
+
+    assert until(recorded)["totals"]["input_tokens"] == 10_000

@@ -13,7 +13,7 @@ from gateway.features.budgets.ledger import BudgetLedger, MemoryBudgets
 from gateway.features.budgets.settings import BudgetControl
 from gateway.spending import Amounts
 from gateway.stores.protocols import StoreBusy
-from tests.patience import ANSWER_S, DEADLINE_MS
+from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
 
 KEY = AccountKey(budget="b", subject="s")
 CALL = Amounts(usd=0.01, input_tokens=10, output_tokens=1, calls=1)

@@ -16,9 +16,10 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreCorrupt
 from gateway.stores.sqlite.connection import APPLICATION_ID
 from gateway.stores.sqlite.damage import QUICK, THOROUGH, damage
+from steering_gateway_testing.outages import copy, cut, overwrite
+from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
 from tests.features.guard.test_guarded import Guarded
-from tests.live.incidents import copy, until
 
 BEFORE = range(60)
 AFTER = range(100, 160)
@@ -40,19 +41,8 @@ async def guarded(path: Path) -> AsyncIterator[Guarded]:
     await found.close()
 
 
-def overwrite(path: Path, content: bytes) -> None:
-    """As `cp` does: the file is the same one."""
-    with path.open("r+b") as file:
-        file.truncate()
-        file.write(content)
-
-
 def copy_backup_over(path: Path) -> None:
     overwrite(path, (path.parent / "backup.db").read_bytes())
-
-
-def cut_in_half(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
 
 
 def empty(path: Path) -> None:
@@ -109,7 +99,7 @@ async def fill(guarded: Guarded, path: Path) -> None:
     await commit_all(guarded, range(30, 60))
 
 
-HARMS = [copy_backup_over, cut_in_half, empty, fill_with_text, overwrite_pages, drop_tables, delete]
+HARMS = [copy_backup_over, cut, empty, fill_with_text, overwrite_pages, drop_tables, delete]
 WITHOUT_LOG = [copy_backup_over, drop_tables]
 """The file is sound without its log, and is used: what was in it is there."""
 
@@ -124,7 +114,7 @@ async def test_what_is_answered_after_the_damage_is_in_a_sound_file(
     harm(path)
     await commit_all(guarded, AFTER[:30])
     await guarded.works_again()
-    assert await until(lambda: asyncio.sleep(0, is_sound(path)))
+    await until_async(lambda: is_sound(path))
     await commit_all(guarded, AFTER[30:])
     await guarded.works_again()
     assert await found(guarded, AFTER) == 60
@@ -136,20 +126,20 @@ async def test_what_is_answered_after_the_damage_is_in_a_sound_file(
     assert await found(guarded, BEFORE) == (30 if harm in WITHOUT_LOG else 0)
 
 
-@pytest.mark.parametrize("harm", [cut_in_half, fill_with_text, overwrite_pages, copy_backup_over])
+@pytest.mark.parametrize("harm", [cut, fill_with_text, overwrite_pages, copy_backup_over])
 async def test_damage_is_noticed_without_a_call(
     guarded: Guarded, path: Path, harm: Callable[[Path], None]
 ) -> None:
     """By the look every `storage.probe_interval_s`."""
     await fill(guarded, path)
     harm(path)
-    assert await until(lambda: asyncio.sleep(0, guarded.store.health.damaged))
+    await until_async(lambda: guarded.store.health.damaged)
     await guarded.works_again()
     assert is_sound(path)
     assert guarded.store._recovery.breaker.incident is None
 
 
-@pytest.mark.parametrize("harm", [cut_in_half, fill_with_text, overwrite_pages, copy_backup_over])
+@pytest.mark.parametrize("harm", [cut, fill_with_text, overwrite_pages, copy_backup_over])
 async def test_a_start_on_a_damaged_file(
     guarded: Guarded, path: Path, harm: Callable[[Path], None]
 ) -> None:
@@ -195,7 +185,7 @@ async def test_sqlite_says_so(path: Path) -> None:
     guarded = Guarded(await open_stores(settings_of(path)), settings_of(path))
     for number in AFTER:
         await guarded.store.commit(one_run(number))
-    assert await until(lambda: asyncio.sleep(0, guarded.store.health.damaged))
+    await until_async(lambda: guarded.store.health.damaged)
     await guarded.works_again()
     assert is_sound(path)
     assert await found(guarded, AFTER[-1:]) == 1

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.outages import fill_up, locked, small_folder
+from steering_gateway_testing.patience import until_async
 from tests.live.client import PLAIN, Agent, opening, worker
-from tests.live.incidents import locked, until
 from tests.relay.processes import GatewayProcess
-from tests.replicas.outages import fill_up, small_folder
 
 CALLS = 3
 TURNS = 6  # of each agent on a full disk, whose last pages may still take some
@@ -99,7 +99,7 @@ async def test_a_gateway_that_loses_nothing_ends_with_0(
         await agent.run(1)
         with locked(path):
             await agent.run(CALLS)
-            assert await until(lambda: on_disk(http, gateway.url, CALLS))
+            await until_async(lambda: on_disk(http, gateway.url, CALLS))
             assert await ended(gateway) == (0, "", 0)
 
 
@@ -132,7 +132,7 @@ async def test_a_full_disk(
         assert said.startswith(f"gateway: {logged} records lost")
         await asyncio.to_thread((folder / "filler").unlink)
         with GatewayProcess(tmp_path, config(upstream, path), env=env) as gateway:
-            assert await until(lambda: recorded(http, gateway.url, 4 * (1 + TURNS) - logged))
+            await until_async(lambda: recorded(http, gateway.url, 4 * (1 + TURNS) - logged))
 
 
 async def recorded(http: httpx.AsyncClient, url: str, calls: int) -> bool:

@@ -28,11 +28,10 @@ from gateway.stores.protocols import (
     VersionConflict,
 )
 from gateway.stores.records import CallRecord, StepContent
+from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS, until_async
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.histories import HISTORY_CHECKS
 from steering_gateway_testing.store_conformance.states import STATE_CHECKS
-from tests.live.incidents import until
-from tests.patience import ANSWER_S, DEADLINE_MS
 
 
 class Guarded:
@@ -498,7 +497,7 @@ async def test_a_store_that_cannot_be_written_is_read_before_a_call_needs_it(
 
     for name in ("ping", "version", "load"):
         monkeypatch.setattr(guarded.stores.states, name, away)
-    assert await until(lambda: asyncio.sleep(0, guarded.store._reads._refuses))
+    await until_async(lambda: guarded.store._reads._refuses)
     assert guarded.store.health.incident is not None
     with pytest.raises(StoreUnavailable, match="at the moment"):
         await guarded.store.load(records.TENANT, "c9")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +17,24 @@ import httpx
 import pytest
 
 from gateway.calls import recorder
+from gateway.config import LoggingSettings
+from gateway.observability.logging import configure_logging
 from gateway.stores.protocols import StoreCorrupt, VersionConflict
 from gateway.stores.records import CallRecord
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from steering_gateway_testing.store_conformance.keys import kept_keys
-from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
-from tests.live.incidents import (
+from steering_gateway_testing.outages import (
     copy,
     cut,
     delete,
     fault,
     locked,
-    logged,
     moved,
     overwrite,
-    readiness,
     replace,
-    until,
-    until_status,
 )
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S, readiness, until_async, until_ready
+from steering_gateway_testing.store_conformance.keys import kept_keys
+from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]
 QUICK = {"probe_interval_s": 0.05, "busy_timeout_ms": 200, "commit_limit_ms": 250}
@@ -57,16 +57,18 @@ async def metric(http: httpx.AsyncClient, server: AppServer, name: str) -> float
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
 
 
-async def until_kind(http: httpx.AsyncClient, server: AppServer, kind: str) -> dict[str, Any]:
-    """Wait until `/readyz` names the kind of failure: a locked file is only slow at first."""
+@asynccontextmanager
+async def logged() -> AsyncIterator[Callable[..., list[dict[str, Any]]]]:
+    """The log lines so far whose event begins with a text; for gateways started after this."""
+    stream = io.StringIO()
+    configure_logging(LoggingSettings(format="json"), stream)
 
-    async def found() -> dict[str, Any] | None:
-        body = await readiness(http, server)
-        return body if body.get("kind") == kind else None
+    def lines(*begins: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in stream.getvalue().splitlines()]
+        return [line for line in found if line["event"].startswith(begins)]
 
-    body = await until(found)
-    assert body, f"never {kind}"
-    return dict(body)
+    yield lines
+    configure_logging(LoggingSettings(level="error", format="json"))
 
 
 async def calls_of(path: Path, answer: Answer) -> tuple[list[int], int, int]:
@@ -103,7 +105,7 @@ async def test_a_store_that_cannot_be_written(
         with fault(kind, server, path):
             for agent, known in zip(agents, answers, strict=True):
                 known += await agent.run(4, "x" * 50_000)
-            body = await until_kind(http, server, kind)
+            body = await until_ready(http, server.url, kind=kind)
             assert (body["status"], body["waiting"]) == ("degraded", 8)
             assert str(tmp_path) not in json.dumps(body)
             assert re.match(r"\d{4}-\d\d-\d\dT", body["since"])
@@ -112,7 +114,7 @@ async def test_a_store_that_cannot_be_written(
             assert "8 calls wait to be recorded" in page
             assert await metric(http, server, "gateway_store_degraded") == 1
             assert await metric(http, server, "gateway_store_waiting_records") == 8
-        await until_status(http, server, "ready")
+        await until_ready(http, server.url)
         for agent, known in zip(agents, answers, strict=True):
             known += await agent.run(1)
         (began,), (ended,) = lines(BEGAN), lines(ENDED)
@@ -139,8 +141,8 @@ async def test_a_start_while_the_file_is_locked(
         agent.url = server.base_url
         answers = await agent.run(2)
         assert [answer.status for answer in answers] == [200, 200]
-        await until_kind(http, server, "busy")
-    await until_status(http, server, "ready")
+        await until_ready(http, server.url, kind="busy")
+    await until_ready(http, server.url)
     assert [answer.gateway("step") for answer in answers] == ["2", "3"]
     assert await calls_of(path, answers[-1]) == ([0, 1, 2, 3], 4, 0)
 
@@ -186,7 +188,7 @@ async def test_a_file_deleted_under_load(
         agent.body = dict(agent.body)
     await work
     after = [await agent.run(2) for agent in agents]
-    await until_status(http, server, "ready")
+    await until_ready(http, server.url)
     for answers in after:
         made, calls, retries = await calls_of(path, answers[-1])
         first = made[0]
@@ -208,7 +210,7 @@ async def test_a_restored_backup_is_used(
     replace(path, backup)
     await asyncio.sleep(0)
     answers = await agent.run(3)
-    await until_status(http, server, "ready")
+    await until_ready(http, server.url)
     answers += await agent.run(1)
     assert [answer.gateway("step") for answer in answers] == ["3", "4", "5", "6"]
     made, calls, retries = await calls_of(path, answers[-1])
@@ -239,16 +241,16 @@ async def test_a_damaged_file_is_kept_and_said(
         moved(path)
         for agent in agents:
             await agent.run(1, "x" * 5_000)
-        overwrite(path, backup) if harm == "copied over" else cut(path)
+        overwrite(path, backup.read_bytes()) if harm == "copied over" else cut(path)
         after = [await agent.run(4) for agent in agents]
 
         async def said() -> bool:
-            body = await readiness(http, server)
+            body = await readiness(http, server.url)
             return body["status"] == "ready" and bool(body.get("damaged"))
 
-        assert await until(said)
+        await until_async(said)
         (line,) = lines("the log of the database" if harm == "copied over" else "the database is")
-    (name,) = (await readiness(http, server))["damaged"]
+    (name,) = (await readiness(http, server.url))["damaged"]
     assert Path(line["kept"]).name == name
     assert name in (await http.get(f"{server.url}/dashboard")).text
     assert await metric(http, server, "gateway_store_damaged_files") == 1
@@ -277,7 +279,7 @@ async def test_a_lost_file_does_not_open_the_gateway(
     assert (await agent.turn()).status == 200
     delete(path)
     assert (await agent.turn()).status == 200
-    await until_status(http, server, "ready")
+    await until_ready(http, server.url)
     assert (await agent.turn()).status == 200
     assert (await Agent(http, server.base_url).turn()).status == 401
     stores = await open_stores(StorageSettings(path=str(path)))
@@ -300,7 +302,7 @@ async def test_a_run_dropped_from_memory_continues_from_what_waits(
     ]
     with locked(path):
         rounds = [[await agent.turn() for agent in agents] for _ in range(4)]
-    await until_status(http, server, "ready")
+    await until_ready(http, server.url)
     for each in zip(*rounds, strict=True):
         assert [answer.gateway("step") for answer in each] == list("0123")
         assert len({answer.conversation for answer in each}) == 1
@@ -319,8 +321,8 @@ async def test_what_does_not_fit_is_dropped_and_said_once(
         answers = await agent.run(2, "x" * 50_000)
         with fault("full", server, path):
             answers += await agent.run(6, "x" * 50_000)
-            assert (await readiness(http, server))["dropped"] == 3
-        await until_status(http, server, "ready")
+            assert (await readiness(http, server.url))["dropped"] == 3
+        await until_ready(http, server.url)
         answers += await agent.run(1)
         (_,), (ended,) = lines("records are dropped"), lines(ENDED)
         assert not lines("call not recorded")
@@ -358,10 +360,10 @@ async def test_a_store_that_hangs(
 
     monkeypatch.setattr(store, "commit", hangs)
     answers = await agent.run(3)
-    body = await readiness(http, server)
+    body = await readiness(http, server.url)
     assert (body["status"], body["kind"], body["waiting"]) == ("degraded", "slow", 3)
     loop[0].call_soon_threadsafe(returns.set)
-    await until_status(http, server, "ready")
+    await until_ready(http, server.url)
     assert [answer.gateway("step") for answer in answers] == ["1", "2", "3"]
     assert await calls_of(path, answers[-1]) == ([0, 1, 2, 3], 4, 0)
 
@@ -390,7 +392,7 @@ async def test_a_history_that_cannot_be_looked_up(
     assert (apart.status, apart.gateway("step")) == (200, "3")
     assert apart.conversation == before.conversation
     assert (after.conversation, after.gateway("step")) == (before.conversation, "4")
-    await until_status(http, server, "ready")
+    await until_ready(http, server.url)
     async with asyncio.timeout(ANSWER_S):  # what waited is stored behind that
         while await calls_of(path, after) != ([0, 1, 2, 3, 4], 5, 0):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -420,7 +422,7 @@ async def test_stopping_writes_what_waits_or_says_what_is_lost(
         (kept,) = lines("records wait on disk")
         assert (kept["records"], lines("records are lost")) == (3, [])
         again = gateway_server(settings(path))
-        assert await until(lambda: _recorded(again, http, 3))
+        await until_async(lambda: _recorded(again, http, 3))
 
 
 async def _recorded(server: AppServer, http: httpx.AsyncClient, steps: int) -> bool:
@@ -449,7 +451,7 @@ async def test_a_jump_of_the_clock_costs_no_run(
             async def noticed() -> bool:
                 return bool(lines("the clock jumped"))
 
-            assert await until(noticed)
+            await until_async(noticed)
             await asyncio.sleep(0.2)  # a few more passes
             after = (await agent.run(2))[-1]
         assert not lines("old runs removed")
@@ -496,13 +498,13 @@ async def test_an_answered_call_is_recorded_whatever_fails(
             await agent.turn()
         else:
             call = asyncio.ensure_future(agent.turn())
-            await until(lambda: asyncio.sleep(0, begun))
+            await until_async(lambda: begun)
             call.cancel()
             await asyncio.wait([call])
-            await until(lambda: asyncio.sleep(0, not server.app._in_flight))
+            await until_async(lambda: not server.app._in_flight)
             may_end.set()
 
         async def recorded() -> bool:
             return (await calls_of(path, first))[0] == [0, 1]
 
-        assert await until(recorded)
+        await until_async(recorded)

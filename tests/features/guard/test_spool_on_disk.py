@@ -22,6 +22,8 @@ from gateway.features.guard.disk_spool import DiskSpool
 from gateway.features.guard.spool import Spool, SpoolEntry
 from gateway.features.guard.spool_file import SpoolFile, free_files
 from gateway.stores.records import CallRecord, StepContent
+from steering_gateway_testing.outages import fill_up, small_folder
+from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.records import (
     START,
     a_call,
@@ -29,8 +31,6 @@ from steering_gateway_testing.store_conformance.records import (
     a_step,
     one_run,
 )
-from tests.live.incidents import until
-from tests.replicas.outages import fill_up, small_folder
 
 ROOM = (100, 2**20)
 NO_LIMIT_MS = 60_000.0
@@ -277,7 +277,7 @@ async def test_what_waited_in_memory_is_written_when_the_disk_works(
         stored, _ = await disk.keep(one_run(1), one_run(2))
         await disk.remove([before, stored])
     disk.try_again()
-    assert await until(lambda: asyncio.sleep(0, disk.records == 1))
+    await until_async(lambda: disk.records == 1)
     await disk.keep(one_run(3))
     assert [said.kwargs.get("reason") for said in disk.log.calls] == [
         "database or disk is full",

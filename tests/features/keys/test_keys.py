@@ -20,7 +20,8 @@ from gateway.cli import main
 from gateway.features.keys.keyring import KeyRing, make_key
 from gateway.stores.protocols import StoreUnavailable
 from steering_gateway_testing import AppServer
-from tests.api.conftest import Start, client_of, until
+from steering_gateway_testing.patience import until
+from tests.api.conftest import Start, client_of
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

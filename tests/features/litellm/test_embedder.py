@@ -14,7 +14,7 @@ from gateway.embedding import EmbeddingError, EmbeddingSettings, open_embedder
 from gateway.features.litellm.embedder import LiteLLMEmbedder
 from gateway.spending import OwnCall, OwnCalls
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage, closed_port
-from tests.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S
 
 MODEL = "text-embedding-3-small"
 READ = 10_000

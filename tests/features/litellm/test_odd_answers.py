@@ -21,9 +21,9 @@ from gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from gateway.errors import UpstreamFailure
 from gateway.features.litellm.lane import LiteLLMLane
 from steering_gateway_testing import Reply, ScriptedUpstream
+from steering_gateway_testing.patience import ANSWER_S
 from tests.examples import by_day
 from tests.features.litellm.lane import a_lane, a_target
-from tests.patience import ANSWER_S
 from tests.upstream.odd_answers import CASES, Case, View
 
 PROVIDERS = {"groq": "chat", "openrouter": "chat", "hosted_vllm": "chat", "anthropic": "messages"}

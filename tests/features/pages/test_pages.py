@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, until
+from steering_gateway_testing.patience import until
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of
 
 ADMIN, ACME = "the-admin-key", "acme-key"
 HOSTILE = (

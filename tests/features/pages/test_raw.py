@@ -17,8 +17,9 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.exchanges import CUT, RawCall, RawKeeper, unpacked
 from steering_gateway_testing import Reply, ScriptedUpstream
+from steering_gateway_testing.patience import until
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
-from tests.api.conftest import Agent, Start, client_of, until
+from tests.api.conftest import Agent, Start, client_of
 from tests.api.conftest import start as start
 from tests.features.pages.test_pages import page_of
 

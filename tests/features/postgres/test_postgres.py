@@ -24,17 +24,10 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import ItemRecord
+from steering_gateway_testing.postgres import WITH_PASSWORD, PostgresServer, new_folder
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys
-from tests.postgres import (
-    WITH_PASSWORD,
-    PostgresServer,
-    as_peculiar_user,
-    empty_database,
-    new_database,
-    new_folder,
-    shared_server,
-)
+from tests.postgres import as_peculiar_user, empty_database, new_database, shared_server
 
 DAY_S = 86_400
 PASSWORD = "s3cr3t-of-the-database"

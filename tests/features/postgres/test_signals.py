@@ -18,12 +18,12 @@ from gateway.features.postgres import database as signals
 from gateway.stores.controls import Control
 from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RESYNC, StoreUnavailable
+from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.sample_patterns import add, drawn, opened, pattern
 from tests.examples import by_day
 from tests.features.learning.test_lessons import a_lesson
-from tests.patience import ANSWER_S
 from tests.pooler import through_pooler
 from tests.postgres import empty_database
 

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.features.reports.commands import add_pilot
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.patience import until_async
 from tests.live.client import GUIDING, Agent, opening, trace, worker
-from tests.live.incidents import until
 
 Start = Callable[..., AppServer]
 
@@ -60,7 +60,7 @@ async def followed(http: httpx.AsyncClient, server: AppServer, **state: Any) -> 
         found = answer.json().get("pilot", {})
         return all(found.get(name) == value for name, value in state.items())
 
-    assert await until(known), state
+    await until_async(known)
 
 
 async def test_nobody_chooses_an_arm(
@@ -89,7 +89,7 @@ async def test_nobody_chooses_an_arm(
     async def known() -> bool:
         return bool((await seen()).get("id") == name)
 
-    assert await until(known)
+    await until_async(known)
     assert (await seen()).get("applied", []) == []
     assert not (await seen()).get("salt")
     assert (await http.get(f"{server.url}/api/pilot")).status_code == 401
@@ -164,7 +164,7 @@ async def test_a_pilot_on_two_gateways(
     async def ended() -> bool:
         return (await pilot(database))["pilot"]["windows"][-1][1] is not None
 
-    assert await until(ended)  # a gateway has seen that enough is known
+    await until_async(ended)  # a gateway has seen that enough is known
     shadow = (await pilot(database))["pilot"]
     for server in (first, second):
         await followed(http, server, windows=shadow["windows"])

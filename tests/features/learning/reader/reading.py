@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from gateway.features.learning.reader.questions import KIND, TITLE, TROUBLE
 from gateway.stores.learning import JOBS, ReaderJob
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance import records
 from tests.live.client import PLAIN
 
@@ -22,8 +22,6 @@ MODEL = "small-reader"
 USED = Usage(prompt_tokens=700, completion_tokens=50)
 """What each answer of the model uses."""
 TOKENS = USED.prompt_tokens + USED.completion_tokens
-PATIENCE_S = 120.0
-"""Longest wait for jobs; only a hang takes so long."""
 TASK = "Please make the total of the cart right when a voucher is used."
 WRONG = "No, that is wrong: the voucher is taken off twice now."
 
@@ -106,9 +104,10 @@ async def typed(stores: Stores, number: int, *messages: str) -> None:
 
 async def finished(stores: Stores, count: int) -> list[ReaderJob]:
     """All jobs, as soon as so many of them are over."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            counts = Counter(await stores.learning.count_jobs(JOBS))
-            if counts["done"] + counts["failed"] >= count:
-                return await stores.learning.jobs(JOBS, limit=1000)
-            await asyncio.sleep(0.02)
+
+    async def over() -> bool:
+        counts = Counter(await stores.learning.count_jobs(JOBS))
+        return counts["done"] + counts["failed"] >= count
+
+    await until_async(over)
+    return await stores.learning.jobs(JOBS, limit=1000)

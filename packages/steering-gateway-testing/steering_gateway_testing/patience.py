@@ -1,13 +1,15 @@
-"""How long things may take in tests that are not about time."""
+"""How long things may take in tests that are not about time, and ways to wait for them."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ not find it.
 ANSWER_S = 120.0
 """For an answer, a log line, a page or another process: what is there after milliseconds on a quiet
 machine takes seconds on a busy one."""
+
+_POLL_S = 0.02
 
 
 def run_to_end(
@@ -52,13 +56,57 @@ def run_to_end(
     return started.returncode, out, err
 
 
+def until(ask: Callable[[], Any]) -> Any:
+    """What `ask` gives once it is true. Raises: AssertionError after `ANSWER_S`."""
+    ends = time.monotonic() + ANSWER_S
+    while not (found := ask()):
+        assert time.monotonic() < ends, "it never became true"
+        time.sleep(_POLL_S)
+    return found
+
+
+async def until_async(ask: Callable[[], Any]) -> Any:
+    """What `ask`, a function or a coroutine function, gives once it is true; the loop goes on
+    meanwhile. Raises: AssertionError after `ANSWER_S`."""
+    ends = time.monotonic() + ANSWER_S
+    while True:
+        found = ask()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        assert time.monotonic() < ends, "it never became true"
+        await asyncio.sleep(_POLL_S)
+
+
 def runs_at(url: str, count: int = 1) -> list[dict[str, Any]]:
     """The runs on record at the gateway `url`, once there are `count` of them.
 
     A call that failed is written behind its last byte: who reads at once may be too early."""
-    ends_at = time.monotonic() + ANSWER_S
-    while True:
+
+    def listed() -> list[dict[str, Any]] | None:
         runs: list[dict[str, Any]] = httpx.get(f"{url}/api/runs", timeout=ANSWER_S).json()["runs"]
-        if len(runs) >= count or time.monotonic() > ends_at:
-            return runs
-        time.sleep(0.05)
+        return runs if len(runs) >= count else None
+
+    found: list[dict[str, Any]] = until(listed)
+    return found
+
+
+async def readiness(http: httpx.AsyncClient, url: str) -> dict[str, Any]:
+    """The body of a gateway's `/readyz`, which answers 200."""
+    answer = await http.get(f"{url}/readyz")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def until_ready(http: httpx.AsyncClient, url: str, **fields: Any) -> dict[str, Any]:
+    """The body of `/readyz` once it has these fields; without any, once the gateway is ready."""
+    wanted = fields or {"status": "ready"}
+
+    async def found() -> dict[str, Any] | None:
+        body = await readiness(http, url)
+        return body if wanted.items() <= body.items() else None
+
+    body: dict[str, Any] = await until_async(found)
+    return body
