@@ -19,8 +19,8 @@ from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
+from steering_gateway_testing.many_runs import write_runs
 from steering_gateway_testing.store_conformance import records
-from tests.many_runs import write_runs
 
 Run = Callable[..., str]
 

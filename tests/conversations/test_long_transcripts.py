@@ -26,7 +26,7 @@ from gateway.steering.identity.rebuilt import with_tails
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.prefix_hash import extend, start_state
-from tests.hostile.growth import LIMIT, cost
+from steering_gateway_testing.growth import LIMIT, cost
 
 
 def _dialogue(turns: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ import pytest
 import gateway
 import gateway.features.learning.gate as gate
 from gateway.wire.response_tee import NamedEnd
-from tests.hostile.growth import exceeds_linear
+from steering_gateway_testing.growth import exceeds_linear
 
 ROOT = Path(gateway.__file__).parent
 # The scripted agent and provider read only what the demonstration sends.

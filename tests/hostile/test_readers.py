@@ -10,7 +10,7 @@ import pytest
 from gateway.core.decision_settings import Policy
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.text.secrets import find_secrets
-from tests.hostile.growth import exceeds_linear
+from steering_gateway_testing.growth import exceeds_linear
 
 SIZES = [4096, 16384, 65536]
 UNITS = (

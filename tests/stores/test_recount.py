@@ -12,7 +12,7 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.health import HealthSummary
 from gateway.stores.totals import run_severity
 from gateway.stores.traces import RunTrace
-from tests.many_runs import one_run
+from steering_gateway_testing.many_runs import one_run
 
 _RUNS = 24
 _BEGAN = 1_790_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.upstream.deployments import longest_match
-from tests.hostile.growth import exceeds_linear
+from steering_gateway_testing.growth import exceeds_linear
 
 
 @pytest.mark.parametrize(

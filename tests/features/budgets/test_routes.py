@@ -15,8 +15,8 @@ import pytest
 from gateway.endpoints.passthrough import form_model
 from gateway.features.budgets.routes import counted_how
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.growth import exceeds_linear
 from tests.features.budgets.test_other_calls import spent
-from tests.hostile.growth import exceeds_linear
 from tests.relay.test_realtime import Provider, provider  # noqa: F401 - a fixture
 
 Start = Callable[..., AppServer]

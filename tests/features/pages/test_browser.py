@@ -323,7 +323,7 @@ async def test_a_thousand_steps_are_no_burden(
     from gateway.stores.sql.states import SQLStateStore
     from gateway.stores.sqlite.database import Database
     from gateway.stores.sqlite.engine import SQLiteEngine
-    from tests.many_runs import one_run
+    from steering_gateway_testing.many_runs import one_run
 
     path = str(tmp_path / "long.db")
     database = await Database.open(StorageSettings(path=path))

@@ -23,7 +23,7 @@ def vector(*values: float, size: int = SIZE) -> Vector[float]:
 
 def drawn(seed: int, size: int = SIZE) -> Vector[float]:
     """A unit vector in a direction drawn from `seed`."""
-    source = random.Random(seed)  # noqa: S311 - the same vectors every time, not secrets
+    source = random.Random(seed)
     return vector(*(source.gauss(0, 1) for _ in range(size)), size=size)
 
 

@@ -1,9 +1,8 @@
-"""By how much a budget is exceeded when 200 calls come at once: gateways as processes.
+"""`python -m bench.overshoot [CALLS]`: how far a budget is exceeded when 200 calls come at once.
 
-Not a test: `python -m tests.features.budgets.overshoot [CALLS]` prints a table. Two gateways of two
-workers each on one SQLite file, and two gateways on one PostgreSQL database. The provider waits
-before each answer, so that the calls are in flight together. `test_many_calls.py` beside it holds
-the bounds.
+Two gateways of two workers each on one SQLite file, and two gateways on one PostgreSQL database.
+The provider waits before each answer, so that the calls are in flight together.
+`tests/features/budgets/test_many_calls.py` holds the bounds.
 """
 
 from __future__ import annotations

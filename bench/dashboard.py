@@ -1,6 +1,5 @@
-"""How fast the pages are over 10,000 runs with 200,000 steps, and what watchers cost the proxy.
-
-Not a test: `python -m tests.features.pages.pace [RUNS]` measures and prints.
+"""`python -m bench.dashboard [RUNS]`: how fast the pages are over 10,000 runs with 200,000 steps,
+and what people who watch them cost the proxy.
 """
 
 from __future__ import annotations
@@ -8,9 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,14 +17,17 @@ from pathlib import Path
 
 import httpx
 
+from bench.client import LOOPBACK
+from bench.processes import Server, clean_env, free_port
 from steering_gateway_testing import ScriptedUpstream
-from tests.many_runs import write_runs
+from steering_gateway_testing.many_runs import write_runs
 
 _STEPS = 20
 _TIMES = 5
 _CALLS = 400
 _WATCHERS = 10
 _REFRESH_S = 1.5
+_START_S = 120.0
 
 PAGES = (
     "/dashboard",
@@ -53,30 +53,21 @@ PAGES = (
 @contextlib.contextmanager
 def gateway(path: str, upstream: str) -> Iterator[str]:
     """A gateway in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     settings = {
         "GATEWAY_STORAGE__PATH": path,
         "GATEWAY_STORAGE__RETENTION_DAYS": "0",
-        "GATEWAY_SERVER__PORT": str(port),
         "GATEWAY_DEFAULT_UPSTREAM__API_BASE": upstream,
         "GATEWAY_LOGGING__LEVEL": "error",
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gateway", "serve"], env={**os.environ, **settings}
-    )
-    url = f"http://127.0.0.1:{port}"
+    port = free_port()
+    command = [sys.executable, "-m", "gateway", "serve", "--port", str(port)]
+    log = Path(path).with_suffix(".log")
+    server = Server(command, port=port, log=log, env=clean_env() | settings)
     try:
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                httpx.get(f"{url}/healthz")
-                break
-            time.sleep(0.1)
-        yield url
+        server.wait_ready("/healthz", _START_S)
+        yield f"http://{LOOPBACK}:{port}"
     finally:
-        process.terminate()
-        process.wait()
+        server.stop()
 
 
 def time_pages(url: str, run_id: str) -> None:
