@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.steer import RunMemory, observe
+from gateway.core.routing import RoutedModel
+from gateway.core.steer import Advice, RunMemory, observe, thrifty
 from gateway.steering.runs_of_transcript import ConversationFold
 from tests.steering.builders import REFERENCE, assistant, call, tool, user
 
@@ -34,3 +35,24 @@ def test_an_alarm_is_noted_at_its_newest_step() -> None:
     memory = observe(RunMemory(), outcomes, 0)
     assert memory.guidance.fired_step == max(o.index for o in outcomes if o.readings.fired)
     assert observe(memory, outcomes, 0) is memory
+
+
+def test_a_budgets_cheaper_model_has_to_serve_the_call() -> None:
+    """One that cannot is not used, and the reason says why; the model asked for needs no check."""
+    routed = RoutedModel(model="big", pin=None)
+    advice = Advice(cheaper="small")
+
+    def none_serves(model: str) -> str | None:
+        return f"{model} takes no tools"
+
+    refused = thrifty(routed, advice, "asked", none_serves)
+    assert refused.model == "big"
+    assert refused.reasons == ("budget: small not used: small takes no tools",)
+    for taken in (
+        thrifty(routed, advice, "small", none_serves),
+        thrifty(routed, advice, "asked", lambda model: None),
+        thrifty(routed, advice, "asked", None),
+    ):
+        assert taken.model == "small"
+        assert taken.reasons == ("budget: small instead of big",)
+    assert thrifty(routed, Advice(), "asked", none_serves) is routed

@@ -267,6 +267,16 @@ def test_only_matches_over_the_gate_are_used() -> None:
     assert kept == ["over", "at", "own"]
 
 
+def test_a_record_tells_patterns_that_cleared_the_gate_from_those_that_were_only_near() -> None:
+    """Between floor and gate a pattern is listed, and did not clear; below the floor it is not."""
+    found = [match(e1("over"), 0.9), match(e1("near"), 0.4), match(e1("far"), 0.1)]
+    run = Run(lookup=lambda query: found if query.tier is Tier.E1 else [])
+    call = run.step(seen=readings("streak"))
+    listed = [(each.similarity, each.cleared) for each in call.decided.candidates]
+    assert listed == [(0.9, True), (0.4, False)]
+    assert [each.match for each in call.decided.items if each.match] == found[:1]
+
+
 def test_matches_come_best_first_each_once_and_none_that_was_given() -> None:
     """Duplicates collapse, excluded ids are skipped, ties go by id, `top_k` bounds."""
     old, new, same = e2("old"), e2("new"), e2("same")

@@ -44,6 +44,14 @@ def test_a_change_in_between_is_said() -> None:
     assert found[1].difficulty < 0.2
 
 
+def test_the_third_failure_weighs_more_where_nothing_was_changed() -> None:
+    """0.8 instead of 0.75; at the second it makes no difference."""
+    idle = [each.difficulty for each in play([ran()] * 3)]
+    busy = [each.difficulty for each in play([ran(), edit(1), ran(), edit(2), ran()])]
+    assert idle[1:] == [0.65, 0.8]
+    assert busy[2::2] == [0.65, 0.75]
+
+
 def test_recovery_is_remembered_for_two_steps() -> None:
     """The first success after a repeated failure is 0.5 to 0.6, the second below 0.5."""
     passed = ran("1 passed in 0.31s")

@@ -86,6 +86,16 @@ def test_an_entry_that_the_agent_has_left_begins_anew() -> None:
     assert [entry.count for entry in found[-1].entries] == [1]
 
 
+def test_a_page_that_has_moved_is_counted_from_one_again() -> None:
+    """Four edits leave it red; once it has turned blue, the red ones do not count on."""
+    results = ["red"] * 4 + ["blue"] * 3
+    pages = [step("bash", {"command": "curl localhost/a"}, each) for each in results]
+    found = read([each for n, page in enumerate(pages) for each in (edit(n), page)])
+    counts = [entry.count for each in found for entry in each.entries]
+    assert counts == [2, 3, 4, 2, 3]
+    assert {entry.ending for each in found for entry in each.entries} == {Ending.UNMOVED}
+
+
 def batch(results: Sequence[str]) -> Step:
     """Calls that are made at once."""
     actions = [
