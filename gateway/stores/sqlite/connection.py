@@ -15,6 +15,7 @@ import apsw
 
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.stores import protocols
+from gateway.stores.sqlite.log_index import LogIndex
 
 if sys.platform != "win32":
     import fcntl
@@ -24,7 +25,6 @@ INDEX = "-shm"
 """Suffixes of the write-ahead log of a file, and of the log's index."""
 
 _LOG_SUFFIXES = (LOG, INDEX)
-_LOG_NUMBERS = 12  # their place and length: https://sqlite.org/fileformat2.html#walformat
 
 _NOTHING = (0, 0, 0, 0)
 
@@ -32,35 +32,37 @@ _NOTHING = (0, 0, 0, 0)
 class FileIdentity:
     """The files of an open database at `settings.path`: itself, and its write-ahead log.
 
-    SQLite writes to the file only while it moves pages from the log there, and the log begins again
-    only after that. A file that changes at any other time is written to by somebody else, who
-    copies a backup over it or cuts it off. `sound`: the doubt that the last check of the file did
-    not confirm; SQLite's word for it is not taken again."""
+    SQLite writes to the file only while a checkpoint moves pages from the log there, in whatever
+    process. A file that changes at any other time is written to by another program, which copies a
+    backup over it or cuts it off. `sound`: the doubt that the last check of the file did not
+    confirm; SQLite's word for it is not taken again."""
 
     def __init__(self, settings: StorageSettings, writer: apsw.Connection, sound: str) -> None:
         self.path = settings.path
         self._sound = sound
+        self._index = LogIndex(writer)
+        self._moves = self._index.moves()
         self._file = _look(self.path)
         self._log = _look(self.path + LOG)[:2]
-        self._moved = _moved(writer)
         self._seen = _NOTHING
         self.doubt = ""
         """The reason why the file has to be checked before it is used again; empty without one."""
 
-    def lost(self, writer: apsw.Connection) -> protocols.StoreReplaced | None:
+    def lost(self) -> protocols.StoreReplaced | None:
         """Returns the error for writes to files that are no longer the ones at the path, or that
-        another program has written to."""
+        another program has written to. Called while the writer is open, in its thread."""
         if self.path == IN_MEMORY:
             return None
-        moved = _moved(writer)
+        moves = self._index.moves()
         now = _look(self.path)
         is_there = now[2] > 0 and now[:2] == self._file[:2]  # an empty file is none of ours
         if not is_there or _look(self.path + LOG)[:2] != self._log:
             return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
-        if now != self._file and _moved(writer) == self._moved and not self.doubt:
+        is_changed = now != self._file and self._moves and self._index.moves() == self._moves
+        if is_changed and not self.doubt:
             self.doubt = "was written to by another program"
         self._file = now
-        self._moved = moved
+        self._moves = moves
         if self.doubt:
             return protocols.StoreDamaged(f"{self.path!r} {self.doubt}")
         return None
@@ -116,17 +118,6 @@ def _look(path: str) -> tuple[int, int, int, int]:
     except OSError:
         return _NOTHING
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-def _moved(writer: apsw.Connection) -> tuple[int, bytes]:
-    """The number of pages of the log that were moved into the file, and the numbers in the log's
-    header that change when it begins again."""
-    try:
-        _, pages = writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-        _, numbers = writer.read("main", 1, _LOG_NUMBERS, _LOG_NUMBERS)
-    except apsw.Error:  # the log, or its index, cannot be read
-        return -1, b""
-    return pages, numbers
 
 
 @contextlib.contextmanager

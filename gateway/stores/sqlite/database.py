@@ -341,7 +341,7 @@ class Writer:
                         results = self._perform(jobs)
                     except Exception as error:  # a caller would wait for a dead thread for ever
                         results = [self._failed(job, error) for job in jobs]
-                if lost := self.files.lost(self.connection):
+                if lost := self.files.lost():
                     results = [JobResult(each.future, None, lost) for each in results]
                 self.queue.answer(results)
                 del jobs, results  # not kept during the wait for the next job, which may be long
