@@ -12,8 +12,9 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.control_plane import LoopingAgent, client_of
 from steering_gateway_testing.patience import ANSWER_S
-from tests.api.conftest import Agent, Start, client_of, with_budgets, with_keys, with_pages
+from tests.api.conftest import Start, with_budgets, with_keys, with_pages
 
 ADMIN, ACME = "the-admin-key-of-this-test", "acme-key"
 pytestmark = [with_keys, with_budgets]
@@ -46,7 +47,7 @@ def acts(server: AppServer, **filters: str) -> list[dict[str, Any]]:
 def a_run(server: AppServer, upstream: ScriptedUpstream) -> str:
     """A run of acme's agent."""
     with client_of(server, ACME) as client:
-        agent = Agent(client, upstream, "Mend the parser.")
+        agent = LoopingAgent(client, upstream, "Mend the parser.")
         agent.step()
         agent.answer()
     return agent.run_id
@@ -190,7 +191,7 @@ def test_what_the_gateway_stops_is_its_own_act(start: Start, upstream: ScriptedU
     budget = {"name": "per-task", "scope": "run", "limits": {"calls": 1}}
     server = start(auth=AUTH, budgets=[budget])
     with client_of(server, ACME) as client:
-        agent = Agent(client, upstream, "Mend the parser.")
+        agent = LoopingAgent(client, upstream, "Mend the parser.")
         agent.step()
         with pytest.raises(httpx.HTTPStatusError):
             agent.step()

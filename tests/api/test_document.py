@@ -12,7 +12,8 @@ import pytest
 from gateway.api.field_comments import field_comments
 from gateway.api.routes import operations
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Start, a_finished_run, client_of
+from steering_gateway_testing.control_plane import a_finished_run, client_of
+from tests.api.conftest import Start
 
 
 @pytest.fixture

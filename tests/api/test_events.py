@@ -13,7 +13,8 @@ import pytest
 
 from gateway.observability.live_events import EventHub, TooManySubscribers
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Start, a_finished_run, client_of, with_keys
+from steering_gateway_testing.control_plane import a_finished_run, client_of
+from tests.api.conftest import Start, with_keys
 
 ACME, GLOBEX = "acme-key", "globex-key"
 

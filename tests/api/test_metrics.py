@@ -16,7 +16,8 @@ import yaml
 
 from gateway.observability.metrics import Counter, Histogram
 from steering_gateway_testing import ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of
+from steering_gateway_testing.control_plane import LoopingAgent, client_of
+from tests.api.conftest import Start
 
 GRAFANA = Path(__file__).parents[2] / "docs" / "grafana.json"
 RULES = Path(__file__).parents[2] / "docs" / "alerts.rules.yml"
@@ -55,7 +56,7 @@ def test_steps_and_costs_are_counted(start: Start, upstream: ScriptedUpstream) -
     """Scored steps with difficulty and composite; cost with and without steering."""
     server = start(model_routing={"NORMAL": "gpt-4o-mini"})
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         for _ in range(5):
             agent.step()
         run = client.get(f"/api/runs/{agent.run_id}").json()["run"]

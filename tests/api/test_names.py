@@ -13,7 +13,8 @@ from gateway.core.guidance_settings import EtraceSettings
 from gateway.core.pattern import ETrace
 from gateway.reporting.trace_state import StepAssessment, StepLogEntry
 from steering_gateway_testing import ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of, operator_of
+from steering_gateway_testing.control_plane import LoopingAgent, client_of, operator_of
+from tests.api.conftest import Start
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "names.md").read_text("utf-8")
 OF_ETRACE = (
@@ -51,7 +52,7 @@ def traces(start: Start, upstream: ScriptedUpstream) -> tuple[dict[str, Any], di
             answer = client.post("/api/patterns", params={"tenant": "default"}, json=pattern)
             assert answer.is_success, answer.text
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file and read it to me.")
+        agent = LoopingAgent(client, upstream, "Find the file and read it to me.")
         for _ in range(7):
             agent.step()
         trace = client.get(f"/api/runs/{agent.run_id}").json()
@@ -92,7 +93,7 @@ def test_a_trace_has_the_thresholds(start: Start, upstream: ScriptedUpstream) ->
     """All seven, as they are set."""
     server = start(fsm={"fast_window": 8})
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Look.")
+        agent = LoopingAgent(client, upstream, "Look.")
         agent.step()
         told = client.get(f"/api/runs/{agent.run_id}").json()["fsm_thresholds"]
     assert tuple(told) == FSM_THRESHOLDS

@@ -14,9 +14,10 @@ from gateway.exchange import Exchange
 from gateway.observability.otel import SCHEMA_URL, Telemetry, caller, open_telemetry
 from gateway.steering.identity import ConversationSettings, identify
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.control_plane import LoopingAgent, client_of
 from steering_gateway_testing.loopback import OneAnswer, an_answer
 from steering_gateway_testing.patience import until
-from tests.api.conftest import Agent, Start, client_of
+from tests.api.conftest import Start
 
 try:
     from opentelemetry.sdk.trace import TracerProvider
@@ -62,7 +63,7 @@ def test_a_call_is_a_span(start: Start, upstream: ScriptedUpstream) -> None:
     server.app.runtime.telemetry = kept.telemetry
     with client_of(server) as client:
         client.headers["traceparent"] = f"00-{TRACE}-{SPAN}-01"
-        agent = Agent(client, upstream, "My secret is in the kitchen.")
+        agent = LoopingAgent(client, upstream, "My secret is in the kitchen.")
         for _ in range(3):
             agent.step()
         client.get("/v1/models")
@@ -182,7 +183,7 @@ def test_what_is_left_is_sent_at_the_end(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
     server = start()
     with client_of(server) as client:
-        Agent(client, upstream, "Find it").answer()
+        LoopingAgent(client, upstream, "Find it").answer()
     server.stop()
     assert {path for path, _ in posted} == {"/v1/traces"}
 
@@ -225,7 +226,7 @@ def test_sessions_and_readings_are_exported(
     server = start()
     with client_of(server) as client:
         client.headers["x-session-id"] = "sess-9"
-        agent = Agent(client, upstream, "My secret is in the kitchen.")
+        agent = LoopingAgent(client, upstream, "My secret is in the kitchen.")
         for _ in range(12):
             agent.step()
     server.stop()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Start, operator_of
+from steering_gateway_testing.control_plane import operator_of
+from tests.api.conftest import Start
 
 RULE = {"tier": "e3", "fields": {"instruction": "Weigh the bridge before crossing it."}}
 KNOWN = {

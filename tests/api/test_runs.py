@@ -6,8 +6,14 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
+from steering_gateway_testing.control_plane import (
+    LoopingAgent,
+    a_finished_run,
+    client_of,
+    operator_of,
+)
 from steering_gateway_testing.patience import until
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, with_keys
+from tests.api.conftest import Start, with_keys
 
 LIKE_EVERY_STEP = {
     "tier": "e2",
@@ -27,7 +33,7 @@ def test_a_trace_shows_the_run(start: Start, upstream: ScriptedUpstream) -> None
     """Each step has its state, scores, guidance with text and place, call and texts."""
     server = start()
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file and read it to me.")
+        agent = LoopingAgent(client, upstream, "Find the file and read it to me.")
         states = [agent.step() for _ in range(9)]
         trace = client.get(f"/api/runs/{agent.run_id}").json()
     run, steps = trace["run"], trace["steps"]
@@ -151,7 +157,7 @@ def test_an_outcome_by_the_clients_own_id(start: Start, upstream: ScriptedUpstre
     runs = {}
     for name, key in keys.items():
         with client_of(server, key) as client:
-            agent = Agent(client, upstream, f"Look at {name}.")
+            agent = LoopingAgent(client, upstream, f"Look at {name}.")
             agent.answer(**{"x-conversation-id": "ticket-17"})
             runs[name] = agent.run_id
     with client_of(server, keys["globex"]) as client:
@@ -169,7 +175,7 @@ def test_failed_calls_are_counted_and_cost_nothing(
 ) -> None:
     """A call that the provider refused is a failed call, not one of unknown price."""
     with client_of(start()) as client:
-        agent = Agent(client, upstream, "Look.")
+        agent = LoopingAgent(client, upstream, "Look.")
         agent.step()
         # With guidance, and once more as the client wrote it.
         upstream.script(Fault(FaultKind.BAD_REQUEST), Fault(FaultKind.BAD_REQUEST))

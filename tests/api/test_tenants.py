@@ -13,7 +13,8 @@ import pytest
 from gateway.api.routes import operations
 from gateway.hooks import features, given
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Start, a_finished_run, client_of, with_keys, with_pages
+from steering_gateway_testing.control_plane import a_finished_run, client_of
+from tests.api.conftest import Start, with_keys, with_pages
 
 pytestmark = with_keys
 

@@ -8,13 +8,14 @@ from typing import Any
 import httpx
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.control_plane import LoopingAgent, client_of, operator_of
 from steering_gateway_testing.patience import until
-from tests.api.conftest import Agent, Start, client_of, operator_of, with_keys
+from tests.api.conftest import Start, with_keys
 
 STEPS = 8
 
 
-class Tagged(Agent):
+class Tagged(LoopingAgent):
     """An agent whose runs have a project."""
 
     project = "web"

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.recorded_agents import Run, calls_of, read_runs, recorded_replies
 from tests.dialects.gateways import STEERING, Start
 from tests.dialects.translate import Message, canonical, to_items, to_messages
-from tests.live.agents import Run, calls_of, read_runs, recorded_replies
 
 SAMPLES = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
 ROUTES = {"FAST": "small", "NORMAL": "middle", "SLOW": "big", "SKIP": "huge"}

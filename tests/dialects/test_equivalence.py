@@ -19,8 +19,8 @@ from gateway.dialects.gemini import Contents
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import extend, start_state
+from steering_gateway_testing.recorded_agents import read_runs
 from tests.dialects.translate import Message, canonical, to_contents, to_items, to_messages
-from tests.live.agents import read_runs
 
 SAMPLES = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"

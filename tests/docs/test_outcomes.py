@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
-from tests.api.conftest import client_of
-from tests.control import CONTROL
+from steering_gateway_testing.control_plane import CONTROL, client_of
 from tests.docs.test_examples import ROOT, blocks
 
 PAGE = ROOT / "docs" / "outcomes.md"

@@ -16,11 +16,11 @@ from gateway.core.guidance_state import Place
 from gateway.upstream.dispatch import read_error
 from gateway.wire.refusal import Kind
 from steering_gateway_testing import Reply, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING
 from steering_gateway_testing.patience import ANSWER_S
 from tests.dialects.gateways import Start
 from tests.examples import by_day
 from tests.field.cases import GUIDANCE, looping
-from tests.live.client import GUIDING
 
 REFUSALS: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("refusals.json").read_text("utf-8")

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.patience import ANSWER_S, until
-from tests.control import CONTROL
 
 Start = Callable[..., AppServer]
 CALLING = Reply("Look.", tool_calls=(ToolCall("ls", {}),))

@@ -26,9 +26,9 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.lessons import QUOTED, STATED
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import PLAIN
 from tests.features.learning.runs import state
 from tests.features.learning.test_rules import pusher, sent, taught
-from tests.live.client import PLAIN
 
 Call = tuple[str, dict[str, Any], str]
 """Tool, arguments, result."""

@@ -17,8 +17,8 @@ from gateway.endpoints.steered import SteeredEndpoint
 from gateway.steering.identity import read_request
 from gateway.wire.request import BIG_BYTES
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING, Agent, trace, worker
 from tests.examples import by_day
-from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_unsteered import counted
 
 Start = Callable[..., AppServer]

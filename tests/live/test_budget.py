@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
-from tests.live.client import RETRIED
+from steering_gateway_testing.agents import RETRIED
 
 Start = Callable[..., AppServer]
 

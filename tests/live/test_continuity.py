@@ -11,8 +11,15 @@ from pathlib import Path
 import httpx
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
-from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
-from tests.live.guidance import guidance_frames
+from steering_gateway_testing.agents import (
+    GUIDING,
+    PLAIN,
+    Agent,
+    guidance_frames,
+    opening,
+    trace,
+    worker,
+)
 
 Start = Callable[..., AppServer]
 

@@ -17,10 +17,10 @@ from gateway.library.memory import PatternCopy
 from gateway.stores.patterns import VectorSearch
 from gateway.stores.sql.runs import SQLRunStore
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING, RETRIED, run_log
+from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.patience import DEADLINE_MS
-from tests.control import CONTROL
-from tests.live.agents import Run, calls_of, read_runs, recorded_replies
-from tests.live.client import GUIDING, RETRIED, run_log
+from steering_gateway_testing.recorded_agents import Run, calls_of, read_runs, recorded_replies
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE
 
 ORDER = ("skip", "monitor", "e3", "e1", "e2")

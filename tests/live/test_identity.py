@@ -11,11 +11,19 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import (
+    GUIDING,
+    PLAIN,
+    Agent,
+    guidance_frames,
+    opening,
+    run_log,
+    trace,
+    worker,
+)
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
-from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
-from tests.live.guidance import guidance_frames
 
 Start = Callable[..., AppServer]
 

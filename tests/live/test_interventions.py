@@ -16,8 +16,8 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.traces import RunTrace
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.control import CONTROL
-from tests.live.client import PLAIN, run_log
+from steering_gateway_testing.agents import PLAIN, run_log
+from steering_gateway_testing.control_plane import CONTROL
 
 TASK = "Rename the helper in report.py."
 DONE = "Done. I renamed the helper to total and updated its callers."

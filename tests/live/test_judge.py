@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, Agent, trace, worker
 from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
-from tests.live.client import PLAIN, Agent, trace, worker
 
 Start = Callable[..., AppServer]
 STEPS = 7

@@ -15,9 +15,9 @@ import orjson
 import pytest
 
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import PLAIN, TOOLS, Message, opening
 from steering_gateway_testing.outages import locked
 from steering_gateway_testing.patience import DEADLINE_MS, until_ready
-from tests.live.client import PLAIN, TOOLS, Message, opening
 from tests.relay.processes import GatewayProcess
 
 AGENTS = 8

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, Agent, opening, worker
 from steering_gateway_testing.patience import until_async
-from tests.live.client import PLAIN, Agent, opening, worker
 
 Start = Callable[..., AppServer]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING, TOOLS
 from tests.examples import examples
-from tests.live.client import GUIDING, TOOLS
 from tests.live.test_recorded_runs import synthetic_runs
 from tests.steering.builders import assistant, call, system, tool, user
 

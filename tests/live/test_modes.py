@@ -13,8 +13,8 @@ import pytest
 from gateway.steering.experiments import MODES, ExperimentSettings, assign
 from gateway.stores.traces import RunTrace
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING, TOOLS, Agent, opening, trace, worker
 from tests.examples import by_day
-from tests.live.client import GUIDING, TOOLS, Agent, opening, trace, worker
 
 Start = Callable[..., AppServer]
 ROUTING = {"model_routing": {"NORMAL": "routed"}}

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.wire.codings import zstd
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.agents import GUIDING, Agent, Answer, trace, worker
 from tests.examples import by_day
-from tests.live.client import GUIDING, Agent, Answer, trace, worker
 from tests.live.test_big_bodies import PATHS, body_of
 from tests.live.test_unsteered import counted
 

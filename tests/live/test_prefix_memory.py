@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import GUIDING
 from tests.examples import by_day
-from tests.live.client import GUIDING
 
 Start = Callable[..., AppServer]
 Body = tuple[str, bytes]

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, Agent, Message, trace, worker
 from tests.examples import by_day
-from tests.live.client import PLAIN, Agent, Message, trace, worker
 
 Start = Callable[..., AppServer]
 TASK = "Fix the failing test."

@@ -12,7 +12,7 @@ import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.patience import DEADLINE_MS
-from tests.live.agents import Drive, Run, read_runs, recorded_replies
+from steering_gateway_testing.recorded_agents import Drive, Run, read_runs, recorded_replies
 
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
 SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"

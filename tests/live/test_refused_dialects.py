@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, TOOLS
 from tests.examples import by_day
-from tests.live.client import PLAIN, TOOLS
 from tests.live.test_refused_routes import REFUSALS, ROUTED, SILENT_S
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside LiteLLM

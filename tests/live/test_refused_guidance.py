@@ -11,8 +11,8 @@ import pytest
 
 from gateway.core.render import FRAME_OPEN
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING, Agent, trace, worker
 from steering_gateway_testing.values import Fault, FaultKind, Reply
-from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_refused_dialects import DIALECTS, ask, deployed
 
 Start = Callable[..., AppServer]

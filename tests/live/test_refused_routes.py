@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, Agent, trace, worker
 from tests.examples import by_day
-from tests.live.client import PLAIN, Agent, trace, worker
 
 Start = Callable[..., AppServer]
 ROUTED = {**PLAIN, "model_routing": {"NORMAL": "routed"}}

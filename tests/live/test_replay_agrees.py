@@ -24,10 +24,10 @@ from gateway.steering.guidance.codec import to_line
 from lab.library_answers import library_look_ups
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.patience import DEADLINE_MS
+from steering_gateway_testing.recorded_agents import Run, calls_of, read_runs
 from steering_gateway_testing.values import Reply, ToolCall, Usage
 from tests.examples import by_day
 from tests.features.learning.runs import SourceRun, lessons_of
-from tests.live.agents import Run, calls_of, read_runs
 
 Start = Callable[..., AppServer]
 SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"

@@ -16,8 +16,8 @@ from gateway.config.values import Secret
 from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.patience import until_async
+from steering_gateway_testing.recorded_agents import read_runs
 from steering_gateway_testing.store_conformance.keys import kept_keys
-from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.postgres import empty_database
 from tests.replicas.drives import FRAME, PATIENT, bodies_through

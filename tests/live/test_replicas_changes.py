@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.patience import until
-from tests.control import CONTROL
 from tests.examples import by_day
 from tests.features.budgets.test_ladder import CALLING
 from tests.holds.test_holds import ask

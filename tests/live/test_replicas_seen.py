@@ -13,10 +13,10 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.patience import DEADLINE_MS, until
 from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.test_runs import LIKE_EVERY_STEP
-from tests.control import CONTROL
 from tests.features.budgets.test_ladder import CALLING
 from tests.holds.test_holds import ask
 from tests.postgres import empty_database, shared_server

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, Agent, opening, trace
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
-from tests.live.client import PLAIN, Agent, opening, trace
 
 Start = Callable[..., AppServer]
 # Scores by the reference's formula: 0.047 and 0.58 for the first two texts, 0.61 and more for the

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.live.client import PLAIN, Agent, Message, opening, trace, worker
+from steering_gateway_testing.agents import PLAIN, Agent, Message, opening, trace, worker
 
 Start = Callable[..., AppServer]
 DONE = Reply("The parser accepts empty input now.")

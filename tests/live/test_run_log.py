@@ -15,7 +15,7 @@ from gateway.core.step import Action
 from gateway.stores.records import StepRow
 from gateway.stores.traces import RunTrace
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from tests.live.client import PLAIN, Agent, opening, run_log, trace, worker
+from steering_gateway_testing.agents import PLAIN, Agent, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]
 

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, Agent, run_log, trace, worker
 from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
-from tests.live.client import PLAIN, Agent, run_log, trace, worker
 
 Start = Callable[..., AppServer]
 SAMPLES = 6

@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import GUIDING, Agent, guidance_frames, opening
+from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.secrets import Planted, planted_secrets
-from tests.control import CONTROL
-from tests.live.client import GUIDING, Agent, opening
-from tests.live.guidance import guidance_frames
 from tests.live.test_storage import Start, files
 
 PLANTED = planted_secrets(3)

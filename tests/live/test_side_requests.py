@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
-from tests.live.client import PLAIN, Agent, opening, worker
+from steering_gateway_testing.agents import PLAIN, Agent, opening, worker
 from tests.steering.test_side_requests import TITLES
 
 Start = Callable[..., AppServer]

@@ -11,8 +11,7 @@ import pytest
 
 from gateway.core.texts import SKIP_DIRECTIVE
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
-from tests.live.client import GUIDING, PLAIN, Agent, trace
-from tests.live.guidance import guidance_frames
+from steering_gateway_testing.agents import GUIDING, PLAIN, Agent, guidance_frames, trace
 from tests.live.test_routing import EASY, HARD, thinking
 
 Start = Callable[..., AppServer]

@@ -16,9 +16,9 @@ import pytest
 from gateway.core.fsm import next_state
 from gateway.stores.protocols import StoreBusy
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING, PLAIN, Agent, opening, trace, worker
 from steering_gateway_testing.patience import DEADLINE_MS
 from tests.examples import by_day
-from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
 
 Start = Callable[..., AppServer]
 DEADLINE_S = 2.0

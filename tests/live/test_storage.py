@@ -13,9 +13,17 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import (
+    GUIDING,
+    PLAIN,
+    Agent,
+    guidance_frames,
+    opening,
+    run_log,
+    trace,
+    worker,
+)
 from steering_gateway_testing.patience import ANSWER_S
-from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
-from tests.live.guidance import guidance_frames
 
 Start = Callable[..., AppServer]
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import PLAIN, RETRIED, Agent, Answer, Message, opening, worker
 from tests.examples import by_day
-from tests.live.client import PLAIN, RETRIED, Agent, Answer, Message, opening, worker
 
 NAMED: tuple[dict[str, str], ...] = ({}, {"x-conversation-id": "job"}, {"x-session-id": "job"})
 """Headers by which a client names its run, or none."""

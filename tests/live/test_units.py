@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.live.client import PLAIN, Agent, Answer, opening, trace, worker
+from steering_gateway_testing.agents import PLAIN, Agent, Answer, opening, trace, worker
 from tests.live.test_samples import varied
 
 Start = Callable[..., AppServer]

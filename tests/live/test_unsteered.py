@@ -14,7 +14,7 @@ import pytest
 from gateway.stores.filters import RunFilter
 from gateway.tasks import DeadlinePassed, OwnTime
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.live.client import GUIDING, Agent, opening, run_log, trace, worker
+from steering_gateway_testing.agents import GUIDING, Agent, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]
 

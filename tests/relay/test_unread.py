@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
+from steering_gateway_testing.agents import trace
 from tests.examples import by_day
-from tests.live.client import trace
 from tests.relay.gateways import a_gateway, hear
 
 BOM = b"\xef\xbb\xbf"

@@ -15,8 +15,8 @@ from gateway.core.decision_settings import Policy
 from gateway.core.render import FRAME_OPEN
 from gateway.wire.prefix_hash import extend, start_state
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream
-from tests.live.agents import WHICH, Drive, Run, calls_of, recorded_replies
-from tests.live.client import GUIDING, RETRIED
+from steering_gateway_testing.agents import GUIDING, RETRIED
+from steering_gateway_testing.recorded_agents import WHICH, Drive, Run, calls_of, recorded_replies
 
 Bodies = dict[str, list[bytes]]
 

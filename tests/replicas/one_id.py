@@ -17,8 +17,8 @@ import orjson
 
 from gateway.core.render import FRAME_CLOSE, FRAME_OPEN
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
+from steering_gateway_testing.agents import RETRIED, TOOLS, Message, opening
 from steering_gateway_testing.patience import until_async
-from tests.live.client import RETRIED, TOOLS, Message, opening
 
 _PAUSE_S = 0.25
 """Of a call whose connection broke."""

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config import settings_from_dict
 from steering_gateway_testing import ScriptedUpstream
-from tests.live.agents import read_runs
+from steering_gateway_testing.recorded_agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE
 from tests.postgres import shared_server
 from tests.replicas.config import one, shared

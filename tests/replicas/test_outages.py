@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN
 from steering_gateway_testing.outages import OUTAGES, SMALL, small_folder
 from steering_gateway_testing.postgres import PostgresServer, new_folder
-from tests.live.client import PLAIN
 from tests.live.test_killed import AGENTS, reply
 from tests.postgres import shared_server
 from tests.replicas.agents import Agent, all_ready, answers, at_work, check

@@ -14,7 +14,7 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.core.decision_settings import Policy
 from steering_gateway_testing import ScriptedUpstream
-from tests.live.agents import Run, read_runs
+from steering_gateway_testing.recorded_agents import Run, read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.postgres import shared_server
 from tests.replicas.config import one, shared

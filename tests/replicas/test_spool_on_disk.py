@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN
 from steering_gateway_testing.outages import start_again
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.postgres import PostgresServer
 from tests.examples import by_day
-from tests.live.client import PLAIN
 from tests.live.test_killed import reply
 from tests.replicas.agents import Agent, answers, at_work, check
 from tests.replicas.config import shared

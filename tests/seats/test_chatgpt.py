@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.agents import GUIDING
 from steering_gateway_testing.patience import runs_at
-from tests.live.client import GUIDING
 
 Start = Callable[..., AppServer]
 LOGIN = {

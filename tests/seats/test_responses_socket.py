@@ -21,9 +21,9 @@ from gateway.room import Room
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer
+from steering_gateway_testing.agents import GUIDING
 from steering_gateway_testing.loopback import listening
 from steering_gateway_testing.patience import ANSWER_S
-from tests.live.client import GUIDING
 from tests.seats.socket_provider import Client, Provider, answer, create, message, result, running
 
 Start = Callable[..., AppServer]

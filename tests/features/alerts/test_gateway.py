@@ -16,8 +16,9 @@ import yaml
 from gateway.cli import main
 from gateway.hooks import features
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.control_plane import LoopingAgent, client_of
 from steering_gateway_testing.patience import until
-from tests.api.conftest import Agent, Start, client_of
+from tests.api.conftest import Start
 from tests.api.conftest import start as start
 from tests.receiver import Receiver, alerting
 
@@ -32,7 +33,7 @@ def test_a_looping_run_is_reported_once_by_two_gateways(
     first, second = start(**shared), start(**shared)
     receiver.status, receiver.waits_for_us = 500, True
     with client_of(first) as client:
-        agent = Agent(client, upstream, "Find the secret file")
+        agent = LoopingAgent(client, upstream, "Find the secret file")
         for _ in range(12):
             agent.step()
         assert receiver.arrived.acquire(timeout=120)
@@ -122,7 +123,7 @@ def test_a_budget_is_reported_at_each_share(
     server = start(alerts=alerting(receiver), budgets=[upstream_budget])
     with client_of(server) as client:
         for number in range(10):
-            agent = Agent(client, upstream, f"Task {number}")
+            agent = LoopingAgent(client, upstream, f"Task {number}")
             agent.answer()
             if number in (4, 7, 9):
                 share = {4: "50%", 7: "80%", 9: "100%"}[number]

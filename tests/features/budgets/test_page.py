@@ -14,8 +14,8 @@ import pytest
 from gateway.cli import main
 from gateway.stores.totals import STOPPERS
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.patience import until
-from tests.control import CONTROL
 from tests.examples import by_day
 from tests.holds.test_holds import MAIN, ask, control
 

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN, Agent, opening, worker
 from steering_gateway_testing.outages import fill_up, locked, small_folder
 from steering_gateway_testing.patience import until_async
-from tests.live.client import PLAIN, Agent, opening, worker
 from tests.relay.processes import GatewayProcess
 
 CALLS = 3

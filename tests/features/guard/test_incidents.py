@@ -22,6 +22,16 @@ from gateway.observability.logging import configure_logging
 from gateway.stores.protocols import StoreCorrupt, VersionConflict
 from gateway.stores.records import CallRecord
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.agents import (
+    GUIDING,
+    PLAIN,
+    Agent,
+    Answer,
+    opening,
+    run_log,
+    trace,
+    worker,
+)
 from steering_gateway_testing.outages import (
     copy,
     cut,
@@ -34,7 +44,6 @@ from steering_gateway_testing.outages import (
 )
 from steering_gateway_testing.patience import ANSWER_S, readiness, until_async, until_ready
 from steering_gateway_testing.store_conformance.keys import kept_keys
-from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]
 QUICK = {"probe_interval_s": 0.05, "busy_timeout_ms": 200, "commit_limit_ms": 250}

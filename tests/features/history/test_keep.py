@@ -38,11 +38,11 @@ from gateway.stores.traces import RunTrace
 from gateway.stores.under_way import LiveQuery
 from gateway.stores.usage import UsageQuery
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.control_plane import CONTROL, client_of
 from steering_gateway_testing.patience import until
 from steering_gateway_testing.store_conformance.records import one_run
-from tests.api.conftest import Start, client_of
+from tests.api.conftest import Start
 from tests.api.conftest import start as start
-from tests.control import CONTROL
 from tests.features.pages.test_pages import page_of
 from tests.stores.conftest import stores as stores
 

@@ -17,7 +17,8 @@ from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.features.keys.keyring import KeyRing
 from gateway.features.keys.settings import KeySettings
 from steering_gateway_testing import AppServer
-from tests.api.conftest import Start, client_of
+from steering_gateway_testing.control_plane import client_of
+from tests.api.conftest import Start
 
 ADMIN, ACME = "the-admin-key", "acme-key"
 EVERYWHERE = "192.0.2.1"

@@ -16,8 +16,9 @@ from gateway.cli import main
 from gateway.features.keys.keyring import key_budgets, make_key
 from gateway.features.keys.records import KeyTerms
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.patience import DEADLINE_MS, until
-from tests.api.conftest import Start, client_of, with_pages
+from tests.api.conftest import Start, with_pages
 from tests.examples import by_day
 from tests.receiver import Receiver
 from tests.receiver import receiver as receiver

@@ -20,8 +20,9 @@ from gateway.cli import main
 from gateway.features.keys.keyring import KeyRing, make_key
 from gateway.stores.protocols import StoreUnavailable
 from steering_gateway_testing import AppServer
+from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.patience import until
-from tests.api.conftest import Start, client_of
+from tests.api.conftest import Start
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -13,8 +13,9 @@ from gateway.config.storage import StorageSettings
 from gateway.errors import Overloaded
 from gateway.features.keys.keyring import make_key
 from steering_gateway_testing import AppServer
+from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.store_conformance.keys import kept_keys
-from tests.api.conftest import Start, client_of, with_pages
+from tests.api.conftest import Start, with_pages
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ADMIN, SHORT, LONG = "admin-key", "acme-key", "gw-0123456789abcdefghijklmnopqrstuvwxyz"

@@ -23,8 +23,8 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import PLAIN, TOOLS, opening
 from tests.features.learning.runs import lessons_of, run, shell
-from tests.live.client import PLAIN, TOOLS, opening
 
 Start = Callable[..., AppServer]
 COMMANDS = ("mvn test", "./gradlew test")

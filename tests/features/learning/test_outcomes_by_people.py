@@ -20,8 +20,8 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.store_conformance import records
-from tests.api.conftest import client_of
 from tests.features.learning.runs import read_again
 
 WRONG = "No, that's wrong. You broke the tests again, revert that."

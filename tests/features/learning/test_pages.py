@@ -12,7 +12,8 @@ from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Lesson, Pattern, Tier
 from gateway.stores.learning import JOBS, EvidenceRow, Posterior, ReaderJob
 from steering_gateway_testing import AppServer
-from tests.api.conftest import Start, client_of, start
+from steering_gateway_testing.control_plane import client_of
+from tests.api.conftest import Start, start
 
 __all__ = ["start"]
 ADMIN, ACME, OTHER = "the-admin-key", "acme-key", "other-key"

@@ -19,9 +19,9 @@ from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.stores.learning import Posterior
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import PLAIN
+from steering_gateway_testing.recorded_agents import WHICH, Drive, Run, read_runs, recorded_replies
 from tests.features.learning.runs import SourceRun, lessons_of
-from tests.live.agents import WHICH, Drive, Run, read_runs, recorded_replies
-from tests.live.client import PLAIN
 from tests.live.test_recorded_runs import SAMPLE
 
 EVERY = 12

@@ -34,12 +34,13 @@ from gateway.steering.guidance.lessons import STATED
 from gateway.stores.learning import LessonFilter, Posterior, StoredLesson
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import PLAIN, TOOLS
+from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.store_conformance.keys import kept_keys
-from tests.api.conftest import client_of, start
+from tests.api.conftest import start
 from tests.features.learning.runs import state
 from tests.features.learning.test_context import action
 from tests.features.learning.test_pages import ACME, ADMIN, KEYS
-from tests.live.client import PLAIN, TOOLS
 
 __all__ = ["start"]
 Start = Callable[..., AppServer]

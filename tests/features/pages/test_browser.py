@@ -24,9 +24,15 @@ from gateway.offline.playback import ReplayPolicy
 from gateway.offline.replay import Work
 from lab import replay_page
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of
+from steering_gateway_testing.control_plane import (
+    LoopingAgent,
+    a_finished_run,
+    client_of,
+    operator_of,
+)
+from steering_gateway_testing.recorded_agents import Drive, read_runs, recorded_replies
+from tests.api.conftest import Start
 from tests.browser import Tab, chromium, new_tab, running
-from tests.live.agents import Drive, read_runs, recorded_replies
 from tests.postgres import empty_database
 
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8").partition("\n")[2]
@@ -66,7 +72,7 @@ async def quiet(tab: Tab, server: AppServer) -> None:
 _READOUT = "document.querySelector('#readout').textContent"
 
 
-async def steps_of(agent: Agent, count: int) -> None:
+async def steps_of(agent: LoopingAgent, count: int) -> None:
     for _ in range(count):
         await asyncio.to_thread(agent.step)
 
@@ -78,7 +84,7 @@ async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, 
     await tab.until("document.querySelector('#live').dataset.state === 'on'")
     assert await tab.js("document.querySelectorAll('tr[data-run]').length") == 0
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         await steps_of(agent, 1)
         await tab.until("document.querySelectorAll('tr[data-run]').length === 1")
         for more in (3, 5):
@@ -97,7 +103,7 @@ async def test_a_run_page_follows_its_run(
     """Chart and transcript grow with the run; what was opened stays open."""
     server = start()
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         await steps_of(agent, 3)
         await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
         await tab.until("document.querySelector('#live').dataset.state === 'on'")
@@ -149,7 +155,7 @@ async def test_the_curve_is_the_runs(start: Start, upstream: ScriptedUpstream, t
     """For a run of our own, at any time."""
     server = start()
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         await steps_of(agent, 14)
         await check_run_page(tab, server, agent.run_id)
     await quiet(tab, server)
@@ -177,7 +183,7 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
     """Arrows choose steps, `g` goes to the next guidance and shows its text, Tab reaches all."""
     server = start()
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         await steps_of(agent, 9)
         trace = client.get(f"/api/runs/{agent.run_id}").json()
     numbers = [s["step_index"] for s in trace["steps"]]
@@ -212,7 +218,7 @@ async def test_a_page_that_is_renewed_keeps_focus_and_choice(
     """While a run goes on, its page and the list are renewed under the hands of the reader."""
     server = start()
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         await steps_of(agent, 3)
         first = client.get(f"/api/runs/{agent.run_id}").json()["steps"][0]["step_index"]
         await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
@@ -269,7 +275,7 @@ async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
     refused, and the page says that it is stopped."""
     server = start()
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         await steps_of(agent, 12)
         await tab.log_in(server.url, process_key())
         await tab.open(f"{server.url}/dashboard")
@@ -298,7 +304,7 @@ async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, t
     server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
     with client_of(server) as client:
         for number in range(24):
-            agent = Agent(client, upstream, f"Task {number}")
+            agent = LoopingAgent(client, upstream, f"Task {number}")
             await steps_of(agent, 1)
             agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
         report = client.get("/api/experiments/routing%2F2/report").json()
@@ -366,7 +372,7 @@ async def test_pages_fit_their_window(
         experiment={"id": "e", "arms": {"on": 1}}, storage={"raw_mb": 4, **place}, budgets=budgets
     )
     with client_of(server) as client:
-        agent = Agent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
+        agent = LoopingAgent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
         await steps_of(agent, 9)
     with operator_of(server) as client:
         said = {"comment": "c" * 500}
@@ -471,7 +477,7 @@ async def test_an_alarm_is_called_wrong_by_a_key_or_a_click(
     server = start()
     await tab.look(width=width)
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find the file")
+        agent = LoopingAgent(client, upstream, "Find the file")
         await steps_of(agent, 8)
     await tab.log_in(server.url, process_key())
     await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}?step=7#step-7")

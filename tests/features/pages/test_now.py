@@ -9,7 +9,8 @@ import time
 import httpx
 
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
-from tests.api.conftest import Agent, Start, a_finished_run, client_of
+from steering_gateway_testing.control_plane import LoopingAgent, a_finished_run, client_of
+from tests.api.conftest import Start
 from tests.api.conftest import start as start
 from tests.features.pages.test_pages import Tags, page_of
 
@@ -19,9 +20,9 @@ def test_now_tells_which_run_is_stuck(start: Start, upstream: ScriptedUpstream) 
     every run is given are no guidance. Links to the old list lead to it."""
     server = start()
     with client_of(server) as client:
-        fresh = Agent(client, upstream, "Look around")
+        fresh = LoopingAgent(client, upstream, "Look around")
         fresh.step()
-        stuck = Agent(client, upstream, "Mend the fence")
+        stuck = LoopingAgent(client, upstream, "Mend the fence")
         for _ in range(14):
             stuck.step()
         trace = client.get(f"/api/runs/{stuck.run_id}").json()
@@ -116,7 +117,7 @@ def test_sums_over_time_are_the_logs(start: Start, upstream: ScriptedUpstream) -
     with client_of(server) as client:
         for team in ("web", "data", "web"):
             tagged = {"x-gateway-tag-team": team}
-            Agent(client, upstream, f"Task of {team}").answer(**tagged)
+            LoopingAgent(client, upstream, f"Task of {team}").answer(**tagged)
         page = client.get("/dashboard/time", params={"by": "tag:team"}).text
     rows = re.findall(
         r"<tr data-start.*?<td>(.*?)</td>\s*<td[^>]*>.*?</td>\s*<td[^>]*>(\d+)<", page, re.DOTALL

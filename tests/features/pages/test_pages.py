@@ -10,8 +10,14 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.control_plane import (
+    LoopingAgent,
+    a_finished_run,
+    client_of,
+    operator_of,
+)
 from steering_gateway_testing.patience import until
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of
+from tests.api.conftest import Start
 
 ADMIN, ACME = "the-admin-key", "acme-key"
 HOSTILE = (
@@ -88,7 +94,7 @@ def test_files_may_be_kept_and_pages_may_not(server: AppServer) -> None:
 def test_an_agents_text_does_nothing(server: AppServer, upstream: ScriptedUpstream) -> None:
     """Markup, escape codes and template braces of an agent are shown as what they are."""
     with client_of(server) as client:
-        agent = Agent(client, upstream, HOSTILE)
+        agent = LoopingAgent(client, upstream, HOSTILE)
         agent.step(HOSTILE, HOSTILE)
         upstream.default = Reply(
             HOSTILE, tool_calls=(ToolCall(HOSTILE[:60], f'{{"a": "{"b" * 300}"}}{HOSTILE}'),)
@@ -118,7 +124,7 @@ def test_an_agents_text_does_nothing(server: AppServer, upstream: ScriptedUpstre
 def test_a_megabyte_in_one_line_is_cut(server: AppServer, upstream: ScriptedUpstream) -> None:
     """The page shows the beginning; everything is a link away."""
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Read it")
+        agent = LoopingAgent(client, upstream, "Read it")
         agent.step(result="x" * 1_000_000)
         agent.step()
         page = page_of(server, f"/dashboard/runs/{agent.run_id}")
@@ -145,7 +151,7 @@ def test_a_runs_page_tells_what_the_api_tells(
 ) -> None:
     """The table under the drawing holds the API's very numbers."""
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find it")
+        agent = LoopingAgent(client, upstream, "Find it")
         for _ in range(6):
             agent.step()
         steps = client.get(f"/api/runs/{agent.run_id}").json()["steps"]
@@ -159,7 +165,7 @@ def test_a_runs_page_tells_what_the_api_tells(
 def test_the_transcript_comes_in_parts(server: AppServer, upstream: ScriptedUpstream) -> None:
     """Thirty steps at first; those around a step when it is asked for."""
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find it")
+        agent = LoopingAgent(client, upstream, "Find it")
         for number in range(40):
             agent.step(result=f"Nothing in drawer {number}")
 

@@ -17,9 +17,10 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.exchanges import CUT, RawCall, RawKeeper, unpacked
 from steering_gateway_testing import Reply, ScriptedUpstream
+from steering_gateway_testing.control_plane import LoopingAgent, client_of
 from steering_gateway_testing.patience import until
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
-from tests.api.conftest import Agent, Start, client_of
+from tests.api.conftest import Start
 from tests.api.conftest import start as start
 from tests.features.pages.test_pages import page_of
 
@@ -42,7 +43,7 @@ def test_a_call_is_shown_as_it_was(start: Start, upstream: ScriptedUpstream) -> 
     with client_of(server) as client:
         letters = string.ascii_letters + string.digits
         secret = "".join(random.Random(5).choices(letters, k=48))
-        agent = Agent(client, upstream, f"Use sk-{secret} and look")
+        agent = LoopingAgent(client, upstream, f"Use sk-{secret} and look")
         for _ in range(5):
             agent.step()
         address = f"/dashboard/runs/{agent.run_id}/steps/4/raw"
@@ -77,7 +78,7 @@ def test_it_says_why_a_call_is_not_there(
     """Nothing is kept unasked, and nothing where texts are not."""
     server = start(storage=storage)
     with client_of(server) as client:
-        agent = Agent(client, upstream, "Find it")
+        agent = LoopingAgent(client, upstream, "Find it")
         agent.step()
     assert reason in page_of(server, f"/dashboard/runs/{agent.run_id}/steps/0/raw")
 

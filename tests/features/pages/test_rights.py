@@ -15,7 +15,7 @@ from gateway.api.routes import operations
 from gateway.auth.authenticator import process_key
 from gateway.hooks import given
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
-from tests.api.conftest import client_of
+from steering_gateway_testing.control_plane import client_of
 from tests.examples import by_day
 
 ADMIN, ACME, OTHER = "gw-admin-1234567890", "gw-acme-1234567890", "gw-other-1234567890"

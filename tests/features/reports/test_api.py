@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of
+from steering_gateway_testing.control_plane import LoopingAgent, client_of
+from tests.api.conftest import Start
 from tests.api.conftest import start as start
 from tests.api.test_tenants import ACME, ADMIN, GLOBEX, House
 from tests.api.test_tenants import house as house
@@ -18,7 +19,7 @@ def test_assigned_runs_make_a_report(start: Start, upstream: ScriptedUpstream) -
     server = start(experiment=EXPERIMENT)
     with client_of(server) as client:
         for number in range(12):
-            agent = Agent(client, upstream, f"Task {number}")
+            agent = LoopingAgent(client, upstream, f"Task {number}")
             agent.step()
             agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
         (listed,) = client.get("/api/experiments").json()["experiments"]
@@ -39,7 +40,7 @@ def test_shares_can_be_said(start: Start, upstream: ScriptedUpstream) -> None:
     """For an experiment of which the config knows no more, and against what it says."""
     server = start(experiment=EXPERIMENT)
     with client_of(server) as client:
-        Agent(client, upstream, "A task").answer()
+        LoopingAgent(client, upstream, "A task").answer()
         path = "/api/experiments/routing%2F2/report"
         report = client.get(path, params={"shares": "on:9,off:1"}).json()
         assert report["sample_ratio"]["expected"] == {"on": 0.9, "off": 0.1}
@@ -63,7 +64,7 @@ def test_a_unit_keeps_its_arm(start: Start, upstream: ScriptedUpstream, arm: str
     server = start(experiment={"id": "e", "arms": {arm: 1}})
     with client_of(server) as client:
         for number in range(2):
-            Agent(client, upstream, f"Task {number}").answer(
+            LoopingAgent(client, upstream, f"Task {number}").answer(
                 **{"x-gateway-experiment-unit": "unit-7"}
             )
         found = client.get("/api/experiments/e/report").json()

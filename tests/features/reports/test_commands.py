@@ -9,7 +9,8 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import ScriptedUpstream
-from tests.api.conftest import Start, operator_of
+from steering_gateway_testing.control_plane import CONTROL, operator_of
+from tests.api.conftest import Start
 from tests.api.conftest import start as start
 from tests.api.test_wrong_alarms import a_loop
 from tests.commands.test_changes import KEY
@@ -17,7 +18,6 @@ from tests.commands.test_changes import database as database
 from tests.commands.test_runs import Run
 from tests.commands.test_runs import command as command
 from tests.commands.test_runs import log as log
-from tests.control import CONTROL
 
 
 def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.features.reports.commands import add_pilot
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.agents import GUIDING, Agent, opening, trace, worker
 from steering_gateway_testing.patience import until_async
-from tests.live.client import GUIDING, Agent, opening, trace, worker
 
 Start = Callable[..., AppServer]
 

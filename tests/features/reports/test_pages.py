@@ -16,7 +16,8 @@ from gateway.cli import main
 from gateway.features.reports.week import monday_of
 from gateway.steering.experiments import MODES
 from steering_gateway_testing import ScriptedUpstream
-from tests.api.conftest import Agent, Start, client_of
+from steering_gateway_testing.control_plane import LoopingAgent, client_of
+from tests.api.conftest import Start
 from tests.api.conftest import start as start
 from tests.features.pages.test_pages import page_of
 
@@ -42,7 +43,7 @@ def test_an_experiment_in_the_ledger_and_the_week(
     server = start(storage={"path": str(path)}, experiment=arms)
     with client_of(server) as client:
         for number in range(30):
-            agent = Agent(client, upstream, f"Task {number}")
+            agent = LoopingAgent(client, upstream, f"Task {number}")
             for _ in range(6 if number % 3 else 2):
                 agent.step()
             agent.answer(**{"x-gateway-outcome": "success" if number % 2 else "failure"})
@@ -95,7 +96,7 @@ def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUp
     server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
     with client_of(server) as client:
         for number in range(16):
-            agent = Agent(client, upstream, f"Task {number}")
+            agent = LoopingAgent(client, upstream, f"Task {number}")
             agent.step()
             agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
     listed = page_of(server, "/dashboard/experiments")

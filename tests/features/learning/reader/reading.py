@@ -13,9 +13,9 @@ from gateway.features.learning.reader.questions import KIND, TITLE, TROUBLE
 from gateway.stores.learning import JOBS, ReaderJob
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.agents import PLAIN
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance import records
-from tests.live.client import PLAIN
 
 QUESTIONS = (KIND, TITLE, TROUBLE)
 MODEL = "small-reader"

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.agents import TOOLS, opening
 from tests.features.learning.reader.reading import MODEL, USED, asked, finished, opened, settings
-from tests.live.client import TOOLS, opening
 from tests.relay.processes import GatewayProcess
 
 LETTERS = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zC5"

@@ -23,6 +23,7 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.learning import JOBS, READER
 from gateway.stores.lists import PageRequest
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.agents import TOOLS
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.features.learning.reader.planted import POISON
@@ -40,7 +41,6 @@ from tests.features.learning.reader.reading import (
     settings,
     typed,
 )
-from tests.live.client import TOOLS
 from tests.postgres import empty_database
 from tests.relay.processes import GatewayProcess
 

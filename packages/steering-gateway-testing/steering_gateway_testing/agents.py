@@ -12,16 +12,19 @@ import httpx
 import orjson
 
 from gateway.config.storage import StorageSettings
+from gateway.core.render import FRAME_OPEN
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.traces import RunTrace
 from gateway.wire.completion import assemble
-from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 from steering_gateway_testing.patience import DEADLINE_MS
+from steering_gateway_testing.received import ReceivedRequest
+from steering_gateway_testing.values import Reply, ToolCall
 
 Message = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+_GUIDED_ROLES = ("system", "developer", "tool")
 RETRIED = {"x-stainless-retry-count": "1"}
 # The reference's formulas, which fix at which step something happens.
 GUIDING: dict[str, Any] = {
@@ -177,3 +180,12 @@ async def trace(path: Path, conversation: str, run: int = 0) -> RunTrace:
         found = await log.get_run(f"{conversation}.{run}", tenant=None)
     assert found is not None, f"run {run} of {conversation} is not recorded"
     return found
+
+
+def guidance_frames(body: Any) -> list[str]:
+    """The gateway's guidance blocks in a chat request, in order."""
+    messages = body.get("messages", []) if isinstance(body, dict) else []
+    contents = [each.get("content") for each in messages if each.get("role") in _GUIDED_ROLES]
+    parts = [part for each in contents for part in (each if isinstance(each, list) else [each])]
+    texts = [part.get("text", "") if isinstance(part, dict) else str(part) for part in parts]
+    return [frame for text in texts for frame in text.split(FRAME_OPEN)[1:]]

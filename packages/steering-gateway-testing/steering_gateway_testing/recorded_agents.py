@@ -16,7 +16,8 @@ import httpx
 from gateway.core.decision_settings import Policy
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.wire.prefix_hash import extend, start_state
-from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
+from steering_gateway_testing.received import ReceivedRequest
+from steering_gateway_testing.values import Reply, ToolCall
 
 Run = Mapping[str, Any]
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
