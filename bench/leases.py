@@ -15,13 +15,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from gateway.backends import open_stores
+from gateway.budget_interface import Amounts
 from gateway.config import Secret
 from gateway.config.storage import StorageSettings
 from gateway.features.budgets.accounts import AccountKey, Claim, Settlement, Wanted
-from gateway.features.budgets.ledger import BudgetLedger
+from gateway.features.budgets.leases import BudgetLedger
 from gateway.features.budgets.settings import BudgetControl
 from gateway.features.budgets.store import SQLBudgetStore
-from gateway.spending import Amounts
 from steering_gateway_testing.store_conformance.budgets import kept_budgets
 from tests.postgres import new_database, shared_server
 

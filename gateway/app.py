@@ -7,7 +7,8 @@ from functools import partial
 from starlette.routing import Route, Router
 
 from gateway.auth.authenticator import Authenticator
-from gateway.auth.browsers import BrowserGuard
+from gateway.auth.other_sites import BrowserGuard
+from gateway.buffered_bytes import Room
 from gateway.config import Settings
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.embedding import EmbeddingError
@@ -23,7 +24,6 @@ from gateway.endpoints.steered import SteeredEndpoint
 from gateway.errors import ConfigError
 from gateway.hooks import given
 from gateway.pipeline import Pipeline
-from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
 from gateway.tasks import loading

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.refusal import Refusal
+from gateway.wire.upstream_errors import Refusal
 from gateway.wire.usage import TokenUsage, token_usage
 
 Unread = Literal["empty", "encoding", "size", "form"]

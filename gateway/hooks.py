@@ -19,7 +19,7 @@ ORDER = (
     "wrap",
     "history",
     "postgres",
-    "guard",
+    "store_outages",
     "keys",
     "litellm",
     "prices",

@@ -48,7 +48,7 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Delivery, UpstreamCall, read_error
 from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
-from gateway.wire.refusal import kind_of
+from gateway.wire.upstream_errors import kind_of
 
 
 class Pipeline:

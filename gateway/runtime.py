@@ -12,8 +12,9 @@ from typing import Any
 from gateway import __version__
 from gateway.auth.keys import Keys
 from gateway.backends import Stores, keep_damaged, open_stores
+from gateway.budget_interface import Accounting
 from gateway.config import Settings
-from gateway.config.load import as_started, changes_at_restart, differences, removals
+from gateway.config.reload import as_started, changes_at_restart, differences, removals
 from gateway.conversations.index import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
@@ -23,13 +24,13 @@ from gateway.errors import ConfigError
 from gateway.holds import Holds
 from gateway.hooks import given
 from gateway.library import PatternLibrary, PatternTally
-from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
+from gateway.lifecycle import Refresh, Replicas, StartWait, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
+from gateway.retention import Retention
 from gateway.services import KnownRefusals, Learning, Opened, Patterns, Services
-from gateway.spending import Accounting
 from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
 from gateway.stores.sql.learning import LearningStore

@@ -33,7 +33,7 @@ from gateway.errors import ConfigError
 from gateway.hooks import given
 from gateway.observability.logging import configure_logging, get_logger, label_lines
 from gateway.observability.metrics import SharedMetrics
-from gateway.process.running import announced
+from gateway.process.running_gateways import announced
 from gateway.process.start_checks import check
 from gateway.process.workers import (
     Supervisor,

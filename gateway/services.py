@@ -12,6 +12,7 @@ from cachetools import TTLCache
 from msgspec.structs import replace
 
 from gateway.backends import Stores
+from gateway.budget_interface import Accounting, Guard, OwnCalls
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
@@ -28,14 +29,13 @@ from gateway.core.target import GuidanceTarget, target_for
 from gateway.holds import Holds
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics
-from gateway.spending import Accounting, Guard, OwnCalls
 from gateway.stores.exchanges import RawKeeper
 from gateway.stores.records import CallRecord
 from gateway.stores.watched import WatchedStates
 from gateway.tasks import Turns, spawn
-from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentRests, DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
+from gateway.upstream.model_abilities import ModelCatalogue
 from gateway.upstream.native import NativeLane
 from gateway.upstream.translation import translating_lane
 from gateway.values import frozen

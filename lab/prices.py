@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config import read_file
-from gateway.config.schema import build
+from gateway.config.keys_and_types import build
 from gateway.errors import ConfigError
 from gateway.values import frozen
 

@@ -39,7 +39,7 @@ from gateway.steering.routing_policy import (
     escalate,
 )
 from gateway.text import formatting
-from gateway.upstream.catalogue import INPUT_PER_OUTPUT
+from gateway.upstream.model_abilities import INPUT_PER_OUTPUT
 from gateway.upstream.model_costs import capabilities
 from lab.evaluation import Estimate, Floats, RunReading, folds_of, with_scorer
 from lab.prices import Price

@@ -24,8 +24,8 @@ from typing import Any
 from gateway.api.routes import openapi, operations
 from gateway.cli import build_parser, tree
 from gateway.config import Deployment, Settings
-from gateway.config.load import CLOSING_SECTIONS, ENTRY_KEYS, LITELLM_SECTIONS, OTHER_SECTIONS
-from gateway.config.schema import build
+from gateway.config.keys_and_types import build
+from gateway.config.litellm import CLOSING_SECTIONS, ENTRY_KEYS, LITELLM_SECTIONS, OTHER_SECTIONS
 from gateway.core.monitors.table import MONITORS
 from gateway.core.routing import ROUTED_STATES
 from gateway.errors import ConfigError
@@ -362,7 +362,7 @@ def _describe_deployment(properties: dict[str, Any]) -> None:
 
 
 def _schema_of(hint: Any, path: str, said: Mapping[str, str]) -> dict[str, Any]:
-    """The schema of a value of this type, as `gateway.config.schema.convert` accepts it."""
+    """The schema of a value of this type, as `gateway.config.keys_and_types.convert` accepts it."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         options = [_schema_of(each, path, said) for each in args if each is not type(None)]

@@ -13,7 +13,8 @@ from gateway.reporting.trace_state import assessment
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
+from gateway.stores.severity import DANGER_COMPOSITE, WARN_COMPOSITE
+from gateway.stores.totals import RunRecord
 from gateway.stores.traces import RunTrace
 from gateway.text.sanitize import visible
 from gateway.values import FieldDict

@@ -1,29 +1,21 @@
 """Access to the control plane and the dashboard, by key or by a browser's session."""
 
-import base64
-import hashlib
-import hmac
-import json
-import time
 from dataclasses import replace
-from http.cookies import CookieError, SimpleCookie
 from typing import Literal
 
 from starlette.types import Scope
 
 from gateway.auth.authenticator import UNGUESSABLE_CHARACTERS, Authenticator, offered_keys
-from gateway.auth.browsers import refuse_embedding, require_loopback_host
 from gateway.auth.keys import key_digest
+from gateway.auth.other_sites import refuse_embedding, require_loopback_host
+from gateway.auth.sessions import signed, verified
 from gateway.errors import Forbidden, Unauthorized
 from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line
-from gateway.upstream.credentials import SESSION_COOKIE
 from gateway.values import frozen
 from gateway.wire.headers import RawHeaders, header
 
-COOKIE = SESSION_COOKIE
 AUTHOR_HEADER = b"x-gateway-author"
-SESSION_S = 12 * 3600  # how long a login lasts: a working day
 
 
 @frozen
@@ -93,18 +85,20 @@ class Gate:
         return access
 
     def log_in(self, key: str, scope: Scope, author: str = "") -> str | None:
-        """A session for the holder of `key`, as the value of COOKIE; None for an unknown key.
-        `author`: the name that the holder states. Raises: Overloaded: too many wrong keys."""
+        """A session for the holder of `key`, as the value of `sessions.COOKIE`; None for an unknown
+        key. `author`: the name that the holder states. Raises: Overloaded: too many wrong keys."""
         self._auth.refuse_guesses(scope, len(key) < UNGUESSABLE_CHARACTERS)
         if self._auth.is_admin(key):
-            return self._signed({"t": None, "k": "", "n": one_line(persons_name(author), 80)})
+            session = {"t": None, "k": "", "n": one_line(persons_name(author), 80)}
+            return signed(session, self._auth.session_secret)
         digest = key_digest(key)
         tenant = self._auth.tenant_of(digest)
         if tenant is None:
             self._auth.wrong_key(scope)
             return None
         tag = self._auth.session_tag(digest)
-        return self._signed({"t": tenant, "k": tag, "n": one_line(persons_name(author), 80)})
+        session = {"t": tenant, "k": tag, "n": one_line(persons_name(author), 80)}
+        return signed(session, self._auth.session_secret)
 
     def _by_key(self, scope: Scope) -> Access | None:
         headers: RawHeaders = scope["headers"]
@@ -125,7 +119,7 @@ class Gate:
         return None
 
     def _by_session(self, headers: RawHeaders) -> Access | None:
-        session = self._verified(_cookie(headers))
+        session = verified(headers, self._auth.session_secret)
         if session is None:
             return None
         tenant = session.get("t")
@@ -148,30 +142,3 @@ class Gate:
             "a key is missing: send the admin key, or a gateway key, in x-gateway-key or "
             "Authorization: Bearer, or log in at /dashboard/login"
         )
-
-    def _signed(self, session: dict[str, str | None]) -> str:
-        claims = json.dumps({**session, "x": int(time.time()) + SESSION_S}).encode()
-        body = base64.urlsafe_b64encode(claims).rstrip(b"=")
-        return f"{body.decode()}.{self._mac(body)}"
-
-    def _verified(self, cookie: str) -> dict[str, str | None] | None:
-        body, _, mac = cookie.partition(".")
-        if not hmac.compare_digest(self._mac(body.encode()).encode(), mac.encode()):
-            return None
-        session = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        return session if session["x"] > time.time() else None
-
-    def _mac(self, body: bytes) -> str:
-        secret = b"gateway session\x00" + self._auth.session_secret
-        return hmac.new(secret, body, hashlib.sha256).hexdigest()
-
-
-def _cookie(headers: RawHeaders) -> str:
-    jar: SimpleCookie = SimpleCookie()
-    try:
-        jar.load(header(headers, b"cookie").decode("latin-1"))
-    except CookieError:
-        return ""
-    if COOKIE in jar:
-        return jar[COOKIE].value
-    return ""

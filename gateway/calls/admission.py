@@ -17,6 +17,7 @@ from functools import partial
 
 from msgspec import json, structs
 
+from gateway.budget_interface import CallBody, CallSubject, Guard, Refused
 from gateway.calls.call import Call
 from gateway.calls.refusals import OwnResponse, answer_text, with_status
 from gateway.config.control import Ending
@@ -31,7 +32,6 @@ from gateway.holds import end_question, pause_error, stop_error
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.spending import CallBody, CallSubject, Guard, Refused
 from gateway.stores.controls import Control, OpenQuestion
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY

@@ -11,6 +11,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from gateway.budget_interface import Spending
 from gateway.calls.headers import GUIDANCE_HEADER, ControlHeaders
 from gateway.conversations.apply_reply import note_delivered, note_failed
 from gateway.conversations.steering_result import SteeringResult
@@ -21,7 +22,6 @@ from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Services
-from gateway.spending import Spending
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.retries import ROUTER_KEYS
@@ -29,8 +29,8 @@ from gateway.upstream.seats import Seat
 from gateway.values import FieldDict, Fields, Value
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, readable, without
-from gateway.wire.refusal import Kind, Refusal
 from gateway.wire.request import Splice
+from gateway.wire.upstream_errors import Kind, Refusal
 
 _log = get_logger("gateway.steering")
 

@@ -66,7 +66,7 @@ from gateway.values import FieldDict, Fields
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import replaced
 from gateway.wire.prefix_hash import ChainState, extend
-from gateway.wire.refusal import status_of
+from gateway.wire.upstream_errors import status_of
 
 _CATCH_UP_S = 10.0
 """Longest wait for the other calls of a conversation before an unsteered one is recorded."""
@@ -223,8 +223,8 @@ class Recorder:
         pending_id: str | None = None,
     ) -> None:
         """Commit the call. If the store fails or is slow, its record waits in memory
-        (`gateway/features/guard/guarded.py`), and the client gets its answer. Content and cost of
-        an answer that is still being made, `pending_id`, are recorded later."""
+        (`gateway/features/store_outages/guarded.py`), and the client gets its answer. Content and
+        cost of an answer that is still being made, `pending_id`, are recorded later."""
         result = call.result
         metrics = self._runtime.metrics
         if result is None:

@@ -15,15 +15,16 @@ from gateway import config
 from gateway.auth.hosts import is_loopback_name
 from gateway.commands.serve import config_file
 from gateway.commands.store import connect, say
-from gateway.config.load import ConfigFile, left_out, read_config_file, written_as
+from gateway.config.litellm import written_as
+from gateway.config.load import ConfigFile, left_out, read_config_file
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
 from gateway.dialects import CHAT, MESSAGES
 from gateway.errors import ConfigError, Unauthorized, UnknownProvider
 from gateway.hooks import given
 from gateway.upstream import credentials
-from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.model_abilities import ModelCatalogue
 from gateway.upstream.model_costs import capabilities
 from gateway.upstream.providers import provider_of
 from gateway.values import FieldDict, Texts

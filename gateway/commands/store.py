@@ -18,7 +18,7 @@ from gateway.backends import Stores, file_has_run, open_stores
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
 from gateway.errors import BadRequest, ConfigError
-from gateway.process.running import is_alive, running_gateways, state_database
+from gateway.process.running_gateways import is_alive, running_gateways, state_database
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import persons_name
 from gateway.tasks import off_loop

@@ -2,11 +2,11 @@
 to the code they set; this package composes, reads and checks them."""
 
 from gateway.config.auth import AuthSettings
+from gateway.config.environment import misspelt_variables
+from gateway.config.litellm import ignored_keys
 from gateway.config.load import (
     DEFAULT_FILE,
-    ignored_keys,
     load_settings,
-    misspelt_variables,
     read_file,
     settings_from_dict,
 )

@@ -24,8 +24,9 @@ class StorageSettings:
     """Database of the runs: its place, durability and retention. Raises: ValueError (`<field>:
     <what is wrong>`).
 
-    When a store counts as unavailable, and what waits for it: `gateway/features/guard/guarded.py`,
-    on disk `disk_spool.py`. The clock: `gateway/lifecycle.py`.
+    When a store counts as unavailable, and what waits for it:
+    `gateway/features/store_outages/guarded.py`, on disk `disk_spool.py`. The clock:
+    `gateway/retention.py`.
     """
 
     # SQLite file; ":memory:" = SQLite in memory, lost when the process ends

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from cachetools import LRUCache
 
+from gateway.budget_interface import OwnCalls
 from gateway.config.models import JudgeSettings
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.core.fold import RunFold
 from gateway.core.scoring.judged import INSTRUCTION, question, read_score
 from gateway.core.step import Step
 from gateway.observability.logging import get_logger
-from gateway.spending import OwnCalls
 from gateway.upstream.dispatch import Dispatcher, ask
 from gateway.values import Fields
 

@@ -58,7 +58,7 @@ from gateway.values import Fields, frozen
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
 from gateway.wire.prefix_hash import PrefixHashes
-from gateway.wire.refusal import Kind
+from gateway.wire.upstream_errors import Kind
 
 REFUSED_STATUSES = frozenset({400, 413, 422})
 """Answers to a request whose form or size is wrong. Source: RFC 9110, 15.5; the 422 of servers that

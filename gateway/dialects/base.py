@@ -19,10 +19,10 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, system_text
 from gateway.wire.parsing import BeyondParser, Loads, Span, parse_object, skim
 from gateway.wire.prefix_hash import ChainState
-from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder, encode_event
+from gateway.wire.upstream_errors import Refusal, refusal_of
 
 Api = Literal["openai", "anthropic", "google", "vertex", "bedrock"]
 # A finished answer in the shape of a chat completion: `choices`, `model`, `usage`.

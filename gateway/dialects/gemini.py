@@ -24,10 +24,10 @@ from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
 from gateway.wire.parsing import Loads, Span, array_spans, object_spans, scannable
-from gateway.wire.refusal import Refusal, name_of, refusal_of
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
+from gateway.wire.upstream_errors import Refusal, name_of, refusal_of
 
 _ROLES = {"model": "assistant", "function": "user", "tool": "user"}
 # Source: Gemini API reference, `Candidate.finishReason`; others are kept.

@@ -23,10 +23,10 @@ from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, mapping_at
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
-from gateway.wire.refusal import name_of
 from gateway.wire.request import Splice, append_to_message, insert_message
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
+from gateway.wire.upstream_errors import name_of
 
 _DELTAS = {
     "text_delta": "text",

@@ -19,9 +19,9 @@ from gateway.errors import GatewayError
 from gateway.values import Fields, Texts
 from gateway.wire.coerce import as_mapping, text_at
 from gateway.wire.parsing import Loads
-from gateway.wire.refusal import name_of
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder
+from gateway.wire.upstream_errors import name_of
 
 _INVOKE = re.compile(r"(/model/)(.+)(/invoke(-with-response-stream)?)")
 _PREDICT = re.compile(r"(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))")

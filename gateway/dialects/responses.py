@@ -37,10 +37,10 @@ from gateway.wire.coerce import as_mapping, mapping_at, text_at
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
-from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.request import Splice, append_to_message, insert_message
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
+from gateway.wire.upstream_errors import Refusal, refusal_of
 
 # `incomplete_details.reason` -> finish reason of chat.
 _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
+from gateway.buffered_bytes import ARRIVAL_BYTES_S, Share
 from gateway.errors import BodyTooLarge, GatewayError, MethodNotAllowed, RequestTooSlow
 from gateway.exchange import Exchange
-from gateway.room import ARRIVAL_BYTES_S, Share
 from gateway.tasks import spawn
 from gateway.wire.headers import RawHeaders, header
 

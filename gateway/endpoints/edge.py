@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
-from gateway.auth.browsers import CONTROL, BrowserGuard
+from gateway.auth.other_sites import CONTROL, BrowserGuard
 from gateway.dialects import BEDROCK, MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.errors import BadRequest, GatewayError, Overloaded, ShuttingDown

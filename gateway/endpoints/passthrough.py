@@ -11,6 +11,8 @@ import orjson
 
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
+from gateway.budget_interface import CallBody
+from gateway.buffered_bytes import Room
 from gateway.calls.recorder import Recorder
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
@@ -29,10 +31,8 @@ from gateway.endpoints.relay import Relay
 from gateway.endpoints.rights_without_keys import rights
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange, UpstreamReply
-from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.spending import CallBody
 from gateway.steering.identity import conversation_id, identify
 from gateway.tasks import reading
 from gateway.upstream.base import LaneResponse

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, quote
 
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
+from gateway.budget_interface import CallBody
 from gateway.endpoints.body import (
     Receive,
     Scope,
@@ -27,7 +28,6 @@ from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.spending import CallBody
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loop, target_url

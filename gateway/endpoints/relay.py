@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from gateway.buffered_bytes import Share
 from gateway.config import ServerSettings
 from gateway.dialects import Dialect
 from gateway.dialects.base import StreamRead
@@ -22,7 +23,6 @@ from gateway.errors import (
     UpstreamMalformed,
 )
 from gateway.exchange import Exchange, Unread, UpstreamReply
-from gateway.room import Share
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.dispatch import begun
@@ -31,9 +31,9 @@ from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, header
 from gateway.wire.parsing import parse_object
-from gateway.wire.refusal import refusal_of
 from gateway.wire.response_tee import ResponseWatch, UsageFilter, start_of, stream_watch
 from gateway.wire.sse import encode_comment
+from gateway.wire.upstream_errors import refusal_of
 
 _FIELD = re.compile(rb"(?:data|event|id|retry)?:")
 """How server-sent events begin, whatever the label of the answer says."""

@@ -16,6 +16,7 @@ import orjson
 from wsproto.events import CloseConnection, TextMessage
 
 from gateway.auth.keys import Principal
+from gateway.buffered_bytes import Room, Share
 from gateway.calls.call import Call
 from gateway.calls.headers import ControlHeaders
 from gateway.config import Settings
@@ -40,7 +41,6 @@ from gateway.errors import (
     UpstreamUnreachable,
 )
 from gateway.exchange import Exchange
-from gateway.room import Room, Share
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import spawn
@@ -50,9 +50,9 @@ from gateway.upstream.websocket import BUFFER_BYTES, Handshake, MessageSide, Str
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_mapping, mapping_at, text_at
 from gateway.wire.headers import RawHeaders, header
-from gateway.wire.refusal import refusal_of, status_of
 from gateway.wire.request import ChatRequest
 from gateway.wire.sse import SSEDecoder
+from gateway.wire.upstream_errors import refusal_of, status_of
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 _USES_NOTHING = ("response.cancel", "response.processed")

@@ -8,6 +8,7 @@ import orjson
 from msgspec.structs import replace
 
 from gateway.auth.authenticator import Authenticator
+from gateway.buffered_bytes import Room
 from gateway.calls.call import Call
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
@@ -25,11 +26,10 @@ from gateway.endpoints.body import (
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay
 from gateway.endpoints.rights_without_keys import Rights, rights
-from gateway.endpoints.unpacking import unpacked
+from gateway.endpoints.unpacking_threads import unpacked
 from gateway.errors import GatewayError, NotFound
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
-from gateway.room import Room
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import reading

@@ -38,7 +38,7 @@ from gateway.wire.messages import tool_names
 from gateway.wire.usage import token_usage
 
 if TYPE_CHECKING:
-    from gateway.upstream.catalogue import ModelCatalogue
+    from gateway.upstream.model_abilities import ModelCatalogue
 
 CHARS_PER_TOKEN = 4  # rough: costs from it compare policies, they are no bill
 DIGITS = 6
@@ -215,8 +215,8 @@ def _catalogue(policy: ReplayPolicy) -> "ModelCatalogue | None":
     settings = policy.models
     if settings is None or not (policy.rules.routes.by_state or policy.rules.routes.by_model):
         return None
-    from gateway.upstream.catalogue import ModelCatalogue
     from gateway.upstream.deployments import DeploymentTable
+    from gateway.upstream.model_abilities import ModelCatalogue
 
     infos = {d.model_name: d.model_info for d in settings.model_list}
     return ModelCatalogue(DeploymentTable(settings, os.environ), infos)

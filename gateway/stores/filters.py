@@ -12,7 +12,8 @@ from gateway.core.fsm import FSMState
 from gateway.steering.experiments import MODES
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.records import IMPORTED
-from gateway.stores.totals import SEVERITY_WORDS, STOPPERS
+from gateway.stores.severity import SEVERITY_WORDS
+from gateway.stores.totals import STOPPERS
 from gateway.values import Fields, Value, frozen
 
 OUTCOMES = ("success", "failure", "other")

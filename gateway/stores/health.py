@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from gateway.stores.totals import CallTotals, CountedSteps, severity_by
+from gateway.stores.severity import run_severity
+from gateway.stores.totals import CallTotals, CountedSteps
 from gateway.values import FieldDict, Fields, Value, frozen
 
 # Most runs of one health summary: their JSON counters take time to add up, and a store gives up a
@@ -111,7 +112,7 @@ def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
     severity_runs: dict[str, int] = {}
     for peak, text in runs:
         found = orjson.loads(text)
-        severity = severity_by(peak, found["fired"], found["states"])
+        severity = run_severity(peak, found["fired"], found["states"])
         severity_runs[severity] = severity_runs.get(severity, 0) + 1
         for counter, counts in found.items():
             sums = counters.setdefault(counter, {})
@@ -166,7 +167,7 @@ def recent_run(
         steps=steps,
         mean_composite=_rounded(mean),
         peak_composite=_rounded(peak),
-        severity=severity_by(peak, counters["fired"], counters["states"]),
+        severity=run_severity(peak, counters["fired"], counters["states"]),
     )
 
 

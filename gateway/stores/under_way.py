@@ -1,7 +1,8 @@
 """The runs under way: a query and its rows."""
 
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import RunRecord, Severity, step_severity
+from gateway.stores.severity import Severity, step_severity
+from gateway.stores.totals import RunRecord
 from gateway.values import Texts, Value, frozen
 
 # Greatest age of the newest call of a run under way, in seconds: a tool may run for minutes.

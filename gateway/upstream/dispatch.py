@@ -32,11 +32,11 @@ from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
 from gateway.upstream.translation import TranslatingLane
 from gateway.values import Fields, Value
-from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
+from gateway.wire.compression import codings_of, packed
 from gateway.wire.headers import RawHeaders, end_to_end, header
-from gateway.wire.refusal import Kind, kind_of, refusal_of, status_of
 from gateway.wire.response_tee import ResponseWatch
+from gateway.wire.upstream_errors import Kind, kind_of, refusal_of, status_of
 
 INSTANCE_HEADER = b"x-gateway-instance"
 
@@ -173,7 +173,7 @@ class Dispatcher:
             if others and others[0] not in schedule:
                 schedule[at + 1 :] = others
                 upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)
-            elif may_help(outcome, target):
+            elif retries.may_help(outcome.status, target):
                 upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)
                 in_answer = isinstance(outcome, Delivery) and outcome.response.status < 400
                 if upcoming is not None or not in_answer:  # else when the answer has been read
@@ -195,12 +195,12 @@ class Dispatcher:
         if call.connection is not None:
             return [call.connection.target]
         if once:
-            retries = 0
+            times = 0
         else:
-            retries = self.settings.num_retries
+            times = self.settings.num_retries
         if call.opaque:
             default = self.table.default.for_client(call.dialect, "", call.seat)
-            return attempt_schedule([default], [], num_retries=retries)
+            return retries.attempt_schedule([default], [], num_retries=times)
         now = self._loop.time()
         seated = call.seat is not None or self.table.keeps_names(call.dialect)
         own = self.table.candidates(model, now, call.conversation, seated=seated)
@@ -217,7 +217,7 @@ class Dispatcher:
         if native_only:
             own = [target for target in own if target.lane == "native"]
             others = [target for target in others if target.lane == "native"]
-        return attempt_schedule(own, others, num_retries=retries)
+        return retries.attempt_schedule(own, others, num_retries=times)
 
     async def _for_content(
         self, call: UpstreamCall, model: str, outcome: Delivery | UpstreamFailure
@@ -384,13 +384,6 @@ def _route(call: UpstreamCall, target: Target, model: str) -> str:
     return f"{target.api_base}{call.path} {model}"
 
 
-def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
-    """Whether another attempt, at this target or the next, may end better than this one."""
-    if outcome.status in retries.WITH_OTHER_KEY:
-        return bool(target.api_key) or not target.client_apis
-    return outcome.status in retries.AT_OTHER_TARGET
-
-
 async def _shown_status(dialect: Dialect, response: Http1Answer) -> int:
     """The status of a successful answer, or that of an error with which it begins: as long as the
     client has no byte of it, another target can be asked."""
@@ -418,17 +411,6 @@ def _tells(content: bytes) -> bool:
     if first == b"{":
         return len(content) > _ERROR_BYTES
     return first not in (b"", b":") or content.find(b"\ndata:") >= 0
-
-
-def attempt_schedule(
-    own: list[Target], fallbacks: list[Target], *, num_retries: int
-) -> list[Target]:
-    """Targets in the order of attempts: the requested name's in turn, then each fallback once."""
-    if not own:
-        own = fallbacks[:1]
-        fallbacks = fallbacks[1:]
-    turns = max(len(own), 1 + num_retries)
-    return [own[i % len(own)] for i in range(turns)] + fallbacks
 
 
 def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> RawHeaders:

@@ -1,4 +1,6 @@
-"""May a call be tried again? One table of answers, for both lanes."""
+"""May a call be tried again, and at which targets in turn? One table of answers, for both lanes."""
+
+from gateway.upstream.deployments import Target
 
 # The same target may answer otherwise a moment later: it gave up waiting (408), wants a connection
 # without early data (425), has too many calls (429), or failed (5xx; 520 to 527 are of a proxy in
@@ -21,3 +23,21 @@ FOR_CONTENT = frozenset({400, 403, 413, 422})
 
 ROUTER_KEYS = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
 """Keys of a client's request that are LiteLLM's own and no provider's."""
+
+
+def may_help(status: int, target: Target) -> bool:
+    """Whether another attempt, here or at the next target, may end better than in `status`."""
+    if status in WITH_OTHER_KEY:
+        return bool(target.api_key) or not target.client_apis
+    return status in AT_OTHER_TARGET
+
+
+def attempt_schedule(
+    own: list[Target], fallbacks: list[Target], *, num_retries: int
+) -> list[Target]:
+    """Targets in the order of attempts: the requested name's in turn, then each fallback once."""
+    if not own:
+        own = fallbacks[:1]
+        fallbacks = fallbacks[1:]
+    turns = max(len(own), 1 + num_retries)
+    return [own[i % len(own)] for i in range(turns)] + fallbacks

@@ -12,9 +12,9 @@ from wsproto.events import CloseConnection, Event, Message, TextMessage
 from wsproto.frame_protocol import CloseReason
 from yarl import URL
 
+from gateway.buffered_bytes import ARRIVAL_BYTES_S, Share
 from gateway.config import TimeoutSettings
 from gateway.errors import Overloaded, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.room import ARRIVAL_BYTES_S, Share
 from gateway.upstream.connections import Origin, Pool
 from gateway.upstream.http1 import Handover, IdleGuard
 from gateway.wire.headers import RawHeaders

@@ -7,8 +7,8 @@ from typing import Any
 
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, list_at, mapping_at
-from gateway.wire.refusal import Refusal, refusal_of
 from gateway.wire.sse import SSEDecoder, SSEEvent
+from gateway.wire.upstream_errors import Refusal, refusal_of
 
 _END = b"data: [DONE]\n\n"
 # The text before a piece: the start of a delta that contains only text, or only arguments.

@@ -4,7 +4,7 @@ Names are in lower case; repeated headers are kept, in their order."""
 
 from collections.abc import Container
 
-from gateway.wire.codings import READABLE
+from gateway.wire.compression import READABLE
 
 RawHeaders = list[tuple[bytes, bytes]]
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from gateway.wire.codings import Unpacker, codings_of, unreadable
+from gateway.wire.compression import Unpacker, codings_of, unreadable
 from gateway.wire.sse import SSEDecoder, SSEEvent, parse_event
 
 _MARKER = b"[DONE]"

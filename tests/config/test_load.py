@@ -20,7 +20,7 @@ from gateway.config import (
     read_file,
     settings_from_dict,
 )
-from gateway.config.load import as_started, changes_at_restart
+from gateway.config.reload import as_started, changes_at_restart
 from gateway.errors import ConfigError
 from tests.examples import by_day, examples
 

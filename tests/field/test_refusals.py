@@ -14,7 +14,7 @@ import pytest
 from gateway.conversations.steer_request import Client, RefusedPlaces
 from gateway.core.guidance_state import Place
 from gateway.upstream.dispatch import read_error
-from gateway.wire.refusal import Kind
+from gateway.wire.upstream_errors import Kind
 from steering_gateway_testing import Reply, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING
 from steering_gateway_testing.patience import ANSWER_S

@@ -13,7 +13,7 @@ import brotli
 import httpx
 import pytest
 
-from gateway.wire.codings import zstd
+from gateway.wire.compression import zstd
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.agents import GUIDING, Agent, Answer, trace, worker
 from tests.examples import by_day

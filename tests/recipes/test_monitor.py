@@ -50,11 +50,25 @@ CONFIG = """
 monitors: {weights: {politeness: 0.9}}
 """
 
-PRINT_READINGS = """
+EVALUATE = """
 import json
-from gateway.core.monitors import PROFILES, MonitorSettings
-from gateway.steering.reader import evaluate
+from gateway.core.ledger.ledger import Ledger
+from gateway.core.monitors import PROFILES, MonitorSettings, make_suite
+from gateway.steering.evidence.features import describe
+from gateway.steering.transcript.steps import steps_from_records
 
+def evaluate(steps, settings=MonitorSettings()):
+    suite = make_suite(settings)
+    ledger = Ledger(describe)
+    for step in steps_from_records(steps):
+        suite.push(ledger.observe(step))
+    return suite.readings()
+
+"""
+
+PRINT_READINGS = (
+    EVALUATE
+    + """
 steps = [{"action": f"read_{n}", "thought": "many thanks for the hint"} for n in range(4)]
 robust = evaluate(steps)
 reference = evaluate(steps, MonitorSettings(suite="reference"))
@@ -67,16 +81,17 @@ print(json.dumps({
     "coding": PROFILES["coding"]["politeness"],
 }))
 """
+)
 
-PRINT_GUIDANCE = """
-import json
+PRINT_GUIDANCE = (
+    EVALUATE
+    + """
 from gateway.core.acting import ActionSignal
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import Moment
 from gateway.core.plan import plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState
-from gateway.steering.reader import evaluate
 
 steps = [{"action": f"read_{n}", "thought": "many thanks for the hint"} for n in range(4)]
 planned = plan(
@@ -88,6 +103,7 @@ planned = plan(
 )
 print(json.dumps([planned.monitor and planned.monitor.text, planned.reasons]))
 """
+)
 
 
 def follow(scratch: ScratchCopy, *texts: str) -> None:

@@ -18,7 +18,7 @@ OWNERS = (
     "gateway/features/postgres/",
     "gateway/stores/sqlite/engine.py",
     "gateway/stores/sqlite/",
-    "gateway/features/guard/spool_file.py",
+    "gateway/features/store_outages/spool_file.py",
     "gateway/features/history/readers/opencode.py",
 )
 

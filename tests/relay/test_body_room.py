@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.buffered_bytes import Room
 from gateway.config import ServerSettings
-from gateway.room import Room
 from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 

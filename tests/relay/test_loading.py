@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.config.load import removals
+from gateway.config.reload import removals
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.patience import ANSWER_S
 from tests.relay.gateways import HELLO

@@ -21,7 +21,8 @@ import yaml
 
 from gateway.cli import main
 from gateway.config import settings_from_dict
-from gateway.config.load import read_file, removals
+from gateway.config.load import read_file
+from gateway.config.reload import removals
 from gateway.errors import ConfigError
 from gateway.runtime import Runtime
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream

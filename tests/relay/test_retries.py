@@ -14,9 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.errors import UpstreamFailure
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import may_help
+from gateway.upstream.retries import may_help
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
 from tests.examples import by_day
 from tests.relay.gateways import HELLO, STREAMED, a_gateway, hear, replace_settings
@@ -385,6 +384,6 @@ def test_a_refusal_of_the_operators_key_is_not_the_clients(
 
 @pytest.mark.parametrize(("status", "helps"), [(400, False), (401, True), (502, True)])
 def test_both_lanes_judge_alike(status: int, helps: bool) -> None:
-    """An answer and a failure of the same status are worth the same."""
+    """Only the status counts, of an answer and of a failure."""
     target = Target(name="m", lane="litellm", model="x", api_base=httpx.URL("http://x"))
-    assert may_help(UpstreamFailure("so it is", status=status), target) is helps
+    assert may_help(status, target) is helps

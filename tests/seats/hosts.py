@@ -25,7 +25,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from gateway.wire.codings import zstd
+from gateway.wire.compression import zstd
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import AppServer, ReceivedRequest, chat, messages, responses
 from steering_gateway_testing.exchange import Answer

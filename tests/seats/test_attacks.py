@@ -13,8 +13,8 @@ import httpx
 import pytest
 from wsproto.events import TextMessage
 
+from gateway.buffered_bytes import Room
 from gateway.config.settings import ServerSettings
-from gateway.room import Room
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer, ScriptedUpstream
 

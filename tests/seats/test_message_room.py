@@ -12,9 +12,9 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, TextMessage
 from wsproto.frame_protocol import CloseReason
 
+from gateway.buffered_bytes import Room
 from gateway.config.settings import ServerSettings
 from gateway.errors import Overloaded
-from gateway.room import Room
 from gateway.tasks import spawn
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer

@@ -15,9 +15,9 @@ import pytest
 import uvloop
 from wsproto.events import TextMessage
 
+from gateway.buffered_bytes import Room
 from gateway.config.settings import ServerSettings
 from gateway.core.render import FRAME_OPEN
-from gateway.room import Room
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer

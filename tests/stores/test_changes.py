@@ -9,7 +9,7 @@ import pytest
 
 from gateway.backends import Stores
 from gateway.config import settings_from_dict
-from gateway.config.load import differences
+from gateway.config.reload import differences
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sql import changes as module
 from gateway.stores.sql.changes import ChangeStore

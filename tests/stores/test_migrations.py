@@ -18,9 +18,9 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.filters import RunFilter
 from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.migrations import Migration
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
-from gateway.stores.sql.tables import Migration
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import MIGRATIONS, Database, applied_to
 from gateway.stores.sqlite.engine import (

@@ -10,7 +10,6 @@ import pytest
 from gateway.backends import Stores
 from gateway.stores.filters import RunFilter
 from gateway.stores.health import HealthSummary
-from gateway.stores.totals import run_severity
 from gateway.stores.traces import RunTrace
 from steering_gateway_testing.many_runs import one_run
 
@@ -37,7 +36,7 @@ def _counted(traces: list[RunTrace]) -> dict[str, object]:
         "failure_types": Counter(step.failure_type for step in steps if step.failure_type),
         "models": Counter(call.model_asked for call in calls),
         "guidance": Counter(each.source for trace in traces for each in trace.injections),
-        "severity_runs": Counter(run_severity(trace.run.totals) for trace in traces),
+        "severity_runs": Counter(trace.run.totals.worst_severity for trace in traces),
     }
 
 
@@ -56,5 +55,5 @@ async def test_a_summary_is_a_recount(stores: Stores) -> None:
         traces = [trace async for trace in stores.runs.export_runs(wanted)]
         found: HealthSummary = await stores.runs.health_summary(wanted)
         assert {name: getattr(found, name) for name in _counted([])} == _counted(traces), wanted
-        by_severity = Counter(run_severity(trace.run.totals) for trace in traces)
+        by_severity = Counter(trace.run.totals.worst_severity for trace in traces)
         assert Counter(each.severity for each in found.recent) == by_severity

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.stores.commit_plan import repeated_call
 from gateway.stores.records import StepRow
-from gateway.stores.totals import RunTotals, severity_of
+from gateway.stores.severity import severity_of
+from gateway.stores.totals import RunTotals
 from steering_gateway_testing.store_conformance.records import a_chat, a_step
 
 # Quarters add up exactly, in any order.

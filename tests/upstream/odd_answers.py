@@ -21,7 +21,7 @@ from typing import Any
 import brotli
 import yaml
 
-from gateway.wire.codings import zstd
+from gateway.wire.compression import zstd
 
 Json = dict[str, Any]
 FILE: Json = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))

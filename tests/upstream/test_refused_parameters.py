@@ -9,8 +9,8 @@ import pytest
 
 from gateway.config import settings_from_dict
 from gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
-from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
+from gateway.upstream.model_abilities import ModelCatalogue
 
 IMAGE = [
     {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://h/x.png"}}]}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire.codings import zstd
+from gateway.wire.compression import zstd
 from gateway.wire.response_tee import ResponseWatch, UsageFilter
 
 CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}}]}\n\n'

@@ -14,7 +14,7 @@ from gateway.features.alerts.records import AlertRecord, DeliveryState
 from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.store import AlertStore
-from gateway.stores.totals import SEVERITY_WORDS
+from gateway.stores.severity import SEVERITY_WORDS
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 

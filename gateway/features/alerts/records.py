@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.stores.totals import Severity
+from gateway.stores.severity import Severity
 from gateway.values import Value
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gateway.budget_interface import ForgedAccount, UsedAccount
 from gateway.core.two_strikes import Act
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
-from gateway.spending import ForgedAccount, UsedAccount
-from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
+from gateway.stores.severity import STUCK_STEPS, Severity
+from gateway.stores.totals import RunRecord
 from gateway.stores.under_way import LiveRun
 from gateway.stores.watched import StoreHealth
 from gateway.text.formatting import about, counted, money, percent

@@ -9,23 +9,7 @@ from typing import cast
 from cachetools import FIFOCache
 
 from gateway.backends import Stores
-from gateway.config import Settings
-from gateway.errors import BadRequest, NotFound
-from gateway.features.budgets.accounts import Account, AccountKey
-from gateway.features.budgets.estimate import Estimator
-from gateway.features.budgets.guard import Admission, BudgetGuard, amounts_of
-from gateway.features.budgets.ledger import BudgetLedger
-from gateway.features.budgets.metrics import BudgetMetrics
-from gateway.features.budgets.passed_on import FullGuard
-from gateway.features.budgets.rules import BudgetStatus
-from gateway.features.budgets.settings import METRICS, BudgetSettings, all_budgets, control_of
-from gateway.features.budgets.store import SQLBudgetStore
-from gateway.features.budgets.texts import account_view
-from gateway.observability.live_events import Event, EventHub
-from gateway.observability.logging import get_logger
-from gateway.observability.metrics import Metrics
-from gateway.runtime import Runtime
-from gateway.spending import (
+from gateway.budget_interface import (
     NOTHING,
     Accounting,
     Amounts,
@@ -39,6 +23,22 @@ from gateway.spending import (
     Refused,
     UsedAccount,
 )
+from gateway.config import Settings
+from gateway.errors import BadRequest, NotFound
+from gateway.features.budgets.accounts import Account, AccountKey
+from gateway.features.budgets.estimate import Estimator
+from gateway.features.budgets.guard import Admission, BudgetGuard, amounts_of
+from gateway.features.budgets.leases import BudgetLedger
+from gateway.features.budgets.metrics import BudgetMetrics
+from gateway.features.budgets.passed_on import FullGuard
+from gateway.features.budgets.rules import BudgetStatus
+from gateway.features.budgets.settings import METRICS, BudgetSettings, all_budgets, control_of
+from gateway.features.budgets.store import SQLBudgetStore
+from gateway.features.budgets.texts import account_view
+from gateway.observability.live_events import Event, EventHub
+from gateway.observability.logging import get_logger
+from gateway.observability.metrics import Metrics
+from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.tasks import spawn

@@ -15,7 +15,7 @@ from functools import partial
 
 from msgspec import structs
 
-from gateway.spending import NOTHING, Amounts
+from gateway.budget_interface import NOTHING, Amounts
 from gateway.values import Value, frozen
 
 _MINUTE_S = 60.0

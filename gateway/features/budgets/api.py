@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, like
 from gateway.api.params import DIGITS, Parameters, TenantParameter, Text, described
 from gateway.api.views import picked
+from gateway.budget_interface import Amounts
 from gateway.features.budgets.accounting import accounting_of
 from gateway.features.budgets.accounts import Account
 from gateway.features.budgets.settings import METRICS
 from gateway.features.budgets.texts import account_view
-from gateway.spending import Amounts
 from gateway.values import FieldDict
 
 if TYPE_CHECKING:

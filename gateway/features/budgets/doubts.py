@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gateway.config import Settings
 from gateway.features.budgets.settings import all_budgets, control_of
-from gateway.upstream.catalogue import ModelCatalogue
+from gateway.upstream.model_abilities import ModelCatalogue
 
 
 def doubts(settings: Settings, catalogue: ModelCatalogue) -> Iterator[str]:

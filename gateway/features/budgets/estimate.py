@@ -5,7 +5,7 @@ from collections.abc import Callable
 from cachetools import FIFOCache
 from msgspec import Struct
 
-from gateway.spending import Amounts
+from gateway.budget_interface import Amounts
 from gateway.upstream.tokens import BYTES_PER_TOKEN, body_tokens
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_int

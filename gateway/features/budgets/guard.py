@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import Struct, convert, structs, to_builtins
 
+from gateway.budget_interface import NOTHING, Amounts, Ask, CallBody, CallSubject, Cost, Refused
 from gateway.config.control import Ending
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.errors import BudgetExceeded, UpstreamFailure
@@ -23,7 +24,7 @@ from gateway.features.budgets.accounts import (
     waits_for_others,
 )
 from gateway.features.budgets.estimate import Estimate, Estimator, tokens_of_body
-from gateway.features.budgets.ledger import BudgetLedger, Held
+from gateway.features.budgets.leases import BudgetLedger, Held
 from gateway.features.budgets.settings import BudgetControl, BudgetSettings
 from gateway.features.budgets.texts import (
     budget_error,
@@ -35,7 +36,6 @@ from gateway.features.budgets.texts import (
     used_up,
 )
 from gateway.observability.logging import get_logger
-from gateway.spending import NOTHING, Amounts, Ask, CallBody, CallSubject, Cost, Refused
 from gateway.values import FieldDict, Fields
 from gateway.wire.usage import token_usage
 
@@ -469,9 +469,9 @@ class LeftOpen(Struct, kw_only=True):
         await self.guard.settle_held(self.claims, used, unpriced=unpriced, estimated=estimated)
 
     async def extend(self, model: str, body: CallBody, *, binding: bool) -> bool:
-        """See `gateway.spending.Spending`: it was sent."""
+        """See `gateway.budget_interface.Spending`: it was sent."""
         return True
 
     def held(self) -> list[FieldDict]:
-        """See `gateway.spending.Spending`."""
+        """See `gateway.budget_interface.Spending`."""
         return []

@@ -7,13 +7,13 @@ import re
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 
+from gateway.budget_interface import Amounts, CallBody, CallSubject
+from gateway.buffered_bytes import Share
 from gateway.calls.refusals import with_status
 from gateway.exchange import Exchange
 from gateway.features.budgets.guard import Admission, BudgetGuard, OverBudget, amounts_of
 from gateway.features.budgets.routes import counted_how
-from gateway.room import Share
 from gateway.services import Services
-from gateway.spending import Amounts, CallBody, CallSubject
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall

@@ -6,11 +6,11 @@ from fnmatch import fnmatchcase
 
 from msgspec import structs
 
+from gateway.budget_interface import Amounts, CallSubject
 from gateway.config.values import duration
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.features.budgets.accounts import Account, AccountKey, Wanted
 from gateway.features.budgets.settings import CALENDAR, BudgetSettings, LadderStep
-from gateway.spending import Amounts, CallSubject
 from gateway.text.formatting import counted, money
 from gateway.values import Value
 

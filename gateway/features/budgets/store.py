@@ -11,8 +11,8 @@ import orjson
 from cachetools import FIFOCache
 from msgspec import json, structs
 
+from gateway.budget_interface import Amounts
 from gateway.features.budgets import accounts as values
-from gateway.spending import Amounts
 from gateway.stores.protocols import StoreBusy
 from gateway.stores.sql import engine as db
 from gateway.values import FieldDict, by_name

@@ -17,7 +17,7 @@ from gateway.errors import ConfigError
 from gateway.features.history.find import Found, at_home, named
 from gateway.features.history.session import Session
 from gateway.hooks import features
-from gateway.process.running import state_database
+from gateway.process.running_gateways import state_database
 from gateway.stores.protocols import StoreError
 from gateway.text.formatting import counted, progress_bar
 from gateway.text.sanitize import visible
@@ -129,7 +129,7 @@ def _nothing(args: argparse.Namespace, files: int, problems: int) -> str:
         return "no session fits --since, --project and --agent"
     if args.paths:
         return f"no session log in {', '.join(args.paths)}"
-    from gateway.features.history.readers import formats
+    from gateway.features.history.log_places import formats
 
     homes = [pattern.partition("*")[0] for each in formats() for pattern in each.homes[:1]]
     return f"no session logs in the home directory (looked in {', '.join(f'~/{h}' for h in homes)})"

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.readers import LogFormat, formats
+from gateway.features.history.log_places import LogFormat, formats
 from gateway.features.history.session import Session
 from gateway.values import Value
 

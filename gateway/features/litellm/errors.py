@@ -17,7 +17,7 @@ from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import AT_SAME_TARGET
 from gateway.wire.coerce import as_mapping, text_at
 from gateway.wire.headers import RawHeaders, header
-from gateway.wire.refusal import STATUS_OF_TYPE, Refusal, kind_of, refusal_of, status_of
+from gateway.wire.upstream_errors import STATUS_OF_TYPE, Refusal, kind_of, refusal_of, status_of
 
 # status -> (type, code) when the provider sends none.
 _BY_STATUS = {

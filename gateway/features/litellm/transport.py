@@ -24,7 +24,7 @@ from gateway.features.litellm.chunks import as_chunk
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.credentials import is_foreign_host
 from gateway.values import FieldDict
-from gateway.wire.codings import Unpacker, codings_of, unreadable
+from gateway.wire.compression import Unpacker, codings_of, unreadable
 from gateway.wire.headers import RawHeaders, header
 from gateway.wire.sse import SSEDecoder, SSEEvent
 

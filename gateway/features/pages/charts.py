@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 
-from gateway.stores import totals
+from gateway.stores import severity
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.traces import RunTrace
 from gateway.text import svg
@@ -61,8 +61,8 @@ class RunChart:
     def severities(self) -> list[str]:
         """The severity of each step; `none` without a composite."""
         found = list[str]()
-        for step, stuck in zip(self.steps, totals.streaks(self.steps), strict=True):
-            found.append("none" if step.composite is None else totals.step_severity(step, stuck))
+        for step, stuck in zip(self.steps, severity.streaks(self.steps), strict=True):
+            found.append("none" if step.composite is None else severity.step_severity(step, stuck))
         return found
 
     def heat(self, name: str) -> list[int | None]:

@@ -11,7 +11,7 @@ from gateway.commands.serve import config_file, loaded
 from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, load_settings
 from gateway.errors import ConfigError
-from gateway.process.running import running_gateways
+from gateway.process.running_gateways import running_gateways
 
 
 def add_parser(commands: Any) -> None:

@@ -11,7 +11,8 @@ from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import STATES
 from gateway.stores.health import HealthSummary
-from gateway.stores.totals import DANGER_COMPOSITE, RULES, SEVERITIES, WARN_COMPOSITE, severity_of
+from gateway.stores.severity import DANGER_COMPOSITE, SEVERITIES, WARN_COMPOSITE, severity_of
+from gateway.stores.totals import RULES
 from gateway.text.formatting import counted, percent
 from gateway.values import FieldDict
 

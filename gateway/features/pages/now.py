@@ -16,7 +16,8 @@ from gateway.hooks import given
 from gateway.stores import usage
 from gateway.stores.filters import ANY, LIVE, RunFilter
 from gateway.stores.lists import PageRequest
-from gateway.stores.totals import SEVERITIES, plus
+from gateway.stores.severity import SEVERITIES
+from gateway.stores.totals import plus
 from gateway.stores.under_way import LIVE_RUNS, LIVE_S, LONGEST_S, LiveQuery, LiveRun
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 from gateway.text import formatting

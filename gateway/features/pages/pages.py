@@ -12,8 +12,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from gateway.api.operations import kind_of, note, unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
-from gateway.auth.access import COOKIE, SESSION_S, Access, Gate
-from gateway.auth.browsers import refuse_other_origins
+from gateway.auth.access import Access, Gate
+from gateway.auth.other_sites import refuse_other_origins
+from gateway.auth.sessions import COOKIE, SESSION_S
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
@@ -22,8 +23,8 @@ from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.controls import STEERING
 from gateway.stores.filters import STATES
 from gateway.stores.protocols import StoreError
+from gateway.stores.severity import SEVERITY_WORDS
 from gateway.stores.sql.changes import persons_name
-from gateway.stores.totals import SEVERITY_WORDS
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
 from gateway.values import Fields, Texts, frozen

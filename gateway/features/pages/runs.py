@@ -33,14 +33,8 @@ from gateway.stores.health import HEALTH_RUNS
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import StepRow
-from gateway.stores.totals import (
-    DERIVED,
-    STUCK_STEPS,
-    RunRecord,
-    run_severity,
-    step_severity,
-    streaks,
-)
+from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
+from gateway.stores.totals import DERIVED, RunRecord
 from gateway.stores.traces import RunTrace
 from gateway.stores.under_way import LIVE_S
 from gateway.stores.usage import Tree
@@ -162,7 +156,7 @@ def row_of(run: RunRecord, now: float) -> FieldDict:
     return {
         "run": run,
         "live": not (run.ended_at or run.outcome or run.stopped) and now - run.updated_at < LIVE_S,
-        "severity": run_severity(totals),
+        "severity": totals.worst_severity,
         "fired": sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
         "models": [name for name in totals.models if name != run.model_requested],
     }

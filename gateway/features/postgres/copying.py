@@ -11,7 +11,7 @@ from gateway.features.postgres.database import Database as PostgresDatabase
 from gateway.features.postgres.schema import DAY_BITS
 from gateway.features.postgres.statement import stored_json, stored_text
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.tables import tables_of_features
+from gateway.stores.sql.migrations import tables_of_features
 from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
 _BATCH = 1000

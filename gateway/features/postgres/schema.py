@@ -18,7 +18,7 @@ from datetime import date, timedelta
 import asyncpg
 
 from gateway.stores.protocols import SchemaMismatch, StoreUnreachable
-from gateway.stores.sql.tables import migrations, of_deleted
+from gateway.stores.sql.migrations import migrations, of_deleted
 
 DAY_BITS = 36
 """A run's key is its day since 1970 (UTC, by the database's clock) shifted by this, plus a number:

@@ -9,7 +9,8 @@ from gateway.features.reports import results
 from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_ratio, stratified
 from gateway.steering.experiments import MODES
-from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
+from gateway.stores.severity import WARN_COMPOSITE
+from gateway.stores.totals import ExperimentRun
 from gateway.values import FieldDict
 
 Kind = Literal["cost_usd", "tokens", "steps", "duration_s", "interventions"]

@@ -13,7 +13,8 @@ from gateway.features.reports.texts import rendered
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.filters import RunFilter
 from gateway.stores.learning import LessonFilter
-from gateway.stores.totals import HAND_OVER, ExperimentRun, plus, severity_by, streaks
+from gateway.stores.severity import run_severity, streaks
+from gateway.stores.totals import HAND_OVER, ExperimentRun, plus
 from gateway.stores.usage import BUCKET_S, bucket_start
 from gateway.values import FieldDict
 
@@ -57,7 +58,7 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
     savings, runs = await read_savings(stores, monday, until, tenant=tenant)
     costs = sorted(run.cost_usd for run in runs if run.cost_usd is not None)
     fired = [(run, run.counts["fired"], run.counts["states"]) for run in runs]
-    bad = [run for run, *f in fired if severity_by(run.composite_peak, *f) == "danger"]
+    bad = [run for run, *f in fired if run_severity(run.composite_peak, *f) == "danger"]
     bad.sort(key=lambda run: -sum(run.counts["fired"].values()))
     stopped = [run for run in runs if run.stopped]
     heard = [run for run in runs if run.human]

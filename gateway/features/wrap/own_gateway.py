@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
+from gateway.budget_interface import NOTHING
 from gateway.config import OPENAI_API_BASE, Settings, load_settings
 from gateway.config.storage import StorageSettings
 from gateway.endpoints.edge import Edge
@@ -28,10 +29,9 @@ from gateway.features.budgets.settings import (
     LadderStep,
 )
 from gateway.observability.logging import configure_logging
-from gateway.process.running import state_database, state_folder
+from gateway.process.running_gateways import state_database, state_folder
 from gateway.process.start_checks import check
 from gateway.server import GatewayServer, in_thread, uvicorn_config
-from gateway.spending import NOTHING
 from gateway.stores.controls import Control
 from gateway.tasks import spawn
 from gateway.text import formatting

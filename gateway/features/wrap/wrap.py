@@ -37,7 +37,7 @@ from gateway.features.wrap.own_gateway import (
     wrap_settings,
 )
 from gateway.hooks import features
-from gateway.process.running import running_gateways, state_database
+from gateway.process.running_gateways import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.controls import Control
 from gateway.stores.protocols import StoreError

@@ -3,14 +3,18 @@
 import enum
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from gateway.steering.identity.branch import Arrival, Awaits, Branch, Incoming, PrefixHashRef
-from gateway.steering.identity.ids import child_id, looks_unique
+from gateway.steering.identity.compaction import (
+    Branches,
+    Found,
+    Named,
+    awaiting_results,
+    rewritten,
+)
+from gateway.steering.identity.ids import child_id
 from gateway.values import Value
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]  # prefix hash -> its requests, newest first
-Branches = Mapping[str, Branch]  # branches by conversation id, most recently used first
 
 
 class MatchKind(enum.StrEnum):
@@ -40,36 +44,10 @@ class ConversationMatch(Value):
     ahead: int = 0  # assistant turns of the request after the messages that were known
 
 
-class _Named(Struct, frozen=True):
-    """The id that the client sent; `weak` and `exclusive` as in `match`."""
-
-    conversation_id: str  # made of the tenant and the client's id
-    weak: bool  # several conversations may share the id
-    exclusive: bool  # the id names exactly one conversation
-
-
-class _Found(Struct, frozen=True):
-    """A stored prefix hash of the request's history, with the branch it belongs to."""
-
-    position: int  # messages that the hash covers
-    prefix_hash: bytes  # the stored digest
-    ref: PrefixHashRef  # the conversation, and the request that has the hash
-    branch: Branch  # the branch it belongs to, as it is now
-    whole: bool  # the hash covers the whole request, which was served before
-    current: bool  # a history that extends the hash continues its branch
-    adjacent: bool  # the request is one reply ahead of the branch
-    ahead: int  # assistant turns of the request after the hash
-
-    @property
-    def continues(self) -> bool:
-        """Whether the request extends the branch, instead of repeating its latest request."""
-        return self.current and not self.whole
-
-
 def _matched(
     kind: MatchKind,
     conversation_id: str | None,
-    found: _Found | None = None,
+    found: Found | None = None,
     parent: str | None = None,
 ) -> ConversationMatch:
     return ConversationMatch(
@@ -83,7 +61,7 @@ def _matched(
 
 
 def _fork(
-    request: Incoming, parent: str, branches: Branches, found: _Found | None = None
+    request: Incoming, parent: str, branches: Branches, found: Found | None = None
 ) -> ConversationMatch:
     child = child_id(parent, request.hashes.state.digest, branches)
     return _matched(MatchKind.FORK, child, found, parent=parent)
@@ -116,7 +94,7 @@ def match(
     conversation of its own, or a fork from the one it repeats."""
     named = None
     if conversation_id is not None:
-        named = _Named(conversation_id, weak, exclusive)
+        named = Named(conversation_id, weak, exclusive)
     found = _find(request, known, branches)
     if (
         request.compacts
@@ -133,7 +111,7 @@ def match(
     follows = found and found.current and not (found.whole and found.branch.has_tools)
     if named and not weak and with_tools and not request.has_tools and not follows:
         return _matched(MatchKind.SIDE, conversation_id)
-    awaiting = _awaiting_results(request, branches, found, named=named is not None)
+    awaiting = awaiting_results(request, branches, found, named=named is not None)
     if awaiting is not None and not (found and found.continues and found.branch is awaiting):
         return _matched(MatchKind.COMPACTION, awaiting.conversation_id)
     if found is None:
@@ -144,14 +122,14 @@ def match(
         return _again(request, found, branches, named=named)
     if found.continues:
         return _matched(MatchKind.CONTINUE, found.branch.conversation_id, found)
-    rewritten = None
+    compaction = None
     if named is not None:
-        rewritten = _rewritten(request, branches, named, found=found)
-    return rewritten or _fork(request, found.branch.conversation_id, branches, found=found)
+        compaction = _compaction(request, branches, named, found=found)
+    return compaction or _fork(request, found.branch.conversation_id, branches, found=found)
 
 
 def _summarised(
-    request: Incoming, branches: Branches, found: _Found | None, named: _Named | None
+    request: Incoming, branches: Branches, found: Found | None, named: Named | None
 ) -> ConversationMatch | None:
     """The match of a request for a summary, whatever its tools; None if nothing is known of it."""
     if found is not None and found.current:
@@ -170,9 +148,9 @@ def _summarised(
     return None
 
 
-def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
+def _find(request: Incoming, known: Known, branches: Branches) -> Found | None:
     """The stored prefix hash that decides, or None."""
-    best: _Found | None = None
+    best: Found | None = None
     echoed = False
     for position, prefix_hash in request.hashes.candidates:
         if prefix_hash not in known:
@@ -208,7 +186,7 @@ def _is_nearer(request: Incoming, again: Branch, behind: Branch) -> bool:
     return again is behind or retries
 
 
-def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int) -> _Found:
+def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int) -> Found:
     ahead = request.hashes.turns_after(position)
     prefix_hash = request.hashes.digests[position - request.hashes.start]
     is_reply = ref.served != prefix_hash
@@ -221,7 +199,7 @@ def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int
     lags = own and behind and not whole
     current = (branch.is_extended_by(ref) or lags) and not parallel
     adjacent = current and not whole and ahead <= (0 if is_reply else 1)
-    return _Found(
+    return Found(
         position,
         prefix_hash,
         ref,
@@ -233,7 +211,7 @@ def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int
     )
 
 
-def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
+def _rank(request: Incoming, found: Found) -> tuple[int, ...]:
     branch = found.branch
     return (
         found.current,
@@ -249,38 +227,8 @@ def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
     )
 
 
-def _awaiting_results(
-    request: Incoming, branches: Branches, found: _Found | None, *, named: bool
-) -> Branch | None:
-    """Returns the one branch whose latest reply made the calls that the request answers.
-    Providers reuse call ids: a history that is known up to the latest reply has priority, and
-    the request must contain the reply that made the calls. Short ids occur in replies to several
-    agents: they count only together with an id from the client (`named`), for the branch of the
-    known history."""
-    if found and found.whole and found.current and found.branch.served_calls == request.calls:
-        return None  # the branch's latest request again
-    if found and not found.whole and found.ahead == 0:
-        return None  # the history already shows which reply the request follows
-    if found and found.continues and found.branch.awaits_results_of(request):
-        return None  # history and ids agree, even if the client has rewritten the reply
-    candidates = list(branches.values())
-    if not looks_unique(request.calls):
-        if found is not None:
-            candidates = [found.branch]
-        if not named or len(candidates) > 1:
-            return None
-    waiting = [
-        branch
-        for branch in candidates
-        if branch.awaits_results_of(request) and branch.reply_digest in request.hashes.messages
-    ]
-    if len(waiting) == 1:
-        return waiting[0]
-    return None
-
-
 def _again(
-    request: Incoming, found: _Found, branches: Branches, named: _Named | None
+    request: Incoming, found: Found, branches: Branches, named: Named | None
 ) -> ConversationMatch:
     """The match of a request that was served before as a whole."""
     branch = found.branch
@@ -297,18 +245,18 @@ def _again(
     )
     if retried or (request.client_retry and branch.has_model_of(request)):
         return _matched(MatchKind.RETRY, branch.conversation_id, found)
-    rewritten = None
+    compaction = None
     if first or exclusive:
         if named is None:
             return _matched(MatchKind.NEW, None)
         if found.current:
-            rewritten = None
+            compaction = None
         else:
-            rewritten = _rewritten(request, branches, named, found=found)
-    return rewritten or _fork(request, branch.conversation_id, branches, found=found)
+            compaction = _compaction(request, branches, named, found=found)
+    return compaction or _fork(request, branch.conversation_id, branches, found=found)
 
 
-def _unknown(request: Incoming, branches: Branches, named: _Named) -> ConversationMatch:
+def _unknown(request: Incoming, branches: Branches, named: Named) -> ConversationMatch:
     """The match of a request with an id from the client and no known prefix hash."""
     conversation_id = named.conversation_id
     weak = named.weak
@@ -319,8 +267,8 @@ def _unknown(request: Incoming, branches: Branches, named: _Named) -> Conversati
         return ConversationMatch(
             kind=MatchKind.RETRY, conversation_id=conversation_id, prefix_hash=whole
         )
-    if rewritten := _rewritten(request, branches, named, found=None):
-        return rewritten
+    if compaction := _compaction(request, branches, named, found=None):
+        return compaction
     begins = request.has_tools and branch and not (branch.has_tools or branch.steps or weak)
     if branch is None or not branch.signature or begins:
         # The branch is a title request that came first: the conversation itself takes over the id.
@@ -328,45 +276,11 @@ def _unknown(request: Incoming, branches: Branches, named: _Named) -> Conversati
     return _fork(request, conversation_id, branches)
 
 
-def _rewritten(
-    request: Incoming, branches: Branches, named: _Named, found: _Found | None
+def _compaction(
+    request: Incoming, branches: Branches, named: Named, found: Found | None
 ) -> ConversationMatch | None:
-    """A compaction match, when an id from the client comes with another history; else None.
-
-    Proof is the latest reply of a branch among the messages that are not known, or its lines in a
-    client message there: the agent had asked for it as a summary, perhaps with another prompt and
-    other tools. Without proof, the branch must have the same signature and no call in progress, and
-    the history must have
-    * an item that stands for a compacted history: then a branch matches even if it awaits results;
-    * assistant turns: then a branch with scored steps matches, the one of the id itself first;
-    * or none (a summary, a new list of tasks): then the branch of the id itself matches, if it
-      awaits no tool results. One that does is still working, and the request is a second agent in
-      parallel, unless the id is `exclusive`, the branch has scored steps, and the request's first
-      messages are not the known ones."""
-    position = found.position if found else 0
-    fresh = request.hashes.messages[max(position - request.hashes.start, 0) :]
-    alike = [
-        branch
-        for branch in branches.values()
-        if branch.signature == request.signature and branch.awaits is not Awaits.MODEL
-    ]
-    alike.sort(key=lambda branch: branch.conversation_id != named.conversation_id)
-    idle = [branch for branch in branches.values() if branch.awaits is Awaits.ANYTHING]
-    proven = (b for b in alike if b.reply_digest and b.reply_digest in fresh)
-    summed_up = (branch for branch in idle if request.summarises(branch, position))
-    chosen = next(proven, None) or next(summed_up, None)
-    if chosen is None and not named.weak and request.has_compaction(position):
-        chosen = next(iter(alike), None)
-    if chosen is None and not named.weak:
-        known = found is not None and found.whole
-        if request.hashes.state.turns == 0:
-            own = [b for b in alike[:1] if b.conversation_id == named.conversation_id]
-            busy = named.exclusive and not known
-            chosen = next(
-                (b for b in own if b.awaits is Awaits.ANYTHING or (busy and b.steps)), None
-            )
-        elif found is None or (named.exclusive and known):
-            chosen = next((b for b in alike if b.steps), None)
-    if chosen is None:
+    """The match of a request whose client has rewritten the history; None for any other."""
+    branch = rewritten(request, branches, named, found=found)
+    if branch is None:
         return None
-    return _matched(MatchKind.COMPACTION, chosen.conversation_id, found)
+    return _matched(MatchKind.COMPACTION, branch.conversation_id, found)

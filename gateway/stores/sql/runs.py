@@ -4,7 +4,17 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from math import inf
 
-from gateway.stores import codec, filters, health, lists, protocols, totals, traces, under_way
+from gateway.stores import (
+    codec,
+    filters,
+    health,
+    lists,
+    protocols,
+    severity,
+    totals,
+    traces,
+    under_way,
+)
 from gateway.stores.protocols import exported
 from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
@@ -57,7 +67,7 @@ _EXPRESSIONS = {
     "success_runs": "count(*) FILTER (WHERE r.outcome = 'success')",
     "failure_runs": "count(*) FILTER (WHERE r.outcome = 'failure')",
     "runs_with_fires": "count(*) FILTER (WHERE r.counts -> 'fired' <> '{}')",
-    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {totals.WARN_COMPOSITE})",
+    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {severity.WARN_COMPOSITE})",
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{
         name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
@@ -328,7 +338,7 @@ async def _live_runs(
     """
     rows = await connection.fetch(sql, **values, seen=query.since, limit=query.limit)
     spent = _SPENT.format(cost=forms.member("call", "cost_usd"))
-    calm = _CALM.format(fired=forms.elements("readings", "fired"), length=totals.LENGTH_MONITOR)
+    calm = _CALM.format(fired=forms.elements("readings", "fired"), length=severity.LENGTH_MONITOR)
     live = []
     for *row, pk in rows:
         run = codec.run_of(row)

@@ -13,6 +13,7 @@ from gateway.stores import filters, usage
 from gateway.stores.codec import STOP_COLUMNS
 from gateway.stores.filters import ANY, LIVE, UNFINISHED, Facets, RunFilter
 from gateway.stores.records import IMPORTED, RunUpdate, StepRow
+from gateway.stores.severity import DANGER_COMPOSITE, LENGTH_MONITOR, STUCK_STEPS, WARN_COMPOSITE
 from gateway.stores.sql.engine import (
     Connection,
     Engine,
@@ -23,7 +24,6 @@ from gateway.stores.sql.engine import (
     made,
     row_of,
 )
-from gateway.stores.totals import DANGER_COMPOSITE, LENGTH_MONITOR, STUCK_STEPS, WARN_COMPOSITE
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 from gateway.values import FieldDict, by_name
 
@@ -136,7 +136,7 @@ END)"""
 
 
 def _severity(forms: SqlForms) -> str:
-    """SQL for `severity_by` of a run."""
+    """SQL for `run_severity` of a run."""
     return _SEVERITY.format(**{name: forms.keys("r.counts", name) for name in ("fired", "states")})
 
 

@@ -24,7 +24,7 @@ from gateway.stores.protocols import (
     StoreOverloaded,
     StoreUnavailable,
 )
-from gateway.stores.sql.tables import Migration, migrations
+from gateway.stores.sql.migrations import Migration, migrations
 from gateway.stores.sqlite.connection import ConnectionHook, FileIdentity, open_all, translate
 from gateway.stores.sqlite.damage import THOROUGH, set_aside
 from gateway.tasks import on_disk

@@ -22,11 +22,11 @@ from gateway.backends import Stores
 from gateway.config import LoggingSettings, settings_from_dict
 from gateway.errors import ConfigError
 from gateway.features.alerts.metrics import AlertMetrics
+from gateway.features.alerts.outbox import AlertOutbox
 from gateway.features.alerts.records import AlertRecord
 from gateway.features.alerts.rules import Finding
 from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings
-from gateway.features.alerts.watch import AlertOutbox
 from gateway.observability.logging import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.stores.protocols import StoreBusy

@@ -18,7 +18,7 @@ import time
 from gateway.features.alerts.rules import Observations, findings
 from gateway.features.alerts.sender import KINDS
 from gateway.features.alerts.settings import AlertSink, AlertRuleSettings
-from gateway.config.schema import convert
+from gateway.config.keys_and_types import convert
 from gateway.features.alerts.records import AlertRecord
 
 rules = convert(AlertRuleSettings, {"idle": True}, "rules")

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given
 
+from gateway.budget_interface import Amounts
 from gateway.features.budgets.accounts import (
     STORE_AWAY,
     AccountKey,
@@ -17,9 +18,8 @@ from gateway.features.budgets.accounts import (
     Settlement,
     Wanted,
 )
-from gateway.features.budgets.ledger import BudgetLedger, Held, MemoryBudgets
+from gateway.features.budgets.leases import BudgetLedger, Held, MemoryBudgets
 from gateway.features.budgets.settings import BudgetControl
-from gateway.spending import Amounts
 from gateway.stores.protocols import StoreBusy
 from tests.examples import examples
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.budget_interface import Amounts
 from gateway.features.budgets.accounts import AccountKey, Change, Claim, Renewal, Settlement, Wanted
-from gateway.features.budgets.ledger import BudgetLedger, MemoryBudgets
+from gateway.features.budgets.leases import BudgetLedger, MemoryBudgets
 from gateway.features.budgets.settings import BudgetControl
-from gateway.spending import Amounts
 from gateway.stores.protocols import StoreBusy
 from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
 

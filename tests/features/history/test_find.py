@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found, at_home, named
-from gateway.features.history.readers import LogFormat, formats
+from gateway.features.history.log_places import LogFormat, formats
 from gateway.features.history.session import Session
 
 LOGS = Path(__file__).parent / "logs"

@@ -24,7 +24,7 @@ from gateway.features.history import keep
 from gateway.features.history.command import _keep_file, run_keep
 from gateway.features.history.find import Found, named
 from gateway.features.history.keep import Keeper, imported_id
-from gateway.features.history.readers import formats
+from gateway.features.history.log_places import formats
 from gateway.features.history.session import ModelCall, Session
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.worker import Learner

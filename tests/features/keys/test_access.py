@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.auth.access import COOKIE, Gate
+from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import key_digest
+from gateway.auth.sessions import COOKIE
 from gateway.config import Secret
 from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.features.keys.keyring import KeyRing
@@ -177,7 +178,7 @@ def _claims(cookie: str | None) -> bytes:
 def test_a_session_ends_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """After twelve hours one logs in again."""
     gate = a_gate()
-    monkeypatch.setattr("gateway.auth.access.SESSION_S", -1)
+    monkeypatch.setattr("gateway.auth.sessions.SESSION_S", -1)
     with pytest.raises(Unauthorized):
         gate.admit(with_session(gate, ADMIN))
 

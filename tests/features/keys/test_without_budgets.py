@@ -11,7 +11,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.features.keys.keyring import make_key, state_of
 from gateway.features.keys.records import KeyTerms
-from gateway.stores.sql import tables
+from gateway.stores.sql import migrations
 from steering_gateway_testing.store_conformance.keys import kept_keys
 
 
@@ -36,7 +36,7 @@ def test_a_database_with_tables_of_a_deleted_feature_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the names of its changes, which a database that several versions share is refused for."""
-    assert not tables.of_deleted("keys_009_of_a_later_version")
-    monkeypatch.setattr(tables, "features", dict)
-    assert tables.of_deleted("keys_001_keys")
-    assert not tables.of_deleted("core_001_conversations_and_runs")
+    assert not migrations.of_deleted("keys_009_of_a_later_version")
+    monkeypatch.setattr(migrations, "features", dict)
+    assert migrations.of_deleted("keys_001_keys")
+    assert not migrations.of_deleted("core_001_conversations_and_runs")

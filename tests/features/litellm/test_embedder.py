@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from gateway.budget_interface import OwnCall, OwnCalls
 from gateway.embedding import EmbeddingError, EmbeddingSettings, open_embedder
 from gateway.features.litellm.embedder import LiteLLMEmbedder
-from gateway.spending import OwnCall, OwnCalls
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage, closed_port
 from steering_gateway_testing.patience import ANSWER_S
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.process.running import announced
+from gateway.process.running_gateways import announced
 
 
 def test_the_dashboard_of_a_running_gateway_is_named(

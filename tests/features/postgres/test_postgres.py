@@ -35,7 +35,7 @@ PASSWORD = "s3cr3t-of-the-database"
 
 def guarding() -> ModuleType:
     """The guard of stores, if that feature is there."""
-    found: ModuleType = pytest.importorskip("gateway.features.guard.guarded")
+    found: ModuleType = pytest.importorskip("gateway.features.store_outages.guarded")
     return found
 
 

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import orjson
 
+from gateway.budget_interface import NOTHING, Amounts, CallBody, CallSubject, Guard, Refused
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
 from gateway.observability.metrics import Metrics
-from gateway.spending import NOTHING, Amounts, CallBody, CallSubject, Guard, Refused
-from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
+from gateway.upstream.model_abilities import ModelCatalogue
 from gateway.wire.usage import token_usage
 
 CLIENT = "gateway-reader"  # the client of these calls, for budgets that match a client

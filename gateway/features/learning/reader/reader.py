@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 
+from gateway.budget_interface import Amounts
 from gateway.core.step import Action, Step
 from gateway.features.learning.reader.paid import NoAnswer, OverBudget, PaidModel
 from gateway.features.learning.reader.questions import (
@@ -26,7 +27,6 @@ from gateway.features.learning.reader.questions import (
 from gateway.features.learning.settings import DAY_S, ReaderSettings
 from gateway.features.learning.verdicts import Verdicts, opening_words
 from gateway.observability.logging import get_logger
-from gateway.spending import Amounts
 from gateway.steering.transcript.interventions import AfterAnswer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
 from gateway.stores.learning import ANSWERS, JOBS, READER, JobLimits, OutcomeRow, ReaderJob

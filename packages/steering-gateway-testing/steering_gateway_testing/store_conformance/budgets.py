@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, TypeVar
 
 from gateway.backends import Stores
+from gateway.budget_interface import Amounts
 from gateway.features.budgets.accounts import (
     Account,
     AccountKey,
@@ -17,7 +18,6 @@ from gateway.features.budgets.accounts import (
     Wish,
 )
 from gateway.features.budgets.store import SQLBudgetStore
-from gateway.spending import Amounts
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT
 

@@ -12,7 +12,6 @@ from gateway.core.step import Action
 from gateway.stores.filters import LIVE, RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.records import IMPORTED, StepContent, StepRow
-from gateway.stores.totals import run_severity
 from gateway.stores.under_way import LiveQuery
 from gateway.stores.usage import UsageQuery
 from steering_gateway_testing.store_conformance import records
@@ -201,7 +200,7 @@ async def grades_runs_on_one_scale(stores: Stores) -> None:
     for number, steps in enumerate(kinds):
         await stores.states.commit(records.one_run(number, steps=tuple(steps)))
     page = await stores.runs.list_runs(RunFilter(), PageRequest(sort="started_at"))
-    graded = [run_severity(run.totals) for run in reversed(page.runs)]
+    graded = [run.totals.worst_severity for run in reversed(page.runs)]
     assert graded == ["low", *["warn"] * 4, *["danger"] * 3]
     summary = await stores.runs.health_summary(RunFilter())
     assert summary.severity_runs == {"low": 1, "warn": 4, "danger": 3}

@@ -18,9 +18,9 @@ import structlog
 
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.features.guard.disk_spool import DiskSpool
-from gateway.features.guard.spool import Spool, SpoolEntry
-from gateway.features.guard.spool_file import SpoolFile, free_files
+from gateway.features.store_outages.disk_spool import DiskSpool
+from gateway.features.store_outages.spool import Spool, SpoolEntry
+from gateway.features.store_outages.spool_file import SpoolFile, free_files
 from gateway.stores.records import CallRecord, StepContent
 from steering_gateway_testing.outages import fill_up, small_folder
 from steering_gateway_testing.patience import until_async

@@ -14,7 +14,7 @@ wrong, or its answer does not say."""
 Refusal = Fields
 """The members of an error object in OpenAI's, Anthropic's, Google's or AWS's form."""
 
-_DATA = read_toml(__package__, "refusals.toml")
+_DATA = read_toml(__package__, "upstream_errors.toml")
 STATUS_OF_TYPE: Mapping[Any, int] = {
     name: int(status) for status, names in _DATA["statuses"].items() for name in names.split()
 }

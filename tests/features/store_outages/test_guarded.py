@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.features.guard.breaker import SLOW, Breaker, CommitLimit
-from gateway.features.guard.guarded import GuardedStateStore
-from gateway.features.guard.spool import Spool, with_version
+from gateway.features.store_outages.breaker import SLOW, Breaker, CommitLimit
+from gateway.features.store_outages.guarded import GuardedStateStore
+from gateway.features.store_outages.spool import Spool, with_version
 from gateway.stores.call_json import size_of
 from gateway.stores.protocols import (
     StoreBusy,

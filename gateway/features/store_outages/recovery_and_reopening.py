@@ -1,4 +1,5 @@
-"""Recovery of a store: records wait while it is unavailable, and it is tried until it works."""
+"""Recovery of a store: records wait while it is unavailable, and it is tried until it works. One
+whose file was deleted, replaced or damaged is opened again."""
 
 import asyncio
 import time
@@ -8,9 +9,9 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
-from gateway.features.guard.breaker import SLOW, Breaker
-from gateway.features.guard.disk_spool import DiskSpool
-from gateway.features.guard.spool import Spool, Waiting, with_version
+from gateway.features.store_outages.breaker import SLOW, Breaker
+from gateway.features.store_outages.disk_spool import DiskSpool
+from gateway.features.store_outages.spool import Spool, Waiting, with_version
 from gateway.stores import protocols
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.tasks import on_disk, spawn

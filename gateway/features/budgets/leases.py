@@ -13,6 +13,7 @@ from dataclasses import replace
 from cachetools import FIFOCache
 from msgspec import structs
 
+from gateway.budget_interface import NOTHING, Amounts
 from gateway.features.budgets.accounts import (
     STORE_AWAY,
     Account,
@@ -35,7 +36,6 @@ from gateway.features.budgets.accounts import (
 )
 from gateway.features.budgets.settings import BudgetControl
 from gateway.observability.logging import get_logger
-from gateway.spending import NOTHING, Amounts
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
 from gateway.values import Value

@@ -19,15 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from gateway.buffered_bytes import Room, Share
 from gateway.config.settings import ServerSettings
-from gateway.endpoints import unpacking
-from gateway.endpoints.unpacking import unpacked
+from gateway.endpoints import unpacking_threads
+from gateway.endpoints.unpacking_threads import unpacked
 from gateway.errors import Overloaded
-from gateway.room import Room, Share
 from gateway.tasks import Threads, spawn
 from gateway.upstream.dispatch import PackedBody
-from gateway.wire import codings as wire_codings
-from gateway.wire.codings import READABLE, Unpacker, codings_of, packed, unreadable, zstd
+from gateway.wire import compression
+from gateway.wire.compression import READABLE, Unpacker, codings_of, packed, unreadable, zstd
 from steering_gateway_testing.patience import ANSWER_S
 
 CODINGS = (b"gzip", b"x-gzip", b"deflate", b"br", b"zstd")
@@ -209,7 +209,7 @@ def test_a_decompressor_is_given_no_byte_often(
     joined = b"".join(members)
     content = (joined * min(times, 2**21 // max(1, len(joined)) + 1))[: 2**21]
     given_, calls = 0, 0
-    opened = wire_codings._CODINGS[coding].opened
+    opened = compression._CODINGS[coding].opened
 
     class Counted:
         def __init__(self, start: bytes) -> None:
@@ -223,13 +223,13 @@ def test_a_decompressor_is_given_no_byte_often(
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
-    counted = structs.replace(wire_codings._CODINGS[coding], opened=Counted)
-    inflater = wire_codings.Inflater(counted)
+    counted = structs.replace(compression._CODINGS[coding], opened=Counted)
+    inflater = compression.Inflater(counted)
     with contextlib.suppress(zlib.error):
         inflater.decompress(content, 2**40)
-    piece = wire_codings._AT_ONCE_BYTES
-    assert given_ <= len(content) + wire_codings.MOST_MEMBERS * piece
-    assert calls <= len(content) // piece + 1 + wire_codings.MOST_MEMBERS
+    piece = compression._AT_ONCE_BYTES
+    assert given_ <= len(content) + compression.MOST_MEMBERS * piece
+    assert calls <= len(content) // piece + 1 + compression.MOST_MEMBERS
 
 
 Slices = list[bytes]
@@ -239,23 +239,23 @@ Slices = list[bytes]
 def slices(monkeypatch: pytest.MonkeyPatch) -> Slices:
     """The body of each slice that was unpacked; a slice is one piece here. The threads are new."""
     seen: Slices = []
-    own = unpacking._slices
+    own = unpacking_threads._slices
 
     def noted(content: bytes, *about: Any) -> Iterator[tuple[int, bytes]]:
         for done in own(content, *about):
             seen.append(content)
             yield done
 
-    monkeypatch.setattr(unpacking, "_slices", noted)
-    monkeypatch.setattr(unpacking, "_SLICE_S", 0.0)
-    monkeypatch.setattr(unpacking, "_LOOK_S", -1.0)
-    monkeypatch.setattr(unpacking, "_first", Threads("test", 1, 2).run)
-    monkeypatch.setattr(unpacking, "_further", Threads("test", 1, 2).run)
+    monkeypatch.setattr(unpacking_threads, "_slices", noted)
+    monkeypatch.setattr(unpacking_threads, "_SLICE_S", 0.0)
+    monkeypatch.setattr(unpacking_threads, "_LOOK_S", -1.0)
+    monkeypatch.setattr(unpacking_threads, "_first", Threads("test", 1, 2).run)
+    monkeypatch.setattr(unpacking_threads, "_further", Threads("test", 1, 2).run)
     return seen
 
 
 LARGE = gzip.compress(random.Random(5).randbytes(2**20))
-PIECES = len(LARGE) // unpacking._PIECE_BYTES
+PIECES = len(LARGE) // unpacking_threads._PIECE_BYTES
 
 
 def test_a_body_that_costs_more_than_others_of_its_size_is_given_up(
@@ -264,11 +264,11 @@ def test_a_body_that_costs_more_than_others_of_its_size_is_given_up(
     """In processor time for each byte, and in all."""
     assert read(LARGE, b"gzip") == gzip.decompress(LARGE)
     assert len(slices) > PIECES
-    monkeypatch.setattr(unpacking, "_FREE_COST_S", 0.0)
-    monkeypatch.setattr(unpacking, "_BYTE_COST_S", 1e-15)
+    monkeypatch.setattr(unpacking_threads, "_FREE_COST_S", 0.0)
+    monkeypatch.setattr(unpacking_threads, "_BYTE_COST_S", 1e-15)
     assert read(LARGE, b"gzip") is None
-    monkeypatch.setattr(unpacking, "_BYTE_COST_S", 1.0)
-    monkeypatch.setattr(unpacking, "_MOST_COST_S", 1e-15)
+    monkeypatch.setattr(unpacking_threads, "_BYTE_COST_S", 1.0)
+    monkeypatch.setattr(unpacking_threads, "_MOST_COST_S", 1e-15)
     assert read(LARGE, b"gzip") is None
     assert len(slices) <= PIECES + 4
 
@@ -302,7 +302,7 @@ async def test_nothing_is_unpacked_for_a_client_that_left(slices: Slices) -> Non
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    await unpacking._further(bool)  # it has done all that it was given
+    await unpacking_threads._further(bool)  # it has done all that it was given
     begun = len(slices)
     assert begun < PIECES
     assert await alone(gzip.compress(BODY))
@@ -314,7 +314,7 @@ async def test_a_small_body_waits_for_no_large_one(slices: Slices) -> None:
     large = spawn(alone(LARGE))
     await until(lambda: len(slices) > 2)
     gate = threading.Event()
-    gated = spawn(unpacking._further(gate.wait, ANSWER_S))
+    gated = spawn(unpacking_threads._further(gate.wait, ANSWER_S))
     assert await alone(gzip.compress(BODY))
     assert not large.done()
     gate.set()
@@ -325,7 +325,7 @@ async def test_a_small_body_waits_for_no_large_one(slices: Slices) -> None:
 async def test_more_bodies_than_there_are_places_for_are_refused(slices: Slices) -> None:
     """With 503 and when to come again; the others are read."""
     gate = threading.Event()
-    gated = spawn(unpacking._first(gate.wait, ANSWER_S))
+    gated = spawn(unpacking_threads._first(gate.wait, ANSWER_S))
     await asyncio.sleep(0)
     waiting = [spawn(alone(LARGE)) for _ in range(8)]
     done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -342,15 +342,15 @@ async def test_a_body_that_has_had_its_time_is_refused(
     slices: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no slice of it is unpacked any more."""
-    monkeypatch.setattr(unpacking, "_MOST_WAIT_S", 0.0)
+    monkeypatch.setattr(unpacking_threads, "_MOST_WAIT_S", 0.0)
     gate = threading.Event()
-    gated = spawn(unpacking._first(gate.wait, ANSWER_S))
+    gated = spawn(unpacking_threads._first(gate.wait, ANSWER_S))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="within 0 s"):
         await alone(LARGE)
     gate.set()
     assert await gated
-    await unpacking._first(bool)
+    await unpacking_threads._first(bool)
     assert not slices
 
 
@@ -358,13 +358,13 @@ async def test_a_slice_has_room_for_what_it_gives(
     slices: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is unpacked: of a body that unpacks to 200 times its size, too."""
-    monkeypatch.setattr(unpacking, "_SLICE_S", 60.0)
+    monkeypatch.setattr(unpacking_threads, "_SLICE_S", 60.0)
     random_ = random.Random(1)
     body = b"".join([random_.randbytes(2**13) + b" " * 2**20 for _ in range(8)])
     for coding in PACKERS:
         share = Room().share(ServerSettings())
         held: list[int] = []
-        own = unpacking._slices
+        own = unpacking_threads._slices
 
         def noted(
             *about: Any, own: Any = own, held: list[int] = held, share: Share = share
@@ -374,7 +374,7 @@ async def test_a_slice_has_room_for_what_it_gives(
                 yield size, plain
 
         with monkeypatch.context() as patch:
-            patch.setattr(unpacking, "_slices", noted)
+            patch.setattr(unpacking_threads, "_slices", noted)
             content = PACKERS[coding](body)
             got = await unpacked(content, coding, LIMIT, share)
         assert got is not None

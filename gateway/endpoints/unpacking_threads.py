@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Iterator
 from io import BytesIO
 
+from gateway.buffered_bytes import RETRY_S, Share
 from gateway.errors import Overloaded
-from gateway.room import RETRY_S, Share
 from gateway.tasks import Threads, ThreadsBusy, off_loop
 from gateway.upstream.dispatch import PackedBody
-from gateway.wire.codings import Unpacker, codings_of, unreadable
+from gateway.wire.compression import Unpacker, codings_of, unreadable
 
 _PIECE_BYTES = 2**12
 """So much is unpacked at a time, and between two of these a slice may end."""

@@ -20,8 +20,8 @@ from gateway.stores.sqlite import database
 from gateway.stores.sqlite.connection import FileIdentity, open_writer
 from gateway.stores.sqlite.log_index import LogIndex
 from steering_gateway_testing.store_conformance.records import one_run
-from tests.features.guard.test_damage import copy_backup_over, found, is_sound, kept
-from tests.features.guard.test_guarded import Guarded
+from tests.features.store_outages.test_damage import copy_backup_over, found, is_sound, kept
+from tests.features.store_outages.test_guarded import Guarded
 from tests.live.incidents import copy, until
 
 # Writes rows, and moves them into the file in the way that is named, so many times.

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway.config.storage import StorageSettings
-from gateway.features.guard.spool import SpoolEntry
+from gateway.features.store_outages.spool import SpoolEntry
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
 from gateway.tasks import on_disk, spawn
 
 if TYPE_CHECKING:
     # SQLite's library is loaded when the first record waits, or was left behind.
-    from gateway.features.guard.spool_file import SpoolFolder
+    from gateway.features.store_outages.spool_file import SpoolFolder
 
 _CLOSE_S = 5.0
 
@@ -160,7 +160,7 @@ class DiskSpool:
 
     def _opened(self) -> "SpoolFolder":
         if self._files is None:
-            from gateway.features.guard.spool_file import SpoolFolder
+            from gateway.features.store_outages.spool_file import SpoolFolder
 
             self._files = SpoolFolder(self.folder, self._settings.synchronous)
         return self._files

@@ -19,7 +19,7 @@ from gateway.stores.sqlite.damage import QUICK, THOROUGH, damage
 from steering_gateway_testing.outages import copy, cut, overwrite
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
-from tests.features.guard.test_guarded import Guarded
+from tests.features.store_outages.test_guarded import Guarded
 
 BEFORE = range(60)
 AFTER = range(100, 160)

@@ -2,7 +2,7 @@
 
 While the store works, a commit is awaited. When it fails, or none is finished for
 `storage.commit_limit_ms`, its record waits in memory, and so do those that follow; they are written
-in order when the store works again (`gateway/features/guard/recovery.py`). The look-ups find what
+in order when the store works again (`recovery_and_reopening.py`). The look-ups find what
 waits, so that a conversation continues whether its newest state is stored or not."""
 
 import asyncio
@@ -14,8 +14,13 @@ import structlog
 from cachetools import FIFOCache
 
 from gateway.config.storage import StorageSettings
-from gateway.features.guard.breaker import SLOW, CommitLimit
-from gateway.features.guard.recovery import TROUBLE, Merge, Recovery, replacing
+from gateway.features.store_outages.breaker import SLOW, CommitLimit
+from gateway.features.store_outages.recovery_and_reopening import (
+    TROUBLE,
+    Merge,
+    Recovery,
+    replacing,
+)
 from gateway.stores.protocols import (
     MAX_HEADS,
     StateStore,

@@ -20,7 +20,7 @@ from pathlib import Path
 import apsw
 import structlog
 
-from gateway.features.guard.spool import SpoolEntry
+from gateway.features.store_outages.spool import SpoolEntry
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.records import CallRecord
 from gateway.stores.sqlite.connection import locked

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.loading import merged_call
-from gateway.features.guard.guarded import GuardedStateStore
+from gateway.features.store_outages.guarded import GuardedStateStore
 from gateway.stores.protocols import (
     StateStore,
     StoreBusy,
