@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.processes import GatewayProcess
 from tests.features.budgets.test_many_calls import CALL_USD, LEARNED, SHARE, ask_all, budget
 from tests.postgres import empty_database
-from tests.relay.processes import GatewayProcess
 
 CALLS = 200
 IN_FLIGHT_S = 3.0

@@ -32,7 +32,7 @@ from gateway.features.history.screen import print_screen
 from gateway.features.history.summary import summarise
 from gateway.server import uvicorn_config
 from steering_gateway_testing import AppServer
-from tests.browser import browser, chromium
+from steering_gateway_testing.browser import browser, chromium
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 PAGE_WIDTH, PAGE_HEIGHT = 1180, 1010

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from gateway.process.workers import freeze_startup_objects
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
+from steering_gateway_testing.patience import ANSWER_S
 from tests.examples import load_profiles
 from tests.memory import give_back, save_memory
 from tests.memory_folder import use_memory_folder
 from tests.postgres import CANNOT_START
-from tests.prepared_store import put_database
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
 # Without these LiteLLM downloads tables that it also carries.
@@ -238,31 +237,10 @@ def gateway_server(
     of the test's own, and stop after the test, the newest first. `server.app.runtime` gives access
     to a gateway's services.
     """
-    running: list[AppServer] = []
+    from steering_gateway_testing.gateways import Gateways
 
-    def start(
-        settings: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None
-    ) -> AppServer:
-        from gateway.config import settings_from_dict
-        from steering_gateway_testing.gateways import gateway_of
-
-        mapping = {"default_upstream": {"api_base": upstream.base_url}, **(settings or {})}
-        mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
-        database = str(tmp_path / f"gateway-{len(running)}.db")
-        own = {"path": database, "commit_limit_ms": DEADLINE_MS}
-        mapping["storage"] = {**own, **mapping.get("storage", {})}
-        patient = {"deadline_ms": DEADLINE_MS, "max_wait_ms": DEADLINE_MS}
-        mapping["steering"] = {**patient, **mapping.get("steering", {})}
-        loaded = settings_from_dict(mapping, env)
-        put_database(loaded)
-        server = gateway_of(loaded)
-        server.start()
-        running.append(server)
-        return server
-
-    yield start
-    for server in reversed(running):
-        server.stop()
+    with Gateways(upstream.base_url, tmp_path) as gateways:
+        yield gateways.start
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

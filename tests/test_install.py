@@ -26,7 +26,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
-from tests.relay.processes import GatewayProcess
+from steering_gateway_testing.processes import GatewayProcess
 
 pytestmark = pytest.mark.nightly
 

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 
 from gateway import __version__
 from steering_gateway_testing import Reply, ScriptedUpstream
-from tests.relay.processes import GatewayProcess
+from steering_gateway_testing.processes import GatewayProcess
 
 pytestmark = pytest.mark.slow
 

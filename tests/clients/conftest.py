@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.official import openai
-from tests.relay.gateways import a_gateway, renewed
+from steering_gateway_testing.gateways import a_gateway, renewed
+from steering_gateway_testing.official import openai
 
 
 @pytest.fixture(scope="package")

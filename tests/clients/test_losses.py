@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, STREAMED, hear, raw_post
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear, raw_post
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall, Usage
-from tests.official import openai
+from steering_gateway_testing.official import openai
 
 HELLO: Any = [{"role": "user", "content": "one two three"}]
 TOOLS: Any = [

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.hearing import Heard, hear, raw_post
+from steering_gateway_testing.official import anthropic, openai
 from tests.dialects.gateways import OFF, STEERING, Start
 from tests.dialects.test_faults import DIALECTS, ENDS, body_of
-from tests.official import anthropic, openai
-from tests.relay.gateways import Heard, hear, raw_post
 
 K = FaultKind
 Facing = Callable[[FaultKind], AppServer]

@@ -23,9 +23,10 @@ from steering_gateway_testing import (
     messages,
     responses,
 )
+from steering_gateway_testing.gateways import a_gateway
+from steering_gateway_testing.hearing import hear
 from steering_gateway_testing.values import Reply, ToolCall
 from tests.examples import examples
-from tests.relay.gateways import a_gateway, hear
 
 REPLY = Reply("One two.", tool_calls=(ToolCall("bash", {"command": "ls"}, id="c1"),), id="fixed")
 SAID = [{"role": "user", "content": "hi"}]

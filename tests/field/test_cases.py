@@ -12,10 +12,11 @@ import pytest
 
 from steering_gateway_testing import ScriptedUpstream, closed_port
 from steering_gateway_testing.agents import GUIDING
+from steering_gateway_testing.gateways import merged
+from steering_gateway_testing.hearing import Heard, hear
 from steering_gateway_testing.patience import ANSWER_S, runs_at
 from tests.examples import by_day
 from tests.field.cases import CASES, GUIDANCE, answers_of, body_of, changes, filled
-from tests.relay.gateways import Heard, hear, merged
 
 MODES = ("off", "on")
 

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
+from steering_gateway_testing.hearing import Heard, hear
 from steering_gateway_testing.patience import ANSWER_S, runs_at
 from tests.dialects.gateways import Start
 from tests.dialects.test_mutations import BODIES, HEADERS, STREAMS
 from tests.examples import by_day
-from tests.relay.gateways import Heard, hear
 
 SSE, JSON = "text/event-stream", "application/json"
 

@@ -14,8 +14,8 @@ from gateway.config import settings_from_dict
 from gateway.steering.runs_of_transcript import ConversationFold
 from steering_gateway_testing import AppServer, Fault, FaultKind, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING, PLAIN, Agent, opening, worker
+from steering_gateway_testing.processes import GatewayProcess
 from steering_gateway_testing.recorded_agents import expected
-from tests.relay.processes import GatewayProcess
 
 Start = Callable[..., AppServer]
 PREFIX = "x-gateway-"

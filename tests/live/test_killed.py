@@ -18,7 +18,7 @@ from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, T
 from steering_gateway_testing.agents import PLAIN, TOOLS, Message, opening
 from steering_gateway_testing.outages import locked
 from steering_gateway_testing.patience import DEADLINE_MS, until_ready
-from tests.relay.processes import GatewayProcess
+from steering_gateway_testing.processes import GatewayProcess
 
 AGENTS = 8
 TURNS = 25

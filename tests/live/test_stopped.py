@@ -16,12 +16,12 @@ import pytest
 
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing.browser import chromium, new_tab, running
+from steering_gateway_testing.official import anthropic, openai
 from steering_gateway_testing.patience import until
-from tests.browser import chromium, new_tab, running
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
 from tests.examples import by_day
 from tests.features.budgets.runaway import Runaway
-from tests.official import anthropic, openai
 from tests.postgres import empty_database
 from tests.receiver import Receiver, alerting
 

@@ -15,10 +15,10 @@ import pytest
 from gateway.wire.sse import SSEDecoder
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.agents import PLAIN, Agent, Answer, opening, run_log, trace
+from steering_gateway_testing.gateways import replace_settings
 from steering_gateway_testing.patience import ANSWER_S, until_async
 from steering_gateway_testing.values import Fault, FaultKind, Reply, Usage
 from tests.examples import by_day
-from tests.relay.gateways import replace_settings
 
 Start = Callable[..., AppServer]
 USAGE = Usage(prompt_tokens=40, completion_tokens=10)

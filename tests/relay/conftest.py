@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.relay.gateways import a_gateway, renewed
+from steering_gateway_testing.gateways import RELAY_ONLY, Gateways, a_gateway, renewed
 
 
 @pytest.fixture(scope="session")
@@ -46,18 +47,12 @@ def here(shared_gateway: AppServer, there: ScriptedUpstream) -> Iterator[httpx.C
 @pytest.fixture
 def relay(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[Callable[..., httpx.Client]]:
     """Start a gateway of the test's own, before `upstream`; gives a client of it."""
-    opened: list[tuple[AppServer, httpx.Client]] = []
+    with contextlib.ExitStack() as opened:
+        gateways = opened.enter_context(Gateways(upstream.base_url, tmp_path, RELAY_ONLY))
 
-    def start(settings: Mapping[str, Any] | None = None, **client: Any) -> httpx.Client:
-        directory = tmp_path / f"gateway-{len(opened)}"
-        directory.mkdir()
-        server = a_gateway(upstream.base_url, directory, settings)
-        server.start()
-        made = httpx.Client(base_url=server.base_url, timeout=120, **client)
-        opened.append((server, made))
-        return made
+        def start(settings: Mapping[str, Any] | None = None, **client: Any) -> httpx.Client:
+            server = gateways.start(settings, env={})
+            made = httpx.Client(base_url=server.base_url, timeout=120, **client)
+            return opened.enter_context(made)
 
-    yield start
-    for server, made in reversed(opened):
-        made.close()
-        server.stop()
+        yield start

@@ -15,7 +15,7 @@ import pytest
 from gateway.buffered_bytes import Room
 from gateway.config import ServerSettings
 from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, STREAMED, hear
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
 ROOM: dict[str, Any] = {"max_bytes_in_flight_mb": 1, "body_wait_s": 0.2}

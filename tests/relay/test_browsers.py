@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO, Heard, hear, raw_exchange
+from steering_gateway_testing.official import openai
 from tests.examples import by_day
-from tests.official import openai
-from tests.relay.gateways import HELLO, Heard, hear, raw_exchange
 
 Relay = Callable[..., httpx.Client]
 KEY = "gateway-key-of-a-tenant-0123456789"

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 from tests.examples import examples
-from tests.relay.gateways import HELLO, STREAMED, hear
 from tests.wire.texts import Member, bodies, rendered
 
 PLAIN = Reply("fine", model="m")  # the usual one would echo surrogates, which it cannot encode

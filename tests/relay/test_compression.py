@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, STREAMED, hear
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
 

@@ -12,7 +12,7 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.upstream.deployments import DeploymentRests, DeploymentTable, Target
 from steering_gateway_testing import ScriptedUpstream
-from tests.relay.gateways import HELLO, STREAMED, hear
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
 

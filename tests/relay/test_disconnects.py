@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, STREAMED, hear, raw_post
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear, raw_post
 
 SLOW = Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60)
 STALL = Fault(FaultKind.STALL)

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO, hear, raw_exchange, raw_post
+from steering_gateway_testing.official import openai
 from steering_gateway_testing.patience import until
-from tests.official import openai
-from tests.relay.gateways import HELLO, hear, raw_exchange, raw_post
 
 JSON = {"content-type": "application/json"}
 

@@ -14,11 +14,12 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream, closed_port
+from steering_gateway_testing.gateways import a_gateway, replace_settings
+from steering_gateway_testing.hearing import HELLO, STREAMED, Heard, hear
+from steering_gateway_testing.official import openai
 from steering_gateway_testing.text import echo
 from steering_gateway_testing.values import Fault, FaultKind, Reply
 from tests.examples import by_day
-from tests.official import openai
-from tests.relay.gateways import HELLO, STREAMED, Heard, a_gateway, hear, replace_settings
 
 K = FaultKind
 RETRIES: dict[str, Any] = {"router": {"num_retries": 2}}

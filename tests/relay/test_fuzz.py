@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.gateways import a_gateway
+from steering_gateway_testing.hearing import hear, raw_exchange
 from tests.examples import examples
-from tests.relay.gateways import a_gateway, hear, raw_exchange
 
 LONE = b'{"model": "\\ud800", "messages": [{"role": "user", "content": "\\udfff"}]}'
 FEW, MANY = 150, 10_000  # of each kind; there are two kinds

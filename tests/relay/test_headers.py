@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, STREAMED, hear, raw_exchange, raw_post
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear, raw_exchange, raw_post
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
 

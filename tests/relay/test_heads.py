@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.gateways import a_gateway
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear, raw_exchange, raw_post
 from steering_gateway_testing.text import echo
-from tests.relay.gateways import HELLO, STREAMED, a_gateway, hear, raw_exchange, raw_post
 
 HOST = b"host: localhost\r\n"
 CHUNKED = b"POST /v1/files HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\n"

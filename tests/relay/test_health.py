@@ -19,7 +19,7 @@ from gateway import __version__
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging, get_logger
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, STREAMED, hear
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, LoopbackServer, ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear, raw_exchange
 from steering_gateway_testing.loopback import read_request
 from steering_gateway_testing.values import Fault, FaultKind, Reply
-from tests.relay.gateways import HELLO, STREAMED, hear, raw_exchange
 
 Relay = Callable[..., httpx.Client]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import httpx
 
 from steering_gateway_testing import Fault, FaultKind, LoopbackServer, Reply, ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 from steering_gateway_testing.loopback import read_request
 from steering_gateway_testing.patience import ANSWER_S
-from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
 PING = b": keep-alive\n\n"

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.gateways import a_gateway
 from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.received import ReceivedRequest
 from steering_gateway_testing.text import last_user_text
-from tests.relay.gateways import a_gateway
 
 FEW, MANY = 5, 200
 """Rounds. A file or task left by each call of one kind makes twice as many of them.

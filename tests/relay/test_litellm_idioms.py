@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config import settings_from_dict
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, hear
+from steering_gateway_testing.hearing import HELLO, hear
 
 Relay = Callable[..., httpx.Client]
 DOWN = Fault(FaultKind.SERVER_ERROR)

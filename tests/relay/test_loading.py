@@ -14,9 +14,9 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.config.reload import removals
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO
 from steering_gateway_testing.patience import ANSWER_S
-from tests.relay.gateways import HELLO
-from tests.relay.processes import TRUSTS_NOBODY, GatewayProcess
+from steering_gateway_testing.processes import TRUSTS_NOBODY, GatewayProcess
 
 
 def _config(upstream: ScriptedUpstream, lane: str) -> str:

@@ -12,7 +12,8 @@ from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
 from gateway.process.start_checks import refuse_self_upstream
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.relay.gateways import HELLO, a_gateway, hear, replace_settings
+from steering_gateway_testing.gateways import a_gateway, replace_settings
+from steering_gateway_testing.hearing import HELLO, hear
 
 
 @pytest.mark.parametrize(

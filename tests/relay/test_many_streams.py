@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.relay.processes import ROOT, GatewayProcess
+from steering_gateway_testing.processes import ROOT, GatewayProcess
 
 pytestmark = pytest.mark.slow
 

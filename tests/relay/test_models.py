@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
-from tests.official import openai
-from tests.relay.gateways import hear
+from steering_gateway_testing.hearing import hear
+from steering_gateway_testing.official import openai
 
 NAMES: list[dict[str, Any]] = [
     {"model_name": name, "litellm_params": {"model": "openai/x", "api_base": "http://127.0.0.1:9"}}

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
-from tests.relay.gateways import HELLO, hear, raw_exchange
+from steering_gateway_testing.hearing import HELLO, hear, raw_exchange
 
 TARGETS = [
     "/v1/files/a%2Fb%20c?x=a%20b&y=%2B+&z=%e4%bd%a0",

@@ -26,9 +26,9 @@ from gateway.config.reload import removals
 from gateway.errors import ConfigError
 from gateway.runtime import Runtime
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO, STREAMED, Heard, hear
+from steering_gateway_testing.processes import ROOT, GatewayProcess, run
 from tests.examples import by_day
-from tests.relay.gateways import HELLO, STREAMED, Heard, hear
-from tests.relay.processes import ROOT, GatewayProcess, run
 
 
 def before(upstream: ScriptedUpstream, **more: Any) -> str:

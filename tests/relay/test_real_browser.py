@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.browser import Tab, browser, chromium
+from steering_gateway_testing.hearing import HELLO
 from steering_gateway_testing.loopback import OneAnswer, an_answer
 from steering_gateway_testing.text import echo
-from tests.browser import Tab, browser, chromium
-from tests.relay.gateways import HELLO
 
 Start = Callable[..., AppServer]
 REBOUND = "--host-resolver-rules=MAP evil.example 127.0.0.1"

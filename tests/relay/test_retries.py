@@ -17,8 +17,9 @@ import pytest
 from gateway.upstream.deployments import Target
 from gateway.upstream.retries import may_help
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
+from steering_gateway_testing.gateways import a_gateway, replace_settings
+from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 from tests.examples import by_day
-from tests.relay.gateways import HELLO, STREAMED, a_gateway, hear, replace_settings
 
 Relay = Callable[..., httpx.Client]
 DOWN = Fault(FaultKind.SERVER_ERROR)

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
+from steering_gateway_testing.hearing import HELLO, STREAMED
 from steering_gateway_testing.patience import ANSWER_S
-from tests.relay.gateways import HELLO, STREAMED
-from tests.relay.processes import GatewayProcess
-from tests.relay.tls import Authority, Heard, TLSUpstream
+from steering_gateway_testing.processes import GatewayProcess
+from steering_gateway_testing.tls import Authority, Heard, TLSUpstream
 
 WORDS = [
     {

@@ -15,8 +15,9 @@ import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
 from steering_gateway_testing.agents import trace
+from steering_gateway_testing.gateways import a_gateway
+from steering_gateway_testing.hearing import hear
 from tests.examples import by_day
-from tests.relay.gateways import a_gateway, hear
 
 BOM = b"\xef\xbb\xbf"
 SSE, JSON = "text/event-stream", "application/json"

@@ -14,9 +14,9 @@ import pytest
 
 from gateway.observability.metrics import merged
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO
 from steering_gateway_testing.patience import ANSWER_S
-from tests.relay.gateways import HELLO
-from tests.relay.processes import GatewayProcess, run
+from steering_gateway_testing.processes import GatewayProcess, run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 

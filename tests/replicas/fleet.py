@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from steering_gateway_testing.loopback import listening
 from steering_gateway_testing.patience import DEADLINE_MS
-from tests.relay.processes import GatewayProcess
+from steering_gateway_testing.processes import GatewayProcess
 
 ENVIRONMENT = {
     "GATEWAY_STEERING__MODE": "on",

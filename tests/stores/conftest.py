@@ -14,9 +14,9 @@ from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
+from steering_gateway_testing.prepared_store import new_database
 from tests.pooler import through_pooler
 from tests.postgres import as_peculiar_user, empty_database
-from tests.prepared_store import new_database
 
 Place = Callable[[Path], AbstractContextManager[dict[str, Any]]]
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
-from tests.official import openai
+from steering_gateway_testing.official import openai
 
 HELLO: Any = [{"role": "user", "content": "hello there"}]
 TWO_CALLS = (

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
-from tests.official import openai
+from steering_gateway_testing.official import openai
 
 HELLO: dict[str, Any] = {
     "model": "m",

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.gateways import a_gateway
 from steering_gateway_testing.patience import DEADLINE_MS
-from tests.relay.gateways import a_gateway
-from tests.relay.processes import GatewayProcess
+from steering_gateway_testing.processes import GatewayProcess
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
-from tests.official import anthropic
+from steering_gateway_testing.official import anthropic
 
 HELLO: dict[str, Any] = {
     "model": "claude-x",

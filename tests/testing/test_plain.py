@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
-from tests.official import openai
+from steering_gateway_testing.official import openai
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])

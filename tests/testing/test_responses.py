@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
-from tests.official import openai
+from steering_gateway_testing.official import openai
 
 EVERYTHING = Reply(
     "both",

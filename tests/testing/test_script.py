@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
-from tests.official import openai
+from steering_gateway_testing.official import openai
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

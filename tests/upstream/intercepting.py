@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from steering_gateway_testing import LoopbackServer
 from steering_gateway_testing.loopback import read_request
-from tests.relay.tls import Authority
+from steering_gateway_testing.tls import Authority
 
 _CONNECT = re.compile(rb"CONNECT ([^: ]+):\d+ ")
 _BODY = b'{"error": {"message": "intercepted", "type": "x", "code": "x"}}'

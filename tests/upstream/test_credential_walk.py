@@ -21,8 +21,8 @@ from gateway.dialects import DIALECTS as DIALECTS_SERVED
 from gateway.features.keys.keyring import make_key
 from gateway.upstream.credentials import ANY, family_of_host
 from steering_gateway_testing.patience import ANSWER_S
+from steering_gateway_testing.processes import GatewayProcess
 from tests.live.test_refused_dialects import DIALECTS
-from tests.relay.processes import GatewayProcess
 from tests.upstream.intercepting import InterceptingProxy
 from tests.upstream.test_credentials import CHATGPT, token
 

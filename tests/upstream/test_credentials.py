@@ -29,8 +29,8 @@ from gateway.upstream.providers import BASELESS, TABLE, litellm_names
 from gateway.upstream.seats import Seats
 from gateway.wire.headers import RawHeaders
 from steering_gateway_testing.patience import ANSWER_S
+from steering_gateway_testing.processes import GatewayProcess
 from tests.live.test_refused_dialects import DIALECTS
-from tests.relay.processes import GatewayProcess
 from tests.upstream.intercepting import InterceptingProxy, Sent
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,8 @@ from gateway.upstream.providers import (
     litellm_names,
 )
 from steering_gateway_testing import AppServer
-from tests.relay.gateways import HELLO, a_gateway, hear
+from steering_gateway_testing.gateways import a_gateway
+from steering_gateway_testing.hearing import HELLO, hear
 
 NAMES = sorted({*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS, *litellm_names()})
 LETTERS = "abcdefghijklmnopqrstuvwxyz_-"

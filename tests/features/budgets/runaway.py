@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from steering_gateway_testing import AppServer
-from tests.official import anthropic, openai
+from steering_gateway_testing.official import anthropic, openai
 
 TASK = "Repair the parser."
 OUTPUT = "FAILED tests/test_parser.py::test_empty - AssertionError"

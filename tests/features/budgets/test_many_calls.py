@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
-from tests.relay.processes import GatewayProcess
+from steering_gateway_testing.processes import GatewayProcess
 
 Start = Callable[..., AppServer]
 CALL_USD = 0.0015 + 0.0006  # 10,000 tokens in, 1,000 out of gpt-4o-mini

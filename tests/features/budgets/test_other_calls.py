@@ -14,10 +14,10 @@ import pytest
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.agents import Agent
 from steering_gateway_testing.control_plane import CONTROL
+from steering_gateway_testing.official import openai
 from steering_gateway_testing.patience import until
 from tests.live.test_judge import asked, judging, results
 from tests.live.test_judge import settings as with_judge
-from tests.official import openai
 
 Start = Callable[..., AppServer]
 MODEL = "text-embedding-3-small"

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing.official import anthropic, openai
 from steering_gateway_testing.patience import until
 from tests.features.budgets.runaway import Runaway
-from tests.official import anthropic, openai
 
 Start = Callable[..., AppServer]
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
-from tests.relay.gateways import HELLO, hear
+from steering_gateway_testing.hearing import HELLO, hear
 
 Relay = Callable[..., httpx.Client]
 OURS, OTHER, ADMIN = "gw-tenant-a-1111", "gw-tenant-b-2222", "gw-admin-3333"

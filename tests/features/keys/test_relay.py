@@ -11,9 +11,9 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.server import exposes_provider_keys
 from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
+from steering_gateway_testing.hearing import HELLO, hear
+from steering_gateway_testing.official import openai
 from tests.examples import by_day
-from tests.official import openai
-from tests.relay.gateways import HELLO, hear
 
 OURS, OTHER, ADMIN = "gw-tenant-a-1111", "gw-tenant-b-2222", "gw-admin-3333"
 AUTH: dict[str, Any] = {"auth": {"gateway_keys": {"a": OURS, "b": OTHER}, "admin_key": ADMIN}}

@@ -24,6 +24,7 @@ from gateway.offline.playback import ReplayPolicy
 from gateway.offline.replay import Work
 from lab import replay_page
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.browser import Tab, chromium, new_tab, running
 from steering_gateway_testing.control_plane import (
     LoopingAgent,
     a_finished_run,
@@ -32,7 +33,6 @@ from steering_gateway_testing.control_plane import (
 )
 from steering_gateway_testing.recorded_agents import Drive, read_runs, recorded_replies
 from tests.api.conftest import Start
-from tests.browser import Tab, chromium, new_tab, running
 from tests.postgres import empty_database
 
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8").partition("\n")[2]

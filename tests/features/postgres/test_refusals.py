@@ -17,10 +17,10 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.protocols import StoreUnavailable, StoreUnreachable
 from steering_gateway_testing.loopback import listening
+from steering_gateway_testing.processes import GatewayProcess
 from steering_gateway_testing.store_conformance.keys import a_key, kept_keys
+from steering_gateway_testing.tls import Authority
 from tests.postgres import empty_database, shared_server
-from tests.relay.processes import GatewayProcess
-from tests.relay.tls import Authority
 
 
 @asynccontextmanager

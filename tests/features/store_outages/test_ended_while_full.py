@@ -17,7 +17,7 @@ from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.agents import PLAIN, Agent, opening, worker
 from steering_gateway_testing.outages import fill_up, locked, small_folder
 from steering_gateway_testing.patience import until_async
-from tests.relay.processes import GatewayProcess
+from steering_gateway_testing.processes import GatewayProcess
 
 CALLS = 3
 TURNS = 6  # of each agent on a full disk, whose last pages may still take some

@@ -22,8 +22,8 @@ from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.features.wrap.wrap import _act_lines
 from gateway.stores.sql.changes import GATEWAY, Change
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.processes import GatewayProcess
 from tests.features.wrap.test_wrap import WAIT_S, environment, wrapped
-from tests.relay.processes import GatewayProcess
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from gateway.features.budgets.accounts import Account
 from gateway.features.wrap.own_gateway import used_line, wrap_budget
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.patience import DEADLINE_MS
-from tests.relay.processes import START_S, TRUSTS_NOBODY, GatewayProcess
+from steering_gateway_testing.processes import START_S, TRUSTS_NOBODY, GatewayProcess
 
 pytestmark = pytest.mark.slow
 

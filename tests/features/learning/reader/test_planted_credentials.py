@@ -12,8 +12,8 @@ import pytest
 
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.agents import TOOLS, opening
+from steering_gateway_testing.processes import GatewayProcess
 from tests.features.learning.reader.reading import MODEL, USED, asked, finished, opened, settings
-from tests.relay.processes import GatewayProcess
 
 LETTERS = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zC5"
 SHAPES: tuple[tuple[str, int], ...] = (

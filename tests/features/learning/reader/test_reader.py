@@ -24,6 +24,7 @@ from gateway.stores.learning import JOBS, READER
 from gateway.stores.lists import PageRequest
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.agents import TOOLS
+from steering_gateway_testing.processes import GatewayProcess
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.features.learning.reader.planted import POISON
@@ -42,7 +43,6 @@ from tests.features.learning.reader.reading import (
     typed,
 )
 from tests.postgres import empty_database
-from tests.relay.processes import GatewayProcess
 
 Start = Callable[..., AppServer]
 TENANT = "acme"

@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gateway
 from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(gateway.__file__).parents[1]
+"""The checkout, or the folder of packages in which the gateway is installed."""
+
 START_S = 180.0
 TRUSTS_NOBODY = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 """For processes that speak HTTP to loopback: aiohttp reads the certificate authorities twice while
