@@ -5,99 +5,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from steering_gateway_testing.loopback import listening
 
-STARTS = {
-    "usual": b"HTTP/1.1 200 OK\r\n",
-    "no reason": b"HTTP/1.1 200 \r\n",
-    "no reason, no space": b"HTTP/1.1 200\r\n",
-    "long reason": b"HTTP/1.1 200 All is well, \tand \xe9t\xe9 too\r\n",
-    "another status": b"HTTP/1.1 299 Fine\r\n",
-    "after 100": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after 102": b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after 103": b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after an unknown one": b"HTTP/1.1 199 Odd\r\nX-A: b\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after three": b"HTTP/1.1 102 P\r\n\r\nHTTP/1.1 100 C\r\nx: y\r\n\r\n"
-    b"HTTP/1.1 103 E\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after 100 of HTTP/1.0": b"HTTP/1.0 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after 100 that closes": b"HTTP/1.1 100 C\r\nConnection: close\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after 100 with a length": b"HTTP/1.1 100 C\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n",
-    "after 103 with a coding": b"HTTP/1.1 103 E\r\nTransfer-Encoding: chunked\r\n\r\n"
-    b"HTTP/1.1 200 OK\r\n",
+FORMS = {
+    group: {name: form.encode("latin-1") for name, form in forms.items()}
+    for group, forms in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
 }
-FIELDS = {
-    "none": b"",
-    "no space": b"X-A:b\r\n",
-    "tabs and spaces": b"X-A: \t b \t \r\n",
-    "empty value": b"X-A:\r\n",
-    "only spaces": b"X-A: \t \r\n",
-    "obs-text": b"X-A: \xff\xfe\r\n",
-    "every token character": b"!#$%&'*+-.^_`|~09azAZ: v\r\n",
-    "every visible character": b'X-A: "(),/:;<=>?@[\\]{}\r\n',
-    "repeated": b"X-A: 1\r\nX-A: 2\r\n",
-    "folded": b"X-A: a\r\n b\r\n\tc\r\n",
-    "folded from its start": b"X-A:\r\n b\r\n",
+STARTS = FORMS["starts"]
+FIELDS = FORMS["fields"] | {
     "long": b"X-A: " + b"y" * 60_000 + b"\r\n",
     "many": b"".join(b"X-%d: y\r\n" % number for number in range(500)),
-    "connection options": b"Connection: keep-alive, X-A\r\nKeep-Alive: timeout=5\r\nX-A: b\r\n",
-    "an offer to upgrade": b"Upgrade: h2c\r\nConnection: upgrade\r\n",
-    "trailers announced": b"Trailer: X-T\r\n",
-    "a bare line feed": b"X-A: b\n",
 }
-CODINGS = {
-    "usual": b"Transfer-Encoding: chunked\r\n",
-    "lower case": b"transfer-encoding: chunked\r\n",
-    "upper case": b"TRANSFER-ENCODING: CHUNKED\r\n",
-    "mixed case": b"tRANSFER-eNCODING: cHUNKED\r\n",
-    "no space": b"Transfer-Encoding:chunked\r\n",
-    "spaces": b"Transfer-Encoding:   chunked   \r\n",
-    "tab before": b"Transfer-Encoding:\tchunked\r\n",
-    "tab behind": b"Transfer-Encoding: chunked\t\r\n",
-    "tabs and spaces": b"Transfer-Encoding: \t chunked \t \r\n",
-    "length before": b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
-    "length behind": b"Transfer-Encoding: chunked\r\nContent-Length: 99999\r\n",
-}
-LENGTHS = {
-    "usual": b"Content-Length: %d\r\n",
-    "tabs and spaces": b"content-length:\t %d \t\r\n",
-    "no space": b"CONTENT-LENGTH:%d\r\n",
-    "zeros": b"Content-Length: 00%d\r\n",
-    "twice": b"Content-Length: %d\r\ncontent-length: %d\r\n",
-    "a list": b"Content-Length: %d, %d\r\n",
-    "a long list": b"Content-Length: %d,%d ,\t%d\r\n",
-    "twice, of lists": b"Content-Length: %d, %d\r\nX-A: b\r\nContent-Length: %d\r\n",
-}
-EXTENSIONS = {
-    "name": b";a",
-    "value": b";a=b",
-    "several": b';a=1;b;c="x"',
-    "quoted": b';a="x;\\"y"',
-    "quoted, empty": b';a=""',
-    "quoted, white space": b';a="x \t= y"',
-    "quoted, obs-text": b';a="\xe9\\\xff"',
-    "quoted, every delimiter": b';a="(),/:<=>?@[]{}"',
-    "every token character": b";!#$%&'*+-.^_`|~09azAZ=!#$%&'*+-.^_`|~09azAZ",
-    "space before its name": b"; a=b",
-    "tab before its name": b";\ta=b",
-    "spaces around the sign": b";a \t=\t b",
-    "space behind": b";a=b ",
-    "empty": b";",
-    "long": b";a=" + b"x" * 4000,
-    "white space alone": b" \t",
-}
-TRAILERS = {
-    "one": b"X-T: 1\r\n",
-    "several": b"X-T: 1\r\nX-U:\r\nDigest: a=b=\r\n",
-    "tabs and spaces": b"X-T:\t 1 \t\r\n",
-    "obs-text": b"X-T: \xff\r\n",
-    "folded": b"X-T: a\r\n b\r\n",
-    "a length": b"Content-Length: 3\r\n",
-    "a coding": b"Transfer-Encoding: chunked\r\n",
-    "a connection": b"Connection: close\r\n",
-}
+CODINGS = FORMS["codings"]
+LENGTHS = FORMS["lengths"]
+EXTENSIONS = FORMS["extensions"] | {"long": b";a=" + b"x" * 4000}
+TRAILERS = FORMS["trailers"]
 OK = STARTS["usual"]
 _FINAL = re.compile(rb"HTTP/1\.[01] 2[^\n]*\n")
 
