@@ -19,10 +19,11 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite import database
 from gateway.stores.sqlite.connection import FileIdentity, open_writer
 from gateway.stores.sqlite.log_index import LogIndex
+from steering_gateway_testing.outages import copy
+from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.records import one_run
 from tests.features.store_outages.test_damage import copy_backup_over, found, is_sound, kept
 from tests.features.store_outages.test_guarded import Guarded
-from tests.live.incidents import copy, until
 
 # Writes rows, and moves them into the file in the way that is named, so many times.
 _PROGRAM = """
@@ -205,7 +206,7 @@ async def test_a_backup_is_copied_over_while_another_process_writes(
     await commit(guarded, list(range(30, 60)))
     with another_process(path, "PASSIVE", _ENDLESS) as process:
         copy_backup_over(path)
-        assert await until(lambda: asyncio.sleep(0, guarded.store.health.damaged))
+        await until_async(lambda: guarded.store.health.damaged)
         process.kill()
     await guarded.works_again()
     await commit(guarded, list(range(100, 120)))
@@ -259,7 +260,7 @@ async def test_a_process_is_killed_during_a_checkpoint(
     for _ in range(rounds):
         with another_process(path, "VACUUM", _ENDLESS) as process:
             files = FileIdentity(settings_of(path), writer, "")
-            assert await until(lambda: asyncio.sleep(0, not index.moves()))
+            await until_async(lambda: not index.moves())
             process.kill()
             process.wait()
         assert files.lost() is None
