@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.core.decision_settings import Policy
-from gateway.core.monitors import MonitorSettings, Readings
+from gateway.core.ledger.ledger import Ledger
+from gateway.core.monitors import MonitorSettings, Readings, make_suite
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.step import Action, Step
-from gateway.steering.reader import evaluate
+from gateway.steering.reader import describe
+from gateway.steering.transcript.steps import steps_from_records
 
 Message = dict[str, Any]
 
@@ -50,6 +53,18 @@ def thinks(thought: str) -> Step:
 def reference(**values: Any) -> MonitorSettings:
     """Monitor settings of suite `reference`."""
     return MonitorSettings(suite="reference", **values)
+
+
+def evaluate(
+    steps: Iterable[Step | Mapping[str, Any]], settings: MonitorSettings | None = None
+) -> Readings:
+    """The readings over steps, or over records of steps."""
+    suite = make_suite(settings or MonitorSettings())
+    ledger = Ledger(describe)
+    for step in steps:
+        for each in (step,) if isinstance(step, Step) else steps_from_records([step]):
+            suite.push(ledger.observe(each))
+    return suite.readings()
 
 
 def evaluate_reference(steps: Any, settings: MonitorSettings | None = None) -> Readings:

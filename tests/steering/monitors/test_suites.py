@@ -27,8 +27,7 @@ from gateway.core.monitors import (
 from gateway.core.monitors.reference import ReferenceSuite
 from gateway.core.monitors.table import TABLE, monitor_classes
 from gateway.steering.evidence.features import describe
-from gateway.steering.reader import evaluate
-from tests.steering.builders import acts, evaluate_reference, reference, thinks
+from tests.steering.builders import acts, evaluate, evaluate_reference, reference, thinks
 
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})
 
@@ -205,7 +204,6 @@ def test_a_suite_is_made_afresh_each_time() -> None:
 LOADED = """
 import sys
 from gateway.core.monitors import MonitorSettings
-from gateway.steering.reader import evaluate
 
 evaluate([{"action": "bash"}], MonitorSettings(suite=sys.argv[1]))
 print(*[name for name in sys.modules if name.startswith("gateway.core.monitors.")])
