@@ -28,17 +28,12 @@ class UpstreamReply(Value):
     failure: Refusal | None = None  # the error that the upstream reported under a status of success
 
 
-class Caller(Struct, kw_only=True):
-    """Sender of a request."""
+class RequestInfo(Struct, kw_only=True):
+    """The request as it arrived, and who sent it."""
 
     tenant: str = ""  # of the gateway key
     key: str = ""  # name of the gateway key; "" without one
     labels: dict[str, str] = {}  # the key's team and owner, by name
-
-
-class RequestInfo(Caller, kw_only=True):
-    """The request as it arrived."""
-
     method: str  # of HTTP
     path: str  # without the query
     id: str  # the client's `x-request-id`, or a new one

@@ -30,9 +30,9 @@ from gateway.calls.headers import ControlHeaders, note_identity, note_steering
 from gateway.calls.recorder import Recorder
 from gateway.conversations.apply_reply import note_cut, note_failed
 from gateway.conversations.conversation import Conversation
+from gateway.conversations.decision import Decision
 from gateway.conversations.observe import unobserved
-from gateway.conversations.steer_request import REFUSED_STATUSES
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.steer_request import REFUSED_STATUSES, unsteered
 from gateway.errors import UpstreamFailure
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import UnsteeredReason
@@ -45,7 +45,7 @@ from gateway.stores.protocols import StoreError
 from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import Delivery, UpstreamCall, read_error
+from gateway.upstream.dispatch import TargetAnswer, UpstreamCall, read_error
 from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
 from gateway.wire.upstream_errors import kind_of
@@ -79,15 +79,15 @@ class Pipeline:
                 work = self._steer(call, named, own_time)
                 await own_time.run(work, steering.max_wait_ms / 1000)
         except asyncio.CancelledError:
-            if call.result is not None:
-                note_failed(call.result)  # the client has gone: no answer will come
-                note_cut(call.result)
+            if call.decision is not None:
+                note_failed(call.decision)  # the client has gone: no answer will come
+                note_cut(call.decision)
             raise
         except Exception as exc:
             self._note_unsteered(call, exc)
-        if call.result is not None:
-            call.result.timings_ms["own"] = own_time.spent_s * 1000
-            call.hides_usage = _adds_usage(call, call.result)
+        if call.decision is not None:
+            call.timings_ms["own"] = own_time.spent_s * 1000
+            call.hides_usage = _adds_usage(call, call.decision)
         call.decided()
         if earlier := call.request.previous_response_id:
             if services.table.names:
@@ -114,7 +114,7 @@ class Pipeline:
                 if target.key:
                     model = target.name
                 else:
-                    model = target.model or call.model
+                    model = target.model or call.delivery.model
                 return await self._admissions.extend(call, model)
 
             sending.admits = admits
@@ -136,7 +136,7 @@ class Pipeline:
         upstream.provider = target.seat or target.provider
         return delivery.response
 
-    async def _ask(self, call: Call, sending: UpstreamCall) -> Delivery:
+    async def _ask(self, call: Call, sending: UpstreamCall) -> TargetAnswer:
         """The answer to the request; one that is refused with our changes in it is sent once more
         as the client wrote it."""
         try:
@@ -165,10 +165,10 @@ class Pipeline:
         self._runtime.metrics.refused_changes.labels(kind, scope).inc()
         return delivery
 
-    async def _ask_models(self, call: Call, sending: UpstreamCall) -> Delivery:
+    async def _ask_models(self, call: Call, sending: UpstreamCall) -> TargetAnswer:
         """The routed model's answer; if that refuses or fails, the requested model's."""
         request = call.request
-        model = call.model
+        model = call.delivery.model
         reason = ""
         try:
             delivery = await self._deliver(call, sending)
@@ -193,14 +193,15 @@ class Pipeline:
         call.use_requested_model(reason)
         return await self._deliver(call, sending)
 
-    async def _deliver(self, call: Call, sending: UpstreamCall) -> Delivery:
+    async def _deliver(self, call: Call, sending: UpstreamCall) -> TargetAnswer:
         """The answer of the model to request; a target that refuses to report the usage of a
         stream is asked again without that."""
         services = call.services
         while True:
+            model = call.delivery.model
             # The requested model is what a routed one that fails is tried again with.
-            once = call.model != call.request.model
-            delivery = await services.dispatcher.send(sending, call.model, once=once)
+            once = model != call.request.model
+            delivery = await services.dispatcher.send(sending, model, once=once)
             if delivery.status not in REFUSED_STATUSES or not call.is_changed:
                 return delivery
             kind, names_usage = await read_error(delivery.response)
@@ -243,17 +244,24 @@ class Pipeline:
             return
         mode = self._mode(call, conversation)
         note_identity(exchange, resolved)
-        result = call.result = unobserved(conversation, resolved, mode, model=request.model)
         control = call.control
-        result.agent = control.agent
-        result.project = control.tags.get("project", "")
-        result.muted = self._runtime.holds.muted(call.tenant, result.project)
-        asked = services.budgets is not None
+        project = control.tags.get("project", "")
+        expected = unobserved(resolved, conversation, mode, model=request.model)
+        decision = call.decision = replace(
+            expected,
+            agent=control.agent,
+            project=project,
+            muted=self._runtime.holds.muted(call.tenant, project),
+        )
         advise = None
-        if asked:
+        if services.budgets is not None:
             advise = partial(self._admissions.advise, call)
-        await services.steerer.steer(result, request, now, own_time=own_time, advise=advise)
-        note_steering(exchange, result, control.arm)
+        steps = services.steerer.steer(
+            decision, request, now, own_time=own_time, timings=call.timings_ms, advise=advise
+        )
+        async for decision in steps:
+            call.decision = decision
+        note_steering(exchange, decision, control.arm)
 
     async def _place_unread(
         self,
@@ -270,9 +278,9 @@ class Pipeline:
         )
         mode = self._mode(call, conversation)
         note_identity(call.exchange, resolved)
-        result = call.result = unobserved(conversation, resolved, mode, model=request.model)
-        result.unread = result.observed = True
-        result.agent = call.control.agent
+        expected = unobserved(resolved, conversation, mode, model=request.model)
+        agent = call.control.agent
+        call.decision = replace(expected, agent=agent, unread=True, observed=True)
         conversation.run.unscored_calls += request.unread
 
     def _mode(self, call: Call, conversation: Conversation) -> str:
@@ -318,7 +326,7 @@ class Pipeline:
         else:
             kind = type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()
-        self._runtime.unsteered.count(reason, recorded=call.result is not None)
+        self._runtime.unsteered.count(reason, recorded=call.decision is not None)
         self._log.warning(
             "request forwarded unsteered",
             kind=kind,
@@ -327,9 +335,11 @@ class Pipeline:
         )
         call.exchange.notes["unsteered"] = reason
         call.exchange.response.headers.append((b"x-gateway-unsteered", reason.encode()))
-        if call.result is not None:
+        if call.decision is not None:
+            call.decision = unsteered(call.decision, call.request, reason)
             try:
-                call.services.steerer.repeat_earlier(call.result, call.request, reason)
+                steerer = call.services.steerer
+                call.decision = steerer.place_earlier(call.decision, call.request)
             except Exception as exc:
                 call.note_unguided(exc)
 
@@ -360,11 +370,11 @@ def _reason(error: Exception) -> UnsteeredReason:
             return "error"
 
 
-def _adds_usage(call: Call, result: SteeringResult) -> bool:
+def _adds_usage(call: Call, decision: Decision) -> bool:
     request = call.request
     services = call.services
     wanted = services.settings.steering.stream_usage
-    if not request.stream or request.wants_usage or wanted == "never" or result.mode != "on":
+    if not request.stream or request.wants_usage or wanted == "never" or decision.mode != "on":
         return False
     needed = services.settings.experiment.id or services.budgets
     return wanted == "always" or bool(needed)

@@ -20,7 +20,6 @@ from gateway.conversations.loading import ConversationLoader, LoggedSteps
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import (
     LessonLookup,
-    ModelTraits,
     RefusedPlaces,
     RequestSteerer,
 )
@@ -137,10 +136,8 @@ class Services:
         self.policy_digest = rules.policy.digest()
         self.steerer = RequestSteerer(
             rules,
-            ModelTraits(
-                target_of=lru_cache(_MODELS_KEPT)(self._guidance_target),
-                refusal=self.catalogue.refusal,
-            ),
+            target_of=lru_cache(_MODELS_KEPT)(self._guidance_target),
+            refusal=self.catalogue.refusal,
             lookup=patterns.library.with_settings(settings.etraces) if patterns else None,
             # Without content the run log has no texts that monitors could read.
             history=LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None,

@@ -22,8 +22,8 @@ from gateway.calls.call import Call
 from gateway.calls.refusals import OwnResponse, answer_text, with_status
 from gateway.config.control import Ending
 from gateway.conversations.conversation import Conversation, run_id
+from gateway.conversations.decision import Decision
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.steering_result import SteeringResult
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.core.two_strikes import Act
 from gateway.dialects.own_answers import is_structured
@@ -57,8 +57,8 @@ class Admissions:
     async def advise(self, call: Call) -> Advice:
         """The advice of the budgets for a call whose conversation is known."""
         guard = call.services.budgets
-        result = call.result
-        if guard is None or result is None or result.mode == "off":
+        decision = call.decision
+        if guard is None or decision is None or decision.mode == "off":
             return NO_ADVICE
         return await guard.advise(_subject(call), _body(call))
 
@@ -68,14 +68,14 @@ class Admissions:
         error: RunRefused
         services = call.services
         control = services.settings.control
-        result = call.result
+        decision = call.decision
         try:
-            if result is not None and self._runtime.holds:
-                await self._check_holds(call, result)
-            if result is not None and result.decision is not None:
-                act = result.decision.proposal.act
+            if decision is not None and self._runtime.holds:
+                await self._check_holds(call, decision)
+            if decision is not None and decision.conclusion is not None:
+                act = decision.conclusion.proposal.act
                 if act.name:
-                    await self._on_trouble(call, result, act)
+                    await self._on_trouble(call, decision, act)
             if services.budgets is not None:
                 await self._reserve(services.budgets, call)
         except Refused as refused:
@@ -90,9 +90,7 @@ class Admissions:
             return None
         if call.exchange.response.begun:
             ending = "answer"  # its status is sent
-        if result is not None:
-            call.forget_guidance()
-            services.steerer.not_sent(result)
+        call.not_sent()
         return _answer(call, with_status(error, control.stop_status), ending)
 
     async def extend(self, call: Call, model: str) -> bool:
@@ -104,14 +102,14 @@ class Admissions:
             call.note_reason(f"budget: not enough left to ask {model}")
         return allowed
 
-    async def _check_holds(self, call: Call, result: SteeringResult) -> None:
+    async def _check_holds(self, call: Call, decision: Decision) -> None:
         services = call.services
         exchange = call.exchange
         holds = self._runtime.holds
         index = services.index
-        conversation = result.conversation
-        run = result.position.run
-        alike = await _with_same_turns(services, result)
+        conversation = decision.conversation
+        run = decision.position.run
+        alike = await _with_same_turns(services, decision)
 
         def subjects() -> Sequence[str]:
             names = held_names(index, conversation, run, held_runs=holds.runs_below)
@@ -181,17 +179,15 @@ class Admissions:
         event = {"type": "control", "subject": control.subject, "action": action}
         self._runtime.events.publish(event | {"tenant": control.tenant})
 
-    async def _ask(
-        self, call: Call, result: SteeringResult, asked: tuple[str, OpenQuestion]
-    ) -> None:
+    async def _ask(self, call: Call, decision: Decision, asked: tuple[str, OpenQuestion]) -> None:
         """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
         holds = self._runtime.holds
         why, question = asked
         if (begin := call.exchange.response.begin) is not None:
             await begin()  # the answer may come as soon as the question is shown
         control = Control(
-            subject=result.run_id,
-            tenant=result.conversation.tenant,
+            subject=decision.run_id,
+            tenant=decision.conversation.tenant,
             action="ask",
             reason=why,
             at=time.time(),
@@ -205,17 +201,17 @@ class Admissions:
             self._runtime.metrics.held_calls.labels("ask").inc()
             _log.warning("a person is asked", subject=control.subject, reason=why)
         call.note_reason(f"ask: {why}")
-        await self._check_holds(call, result)
+        await self._check_holds(call, decision)
 
-    async def _on_trouble(self, call: Call, result: SteeringResult, act: Act) -> None:
+    async def _on_trouble(self, call: Call, decision: Decision, act: Act) -> None:
         """Stop a run that repeats a failure in spite of advice until a person lets it go on, or ask
         one first. Raises: RunStopped."""
-        if not result.applies:
+        if not decision.applies:
             call.note_reason(f"{ON_TROUBLE}would {act.name.replace('_', ' ')}")
             return
         settings = call.services.settings
-        run = result.run_id
-        tenant = result.conversation.tenant
+        run = decision.run_id
+        tenant = decision.conversation.tenant
         if settings.storage.store_content:
             said = act.sentence
         else:
@@ -227,7 +223,7 @@ class Admissions:
         if act.name == "ask":
             until = time.time() + settings.control.ask_wait_s
             question = OpenQuestion(secret=secrets.token_hex(16), until=until)
-            await self._ask(call, result, (why, question))
+            await self._ask(call, decision, (why, question))
         if act.name != "end":
             return
         control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
@@ -240,11 +236,11 @@ class Admissions:
 
     async def _reserve(self, guard: Guard, call: Call) -> None:
         binds = _binds(call.services)
-        result = call.result
-        ask = partial(self._ask, call, result) if binds and result is not None else None
+        decision = call.decision
+        ask = partial(self._ask, call, decision) if binds and decision is not None else None
         call.spending = await guard.reserve(
             _subject(call),
-            call.model,
+            call.delivery.model,
             _body(call),
             exchange=call.exchange,
             binding=binds,
@@ -278,11 +274,11 @@ def _answer(call: Call, error: RunRefused, ending: Ending) -> OwnResponse | None
     return OwnResponse(content, stream=stream, code=error.code or "")
 
 
-async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
+async def _with_same_turns(services: Services, decision: Decision) -> list[Conversation]:
     """Other conversations of the tenant whose history, with at least one turn of the agent, is in
     this request, or which it follows after a compaction: a new id does not lift a hold."""
-    incoming = result.resolved.incoming
-    conversation = result.conversation
+    incoming = decision.resolved.incoming
+    conversation = decision.conversation
     hashes = incoming.hashes
     turned = [
         (covered, digest)
@@ -325,14 +321,14 @@ def _binds(services: Services) -> bool:
 
 def _subject(call: Call) -> CallSubject:
     asked = call.exchange.request
-    result = call.result
+    decision = call.decision
     return CallSubject(
         tenant=asked.tenant,
         key=asked.key,
         client=call.control.agent,
         model=call.request.model,
-        run=result.run_id if result is not None else "",
-        root=result.conversation.root_id if result is not None else "",
+        run=decision.run_id if decision is not None else "",
+        root=decision.conversation.root_id if decision is not None else "",
         labels=asked.labels | {f"tag:{name}": value for name, value in call.control.tags.items()},
     )
 

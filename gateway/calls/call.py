@@ -1,27 +1,32 @@
 """One call: the request as it came, who serves it, what was decided, and what happened.
 
-It is the one value that the stages of `gateway/pipeline.py` hand on. Each adds what it found:
-`result` (which conversation, and what was decided), `target` (who answered), `outcome` (the answer
-and its cost). What the gateway sends is made here, too: the client's bytes with the model, the
-guidance and what a deployment sets."""
+It is the one value that the stages of `gateway/pipeline.py` hand on. Each adds one frozen value:
+`decision` (with the resolved conversation), `delivery` (what leaves and what is given), `outcome`
+(the answer and its cost). What the gateway sends is made here, too: the client's bytes with the
+model, the guidance and what a deployment sets."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.budget_interface import Spending
 from gateway.calls.headers import GUIDANCE_HEADER, ControlHeaders
-from gateway.conversations.apply_reply import note_delivered, note_failed
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.apply_reply import AppliedReply, note_delivered, note_failed
+from gateway.conversations.decision import Decision, Delivery
+from gateway.conversations.steer_request import forget
 from gateway.core.edits import Edit
 from gateway.core.guidance_state import Place
+from gateway.core.two_strikes import HELD
 from gateway.dialects import SteeredRequest
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Services
+from gateway.stores.records import StepRow
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.retries import ROUTER_KEYS
@@ -33,15 +38,7 @@ from gateway.wire.request import Splice
 from gateway.wire.upstream_errors import Kind, Refusal
 
 _log = get_logger("gateway.steering")
-
-
-class Cost(Value):
-    """US dollars for one call; None where the model has no price or its usage is unknown."""
-
-    usd: float | None  # at the prices of the model that answered
-    # the same tokens at the price of the model that the client asked for
-    unsteered_usd: float | None
-    is_estimated: bool  # whether the price is that of a relative, because no list has the model
+T = TypeVar("T")
 
 
 class Outcome(Value):
@@ -51,7 +48,14 @@ class Outcome(Value):
     completion: Fields | None
     # (reply, finish reason) of each choice in `completion`, see `apply_reply`
     choices: Sequence[tuple[FieldDict, str | None]]
-    cost: Cost  # of the call
+    applied: AppliedReply  # what the answer was to its conversation
+    # US dollars at the prices of the model that answered; None where it has none, or its usage is
+    # unknown
+    cost_usd: float | None
+    # the same tokens at the price of the model that the client asked for
+    cost_unsteered_usd: float | None
+    # whether the price is that of a relative, because no list has the model
+    price_estimated: bool
     answered: bool  # False for a call whose answer is still being made
 
 
@@ -63,9 +67,11 @@ class Call(Struct, kw_only=True, eq=False):
     tenant: str  # of the gateway key
     exchange: Exchange  # the facts for log line, metrics and headers
     control: ControlHeaders = ControlHeaders()  # orders in the request's headers
-    # what was decided; None for a side request, and for one whose conversation could not be found
-    result: SteeringResult | None = None
-    model: str = ""  # the one to request
+    # what was decided; None for a request whose conversation could not be found
+    decision: Decision | None = None
+    delivery: Delivery = Delivery()  # what leaves for it, and with which guidance
+    # milliseconds by step of steering
+    timings_ms: dict[str, float] = {}
     # whether the usage of the stream is wanted, which the client did not ask for
     hides_usage: bool = False
     # the target that stores the answer which the request continues; None where none is known
@@ -82,34 +88,44 @@ class Call(Struct, kw_only=True, eq=False):
     billed_model: str = ""  # name whose prices hold for the answer: a fallback's when that gave it
     completed: bool = False  # the whole answer has arrived
     outcome: Outcome | None = None  # what is recorded of its end; None before that
+    stored: bool = False  # the store has it already, without its answer
+    # its step as it is in the run log, when another process has scored it
+    logged: StepRow | None = None
 
     def decided(self) -> None:
-        """Note the model to request, once the decision is made or has changed."""
-        result = self.result
-        if result is not None and result.applies:
-            asked = result.model
-        else:
-            asked = self.request.model
-        self.model = asked or self.exchange.request.model
+        """Note what leaves, once the decision is made or has changed."""
+        decision = self.decision
+        model = self.request.model
+        placed = None
+        edits: tuple[Edit, ...] = ()
+        if decision is not None:
+            placed = decision.placed
+            if decision.applies:
+                model = decision.model
+                edits = placed.edits if placed is not None else ()
+        model = model or self.exchange.request.model
+        self.delivery = replace(self.delivery, model=model, placed=placed, edits=edits)
 
     def use_requested_model(self, reason: str) -> None:
         """Switch to the model that the client named, because the routed one gave no answer."""
-        if self.result is not None:
-            self.services.steerer.use_requested_model(self.result, self.request, reason)
+        if self.decision is not None:
+            self.note_reason(f"routing: {self.decision.model} refused: {reason}")
+            steerer = self.services.steerer
+            self.decision = steerer.use_requested_model(self.decision, self.request)
             self.decided()
 
     def note_reason(self, reason: str) -> None:
         """Add to the reasons that are recorded with the call."""
-        if self.result is not None:
-            self.result.reasons.append(reason)
+        self.delivery = replace(self.delivery, reasons=(*self.delivery.reasons, reason))
+        self.exchange.notes.get("reasons", []).append(reason)
 
     def note_failure(self, failure: Refusal) -> None:
         """The upstream reported an error under a status of success."""
         said = failure.get("code") or failure.get("type")
         self.note_reason(f"the upstream reported an error in its answer: {said}")
         self.exchange.response.error = UpstreamFailure.label
-        if self.result is not None:
-            note_failed(self.result)
+        if self.decision is not None:
+            note_failed(self.decision)
 
     def note_unguided(self, error: Exception) -> None:
         """Count and log a request that goes out without its guidance: it could not be added."""
@@ -123,8 +139,8 @@ class Call(Struct, kw_only=True, eq=False):
 
     def note_delivered(self) -> None:
         """The client has been sent the whole answer."""
-        if self.completed and self.result is not None:
-            note_delivered(self.result)
+        if self.decision is not None and self.outcome is not None:
+            note_delivered(self.decision, self.outcome.applied)
 
     async def settle(self) -> None:
         """End the call's reservation with what it used."""
@@ -134,26 +150,35 @@ class Call(Struct, kw_only=True, eq=False):
     @property
     def is_changed(self) -> bool:
         """Whether anything but the model's name differs from what the client wrote."""
-        return self.asked_usage or bool(self.edits)
-
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """The edits that add guidance to the request."""
-        result = self.result
-        if result is None or not result.applies or result.placed is None:
-            return ()
-        return result.placed.edits
+        return self.asked_usage or bool(self.delivery.edits)
 
     def send_as_written(self) -> frozenset[Place]:
         """Take every change out of the request, which was refused with them; where guidance was."""
         self.hides_usage = False
-        if self.result is None:
+        placed = self.delivery.placed
+        if self.decision is None or placed is None:
             return frozenset()
+        self.note_reason("guidance: refused by the upstream, sent as the client wrote it")
         self.forget_guidance()
-        return self.services.steerer.send_as_written(self.result)
+        return forget(self.decision, placed)
+
+    def not_sent(self) -> None:
+        """Note that the call was refused here: nothing that was decided for it is given. That it
+        ended the run, or asked about it, stays remembered."""
+        decision = self.decision
+        if decision is None:
+            return
+        placed = self.delivery.placed
+        conclusion = decision.conclusion
+        held = conclusion is not None and conclusion.proposal.act.name in HELD
+        if placed is not None and not held:
+            forget(decision, placed)
+        self.forget_guidance()
+        self.decision = replace(decision, applies=False)
 
     def forget_guidance(self) -> None:
-        """Take the guidance out of the answer's headers and the log line: it is not given."""
+        """Take the guidance out of the delivery, the answer's headers and the log line."""
+        self.delivery = replace(self.delivery, placed=None, edits=())
         response = self.exchange.response
         response.headers = without(response.headers, (GUIDANCE_HEADER,))
         self.exchange.notes.pop("guidance", None)
@@ -161,18 +186,27 @@ class Call(Struct, kw_only=True, eq=False):
     def close_places(self, places: frozenset[Place], kind: Kind) -> bool:
         """Whether these places are used for no request of this client for a while: a request was
         refused with guidance there, for a reason of this kind, and accepted without."""
-        result = self.result
+        decision = self.decision
         steerer = self.services.steerer
-        return result is not None and steerer.close_places(result, self.request, places, kind=kind)
+        if decision is None or not steerer.close_places(decision, self.request, places, kind=kind):
+            return False
+        self.note_reason(f"guidance: {', '.join(sorted(places))} closed for this client")
+        return True
 
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
         nothing was injected."""
         dialect = self.request.dialect
-        if not dialect.repeats_instructions or not self.edits:
+        if not dialect.repeats_instructions:
+            return None
+        return self._guided(dialect.echo)
+
+    def _guided(self, add: Callable[[SteeredRequest, Sequence[Edit]], T]) -> T | None:
+        """The result of `add` with the guidance; None without any, or if it cannot be added."""
+        if not self.delivery.edits:
             return None
         try:
-            return dialect.echo(self.request, self.edits)
+            return add(self.request, self.delivery.edits)
         except Exception as exc:
             self.note_unguided(exc)
             return None
@@ -186,8 +220,8 @@ class Call(Struct, kw_only=True, eq=False):
     ) -> UpstreamCall:
         """The request as it is sent to the upstream."""
         request = self.request
-        result = self.result
-        if self.hides_usage or (result is not None and result.applies):
+        decision = self.decision
+        if self.hides_usage or (decision is not None and decision.applies):
             headers = readable(headers, plain=self.hides_usage or self.echo() is not None)
         return UpstreamCall(
             method="POST",
@@ -201,7 +235,7 @@ class Call(Struct, kw_only=True, eq=False):
             opaque=request.opaque,
             body=self._body,
             parsed=self._parsed,
-            conversation=result.conversation.id if result else "",
+            conversation=decision.conversation.id if decision else "",
             at=self.stored_at,
             attempts=self.exchange.upstream.attempts,
         )
@@ -209,7 +243,7 @@ class Call(Struct, kw_only=True, eq=False):
     def _path(self, seat: Seat, target: Target) -> str:
         """The path at a target, for a client of a seat."""
         if self.request.addressed is not None:
-            model = target.model or self.model
+            model = target.model or self.delivery.model
             if not target.seat or model != self.request.model:
                 return self.request.addressed.at(model, seat=bool(target.seat))
             return seat.path  # byte for byte
@@ -221,7 +255,7 @@ class Call(Struct, kw_only=True, eq=False):
         """The client's bytes with the model, what the deployment sets, and the guidance, if that
         can be placed there."""
         request = self.request
-        model = target.model or self.model
+        model = target.model or self.delivery.model
         self.exchange.upstream.model = model
         splices: list[Splice] = [] if model == request.model else request.with_model(model)
         for key, value in target.params.items():
@@ -231,11 +265,7 @@ class Call(Struct, kw_only=True, eq=False):
         self.asked_usage = self.hides_usage and (str(target.api_base), model) not in refusals
         if self.asked_usage:
             splices += request.with_usage()
-        if edits := self.edits:
-            try:
-                splices += request.dialect.splices(request, edits)
-            except Exception as exc:
-                self.note_unguided(exc)
+        splices += self._guided(request.dialect.splices) or ()
         body = request.render(splices)
         if target.key and not request.body.keys().isdisjoint(ROUTER_KEYS):
             body = self._without_fallbacks(body)
@@ -256,14 +286,9 @@ class Call(Struct, kw_only=True, eq=False):
     def _parsed(self, target: Target) -> Fields:
         """The request as JSON, with its guidance; LiteLLM's lane learns the usage by itself."""
         request = self.request
-        model = self.exchange.upstream.model = target.model or self.model
+        model = self.exchange.upstream.model = target.model or self.delivery.model
         self.asked_usage = False
-        body: Fields | None = None
-        if edits := self.edits:
-            try:
-                body = request.dialect.edited(request, edits)
-            except Exception as exc:
-                self.note_unguided(exc)
+        body = self._guided(request.dialect.edited)
         if body is None:
             body = request.whole
             if request.addressed is not None:

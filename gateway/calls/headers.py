@@ -4,8 +4,8 @@ conversation, the run's state and the actions on a call, for client and log."""
 import re
 from collections.abc import Mapping
 
+from gateway.conversations.decision import Decision
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.steering_result import SteeringResult
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.steering.experiments import MODES
@@ -81,16 +81,16 @@ def note_identity(exchange: Exchange, resolved: Resolved) -> None:
     headers.append((b"x-gateway-identity", label.encode("ascii", "replace")))
 
 
-def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -> None:
+def note_steering(exchange: Exchange, decision: Decision, arm: str | None) -> None:
     """Note the run's state and the actions on this call in headers and log line: names and numbers.
     The mode is how the request is treated; the experiment's `arm` may have another name."""
-    position = result.position
-    guidance = _guidance_label(result)
+    position = decision.position
+    guidance = _guidance_label(decision)
     headers = exchange.response.headers
     notes = exchange.notes
     state = position.state.value
-    notes |= {"mode": result.mode, "step": position.step, "state": state}
-    headers.append((b"x-gateway-mode", result.mode.encode()))
+    notes |= {"mode": decision.mode, "step": position.step, "state": state}
+    headers.append((b"x-gateway-mode", decision.mode.encode()))
     headers.append((b"x-gateway-step", str(position.step).encode()))
     headers.append((STATE_HEADER, state.encode()))
     if arm is not None:
@@ -103,17 +103,17 @@ def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -
         headers.append((b"x-gateway-monitors", ",".join(latest.readings.alarmed).encode()))
     if guidance:
         notes["guidance"] = guidance
-        if result.applies:
+        if decision.applies:
             headers.append((GUIDANCE_HEADER, guidance.encode("ascii", "replace")))
-    if result.reasons:
-        notes["reasons"] = result.reasons
+    if decision.reasons:
+        notes["reasons"] = [*decision.reasons]
 
 
-def _guidance_label(result: SteeringResult) -> str:
+def _guidance_label(decision: Decision) -> str:
     """`tier:pattern id` of what was injected, comma separated; a monitor text has no pattern."""
-    if result.decision is None or result.placed is None:
+    if decision.conclusion is None or decision.placed is None:
         return ""
-    decided = result.decision.decided
+    decided = decision.conclusion.decided
     labels = [item.label for item in decided.items]
     return ",".join(["skip:directive", *labels] if decided.directive else labels)
 

@@ -19,10 +19,11 @@ from typing import TypeVar
 import orjson
 from msgspec.structs import replace
 
-from gateway.calls.call import Call, Cost, Outcome
+from gateway.calls.call import Call, Outcome
 from gateway.calls.headers import STATE_HEADER, ControlHeaders, identity_label
 from gateway.calls.records import call_record
 from gateway.conversations.apply_reply import (
+    AppliedReply,
     apply_reply,
     note_cut,
     note_ended,
@@ -32,9 +33,9 @@ from gateway.conversations.apply_reply import (
 )
 from gateway.conversations.codec import from_record
 from gateway.conversations.conversation import Conversation
+from gateway.conversations.decision import Decision, Delivery
 from gateway.conversations.loading import merge
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.steering_result import SteeringResult
 from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.steer import RunPosition
@@ -57,7 +58,7 @@ from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.exchanges import AnswerRecord, AnswerStore, RawCall
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import RunStore, StoreError, StoreOverloaded, VersionConflict
-from gateway.stores.records import CallRecord, PrefixHashRecord
+from gateway.stores.records import CallRecord
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
 from gateway.upstream.retries import AT_OTHER_TARGET
@@ -96,11 +97,11 @@ class Recorder:
         await asyncio.shield(self._runtime.unfinished.start(self._complete(call, reply)))
 
     async def _complete(self, call: Call, reply: UpstreamReply) -> None:
-        result = call.result
+        decision = call.decision
         exchange = call.exchange
         completion = reply.completion
-        if result is not None:
-            note_sending(result)
+        if decision is not None:
+            note_sending(decision)
         if reply.unread is not None:  # the gateway does not know what was answered
             exchange.notes["unread"] = reply.unread
             self._runtime.metrics.unread.labels(reply.unread).inc()
@@ -121,7 +122,7 @@ class Recorder:
         if reply.pending_id is None and call.spending is not None:
             await call.settle()
         await self._record_when_scored(call, completion, reply.pending_id)
-        if result is not None and result.state_after is FSMState.END:
+        if call.outcome is not None and call.outcome.applied.ends_run:
             # A stream's head is sent by now; a whole answer still says that it ended the run.
             headers = exchange.response.headers
             exchange.response.headers = replaced(headers, STATE_HEADER, FSMState.END.value.encode())
@@ -141,13 +142,13 @@ class Recorder:
         `received` returns the part of a stream that arrived. Its tokens are estimates: what was
         reported before the end is not all. If it shows that the answer is made in the background,
         the call stays pending: the client may still ask for the answer."""
-        result = call.result
+        decision = call.decision
         request = call.request
-        if result is not None and call.exchange.response.client_gone:
-            note_cut(result)
+        if decision is not None and call.exchange.response.client_gone:
+            note_cut(decision)
         if call.completed:
-            if result is not None:
-                note_ended(result)
+            if decision is not None:
+                note_ended(decision)
             return
         read = request.dialect.read_stream(received(), orjson.loads)
         _bill(call, read.usage, read.completion or read.partial)
@@ -160,11 +161,11 @@ class Recorder:
             self._keep_place(call, pending_id)
         elif call.spending is not None:
             self._runtime.unfinished.start(call.settle())
-        if result is None:
+        if decision is None:
             return
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
-            note_failed(result)
+            note_failed(decision)
         self._runtime.unfinished.start(self._record_when_scored(call, None, pending_id))
 
     async def _record_when_scored(
@@ -180,12 +181,14 @@ class Recorder:
 
     async def catch_up(self, call: Call) -> None:
         """Score the steps of a call that went out before that was done, for its record."""
-        result = call.result
-        if result is None or result.observed:
+        decision = call.decision
+        if decision is None or decision.observed:
             return
         try:
             async with asyncio.timeout(_CATCH_UP_S):
-                await call.services.steerer.catch_up(result, call.request, time.time())
+                call.decision = await call.services.steerer.catch_up(
+                    decision, call.request, time.time(), timings=call.timings_ms
+                )
         except Exception as exc:
             self._log.warning(
                 "steps of an unsteered call not scored",
@@ -196,16 +199,16 @@ class Recorder:
     def keep_raw(self, call: Call, received: Callable[[], bytes]) -> None:
         """Keep the call as it was sent and received, if that is switched on, in a task of the event
         loop."""
-        result = call.result
+        decision = call.decision
         keeper = self._runtime.raw_calls
         sent = call.sent
-        if result is None or keeper is None:
+        if decision is None or keeper is None:
             return
         storage = self._runtime.settings.storage
         raw = RawCall(
             tenant=call.tenant,
-            run_id=result.run_id,
-            step_index=result.position.step,
+            run_id=decision.run_id,
+            step_index=decision.position.step,
             at=time.time(),
             dialect=call.request.dialect.name,
             request=sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str),
@@ -225,16 +228,17 @@ class Recorder:
         """Commit the call. If the store fails or is slow, its record waits in memory
         (`gateway/features/store_outages/guarded.py`), and the client gets its answer. Content and
         cost of an answer that is still being made, `pending_id`, are recorded later."""
-        result = call.result
+        decision = call.decision
         metrics = self._runtime.metrics
-        if result is None:
+        if decision is None:
             return
-        if result.position.step < 0:  # its session may have begun meanwhile
-            known = call.services.index.get(result.conversation.id)
-            result.conversation = known or result.conversation
+        if decision.position.step < 0:  # its session may have begun meanwhile
+            known = call.services.index.get(decision.conversation.id)
+            decision = replace(decision, conversation=known or decision.conversation)
+            call.decision = decision
         try:
-            async with result.conversation.lock:
-                await self._commit(call, result, completion, pending_id=pending_id)
+            async with decision.conversation.lock:
+                await self._commit(call, decision, completion, pending_id=pending_id)
         except StoreOverloaded:
             # Logged once in an incident. The scored steps stay in memory for a later commit.
             metrics.store_dropped.inc()
@@ -248,22 +252,28 @@ class Recorder:
     async def _commit(
         self,
         call: Call,
-        result: SteeringResult,
+        decision: Decision,
         completion: Fields | None,
         pending_id: str | None,
     ) -> None:
         exchange = call.exchange
         services = call.services
         settings = services.settings
-        conversation = result.conversation
-        hashes = tuple[PrefixHashRecord, ...]()
+        conversation = decision.conversation
+        applied = AppliedReply()
         choices = replies_in(completion)
-        if not result.unread:
+        if not decision.unread:
             keep = settings.storage.store_content
             index = services.index
             try:
-                hashes = apply_reply(
-                    result, completion, choices, index=index, keep=keep, pending_id=pending_id
+                applied = apply_reply(
+                    decision,
+                    completion,
+                    choices,
+                    index=index,
+                    keep=keep,
+                    pending_id=pending_id,
+                    stored=call.stored,
                 )
             except Exception as exc:  # its next call finds no history, but it was answered
                 self._log.exception("answer not applied to its history", reason=str(exc))
@@ -279,39 +289,39 @@ class Recorder:
                 cost = near[1].cost(usage)
                 call.note_reason(f"price: in no list, that of {near[0]} instead")
         unsteered = cost
-        if call.model != exchange.request.model:
+        if call.delivery.model != exchange.request.model:
             unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
         outcome = call.outcome = Outcome(
             completion=completion,
             choices=choices,
-            cost=Cost(usd=cost, unsteered_usd=unsteered, is_estimated=near is not None),
+            applied=applied,
+            cost_usd=cost,
+            cost_unsteered_usd=unsteered,
+            price_estimated=near is not None,
             answered=pending_id is None,
         )
         outcomes = list(conversation.unsaved.steps.values())
-        record = await self._save(call, result, outcome, hashes=hashes, tokens=used)
-        self._note_workload(call, result)
+        record = await self._save(call, decision, outcome, tokens=used)
+        self._note_workload(call, decision)
         if self._runtime.learning is not None:
             self._runtime.learning.recorded(record)
-        self._count(record, call, result, outcomes=outcomes)
+        self._count(record, call, decision, outcomes=outcomes)
         self._runtime.replicas.publish(record)
 
     async def _save(
         self,
         call: Call,
-        result: SteeringResult,
+        decision: Decision,
         outcome: Outcome,
-        hashes: Sequence[PrefixHashRecord],
         tokens: int,
     ) -> CallRecord:
         """Commit a call, joined with what other gateways have stored of its conversation. It is on
         record, whatever happens: what cannot be joined now waits to be joined later."""
-        conversation = result.conversation
+        conversation = decision.conversation
         store = self._runtime.store
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = conversation.snapshot()
-            record = call_record(
-                call, result, outcome, snapshot=snapshot, prefix_hashes=hashes, now=time.time()
-            )
+            record = call_record(call, decision, outcome, snapshot=snapshot, now=time.time())
             try:
                 version = await store.commit(record)
                 break
@@ -346,24 +356,24 @@ class Recorder:
         else:
             merge(conversation, found, tokens=tokens)
 
-    def _note_workload(self, call: Call, result: SteeringResult) -> None:
+    def _note_workload(self, call: Call, decision: Decision) -> None:
         """Say once where a run began: on the model that its first recorded call went to."""
-        run = result.conversation.run
+        run = decision.conversation.run
         workloads = self._runtime.opened.workloads
         if workloads is None or run.workload is None or run.workload_noted:
             return
-        if run.index == result.position.run and result.position.step >= 0:
+        if run.index == decision.position.run and decision.position.step >= 0:
             run.workload_noted = True
             choice = None
-            if result.applies:
+            if decision.applies:
                 choice = run.memory.choice
-            workloads.note(run.workload, result.run_id, call.model, choice=choice)
+            workloads.note(run.workload, decision.run_id, call.delivery.model, choice=choice)
 
     def _count(
         self,
         record: CallRecord,
         call: Call,
-        result: SteeringResult,
+        decision: Decision,
         outcomes: Sequence[StepOutcome],
     ) -> None:
         """Count a call that was recorded, in metrics and for the patterns that were given."""
@@ -379,23 +389,23 @@ class Recorder:
             metrics.composite.observe(outcome.readings.composite)
             for name in outcome.readings.fired:
                 metrics.monitor_fires.labels(name).inc()
-        if result.stored:
+        if call.stored:
             return  # the rest was counted when its answer was being made
         for row in record.injections:
             if row.applied:
                 metrics.injections.labels(row.source).inc()
         patterns = self._runtime.opened.patterns
-        decision = None
-        if result.placed is not None:
-            decision = result.decision
-        if patterns is not None and result.applies and decision is not None:
+        conclusion = None
+        if call.delivery.placed is not None and decision.applies:
+            conclusion = decision.conclusion
+        if patterns is not None and conclusion is not None:
             # The run's outcome is no evidence about a pattern: patterns are given to runs in
             # trouble, and those fail more often anyway.
-            new = [i.match.pattern.pattern_id for i in decision.decided.items if i.match]
+            new = [i.match.pattern.pattern_id for i in conclusion.decided.items if i.match]
             if new:
-                patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
-        if call.model != call.exchange.request.model:
-            metrics.reroutes.labels(result.position.state.value).inc()
+                patterns.tally.note(decision.conversation.tenant, new, Event.INJECTED)
+        if call.delivery.model != call.exchange.request.model:
+            metrics.reroutes.labels(decision.position.state.value).inc()
 
 
 def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
@@ -405,11 +415,11 @@ def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
     upstream = call.exchange.upstream
     if request.opaque and isinstance(named := (reply or {}).get("model"), str):
         call.exchange.request.model = upstream.model = named
-        call.decided()
-    call.billed_model = call.model
+        call.delivery = replace(call.delivery, model=call.delivery.model or named)
+    call.billed_model = call.delivery.model
     target = call.target
     if target is not None and (target.key or target.model):  # not the default upstream
-        call.billed_model = call.services.catalogue.billed_name(call.model, target)
+        call.billed_model = call.services.catalogue.billed_name(call.billed_model, target)
     upstream.bill(usage, reply)
     if upstream.tokens.input is None and upstream.tokens.output is None and reply:
         estimate = estimated_usage(request.raw, reply)
@@ -441,8 +451,8 @@ class BackgroundAnswers:
 
     async def commit(self, call: Call, response_id: str) -> None:
         """Commit what is known, and the rest when a request fetches the answer `response_id`."""
-        result = call.result
-        if result is None:
+        decision = call.decision
+        if decision is None:
             return
         tenant = call.tenant
         committed: _Committed = asyncio.get_running_loop().create_future()
@@ -452,14 +462,16 @@ class BackgroundAnswers:
         try:
             await self._recorder.catch_up(call)
             await self._recorder.record(call, None, pending_id=response_id)
-            as_json = call_to_json(call, result, time.time())
+            as_json = call_to_json(call, call.decision or decision, time.time())
             kept = await self.keep(
                 call.services, tenant, response_id, target=call.target, call=as_json
             )
         finally:
-            result.stored = True
-            read = replace(result.resolved.incoming, messages=())
-            result.resolved = replace(result.resolved, incoming=read)
+            call.stored = True
+            decision = call.decision or decision
+            read = replace(decision.resolved.incoming, messages=())
+            resolved = replace(decision.resolved, incoming=read)
+            call.decision = replace(decision, resolved=resolved)
             committed.set_result(kept)
 
     async def _settle_own(
@@ -471,15 +483,16 @@ class BackgroundAnswers:
     ) -> None:
         """Record the answer of a call of this process, once the call itself is committed."""
         kept = await committed
-        result = call.result
-        assert result is not None
-        conversation = result.conversation
+        decision = call.decision
+        assert decision is not None
+        conversation = decision.conversation
         # What the store does not have, no other gateway can have taken.
         shared = kept is not None and await kept
         if shared and not await self._take(conversation.tenant, response_id):
             return  # another gateway has seen the answer, recorded it, and paid for it
         # The conversation may have been dropped from memory and loaded again in the meantime.
-        result.conversation = call.services.index.get(conversation.id) or conversation
+        known = call.services.index.get(conversation.id)
+        call.decision = replace(decision, conversation=known or conversation)
         await self._settle(call, reply)
 
     async def _settle_stored(
@@ -496,9 +509,9 @@ class BackgroundAnswers:
         if call is None or not await self._take(answer.tenant, answer.id):
             return
         await self._settle(call, reply)
-        if call.result is not None:
+        if call.decision is not None:
             # The fold has replaced the transcript, which this process has not read.
-            call.result.conversation.run.fold = None
+            call.decision.conversation.run.fold = None
 
     async def _settle(self, call: Call, reply: UpstreamReply) -> None:
         call.exchange.upstream.bill(reply.usage, reply.completion)
@@ -578,22 +591,22 @@ class BackgroundAnswers:
             return otherwise
 
 
-def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
+def call_to_json(call: Call, decision: Decision, now: float) -> str:
     """A pending call as the gateway needs it that will see the answer. `now`: the wall clock."""
     exchange = call.exchange
     request = exchange.request
     timing = exchange.timing
-    resolved = result.resolved
+    resolved = decision.resolved
     values = {
-        "conversation": result.conversation.id,
-        "run": result.position.run,
-        "step": result.position.step,
-        "state": result.position.state.value,
-        "mode": result.mode,
+        "conversation": decision.conversation.id,
+        "run": decision.position.run,
+        "step": decision.position.step,
+        "state": decision.position.state.value,
+        "mode": decision.mode,
         "identity": [identity_label(resolved.source, resolved.match.kind), resolved.source],
-        "reasons": result.reasons,
-        "unsteered": result.unsteered,
-        "model": call.model,
+        "reasons": decision.reasons + call.delivery.reasons,
+        "unsteered": decision.unsteered,
+        "model": call.delivery.model,
         "billed_model": call.billed_model,
         "request": [request.id, request.key, request.model, request.streamed],
         "upstream": {name: getattr(exchange.upstream, name) for name in _UPSTREAM},
@@ -617,15 +630,16 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
         conversation = services.index.get(name)
     if stored is None or conversation is None:
         return None
-    result = _result(conversation, stored.chain, values)
+    decision = _result(conversation, stored.chain, values)
     # The step as it is in the run log: what it was scored by stays.
-    before = result.position.step - 1
+    before = decision.position.step - 1
     tenant = answer.tenant
-    trace = await runs.get_run(result.run_id, tenant=tenant, after_step=before, limit=1)
+    trace = await runs.get_run(decision.run_id, tenant=tenant, after_step=before, limit=1)
+    logged = None
     if trace is not None and trace.steps:
-        result.logged = trace.steps[0]
-        if result.logged.content is not None:
-            result.prompts = list(result.logged.content.messages)
+        logged = trace.steps[0]
+        if logged.content is not None:
+            decision = replace(decision, prompts=logged.content.messages)
     run = conversation.run
     if run.fold is None:  # one at the newest stored step tells whether the answer ends the run
         run.fold = ConversationFold(
@@ -646,19 +660,21 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> C
         tenant=tenant,
         exchange=exchange,
         control=ControlHeaders(**values["control"], tags=values["tags"]),
-        result=result,
+        decision=decision,
+        delivery=Delivery(model=values["model"]),
         spending=spending,
-        model=values["model"],
+        stored=True,
+        logged=logged,
         billed_model=values["billed_model"],
     )
 
 
-def _result(conversation: Conversation, chain: ChainState, values: Fields) -> SteeringResult:
+def _result(conversation: Conversation, chain: ChainState, values: Fields) -> Decision:
     branch = conversation.history.branch
     _, source = values["identity"]
     hashes = extend(chain, ())
     state = FSMState(values["state"])
-    return SteeringResult(
+    return Decision(
         resolved=Resolved(
             source=source,
             match=ConversationMatch(kind=MatchKind.RETRY, conversation_id=conversation.id),
@@ -672,22 +688,24 @@ def _result(conversation: Conversation, chain: ChainState, values: Fields) -> St
         conversation=conversation,
         position=RunPosition(run=values["run"], step=values["step"], state=state),
         model=values["model"],
-        state_after=state,
         observed=True,
         unsteered=values["unsteered"],
-        reasons=list(values["reasons"]),
-        stored=True,
+        reasons=tuple(values["reasons"]),
         applies=values["mode"] == "on",
     )
 
 
 def _exchange(tenant: str, values: Fields) -> Exchange:
     name, key, model, streamed = values["request"]
-    request = RequestInfo(method="POST", path="/v1/responses", id=name)
-    request.tenant = tenant
-    request.key = key
-    request.model = model
-    request.streamed = streamed
+    request = RequestInfo(
+        method="POST",
+        path="/v1/responses",
+        id=name,
+        tenant=tenant,
+        key=key,
+        model=model,
+        streamed=streamed,
+    )
     return Exchange(
         request,
         upstream=UpstreamInfo(**values["upstream"]),

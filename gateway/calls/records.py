@@ -5,6 +5,7 @@ Its steps and its cost, its guidance, and its system and user messages."""
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -12,12 +13,13 @@ from gateway.calls.call import Call, Outcome
 from gateway.conversations.apply_reply import echoed_items
 from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import items_by_id, run_id
-from gateway.conversations.steering_result import ActOfPerson, SteeringResult
+from gateway.conversations.decision import ActOfPerson, Decision
 from gateway.core.decide import STANDING, Item
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import Injection
 from gateway.core.pattern import ETrace, PatternMatch, Tier, etrace_of
+from gateway.core.placement import Placed
 from gateway.core.step import Action
 from gateway.core.two_strikes import HELD
 from gateway.dialects.base import ANSWER_ID
@@ -33,7 +35,6 @@ from gateway.stores.records import (
     CallRow,
     InjectionRow,
     ItemRecord,
-    PrefixHashRecord,
     RunUpdate,
     StepContent,
     StepRow,
@@ -49,17 +50,16 @@ _LONGEST_SECRET = 4096
 
 def call_record(
     call: Call,
-    result: SteeringResult,
+    decision: Decision,
     outcome: Outcome,
     snapshot: RunSnapshot | None,
-    prefix_hashes: Sequence[PrefixHashRecord],
     now: float,
 ) -> CallRecord:
     """Everything that is committed for one call; `snapshot`: that of its conversation."""
-    conversation = result.conversation
-    position = result.position
+    conversation = decision.conversation
+    position = decision.position
     masks_secrets = call.services.settings.storage.mask_secrets
-    count = result.resolved.incoming.hashes.state.count
+    count = decision.resolved.incoming.hashes.state.count
     runs = {index for index, _ in conversation.unsaved.steps} | {position.run}
     last = conversation.unsaved.snapshot
     if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
@@ -70,27 +70,27 @@ def call_record(
     if outcome.completion is not None and outcome.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(outcome.completion))
     updates, steps = with_acts(
-        [_run_update(call, result, each, newest=snapshot, now=now) for each in ids.items()],
-        _step_rows(call, result, outcome, run=run, now=now),
-        result.acts,
+        [_run_update(call, decision, each, newest=snapshot, now=now) for each in ids.items()],
+        _step_rows(call, decision, outcome, run=run, now=now),
+        decision.acts,
         masks_secrets=masks_secrets,
     )
     return CallRecord(
         conversation=to_record(
             conversation, count, now, snapshot=snapshot, masks_secrets=masks_secrets
         ),
-        heads=tuple(prefix_hashes),
+        heads=outcome.applied.hashes,
         runs=updates,
         steps=steps,
-        injections=tuple(injection_rows(result, run)),
+        injections=tuple(injection_rows(decision, call.delivery.placed, run)),
         items=tuple(
             [ItemRecord(id=name, content=json.dumps(item).encode()) for name, item in items.items()]
         ),
-        decisions=tuple(decision_rows(result, run)),
+        decisions=tuple(decision_rows(decision, run)),
     )
 
 
-def _call_row(call: Call, result: SteeringResult, outcome: Outcome) -> CallRow:
+def _call_row(call: Call, decision: Decision, outcome: Outcome) -> CallRow:
     exchange = call.exchange
     choices = outcome.choices
     upstream = exchange.upstream
@@ -117,19 +117,19 @@ def _call_row(call: Call, result: SteeringResult, outcome: Outcome) -> CallRow:
         cache_write_tokens=tokens.cache_write,
         output_tokens=tokens.output,
         reasoning_tokens=tokens.reasoning,
-        cost_usd=outcome.cost.usd,
-        cost_unsteered_usd=outcome.cost.unsteered_usd,
+        cost_usd=outcome.cost_usd,
+        cost_unsteered_usd=outcome.cost_unsteered_usd,
         latency_s=elapsed_s,
         first_byte_s=timing.first_byte_s,
         overhead_ms=own_s * 1000,
-        timings_ms=result.timings_ms,
+        timings_ms=call.timings_ms,
         attempts=max(1, len(upstream.attempts)),
-        retries=result.conversation.history.branch.retries,
+        retries=decision.conversation.history.branch.retries,
         streamed=exchange.request.streamed,
-        unsteered=result.unsteered,
+        unsteered=decision.unsteered,
         usage_estimated=upstream.usage_estimated,
-        price_estimated=outcome.cost.is_estimated,
-        reasons=tuple(result.reasons),
+        price_estimated=outcome.price_estimated,
+        reasons=decision.reasons + call.delivery.reasons,
     )
 
 
@@ -156,11 +156,11 @@ def _reply_content(choices: Sequence[tuple[FieldDict, str | None]]) -> StepConte
 
 
 def _step_rows(
-    call: Call, result: SteeringResult, outcome: Outcome, run: str, now: float
+    call: Call, decision: Decision, outcome: Outcome, run: str, now: float
 ) -> list[StepRow]:
     """Every step that is not stored yet, and the step at which the call was made, with the call."""
-    conversation = result.conversation
-    position = result.position
+    conversation = decision.conversation
+    position = decision.position
     rows = {
         key: scored_row(run if key[0] == position.run else run_id(conversation.id, key[0]), o, now)
         for key, o in conversation.unsaved.steps.items()
@@ -170,20 +170,20 @@ def _step_rows(
         # A retry, or a call after one that failed: the step is stored, the call is new.
         newest = scored_row(run, position.latest, now)
     if newest is None:
-        newest = result.logged or StepRow(
+        newest = call.logged or StepRow(
             run_id=run, step_index=position.step, at=now, state=position.state.value
         )
     own = newest.content or StepContent()
     reply = _reply_content(outcome.choices)
-    found = etraces_of(result)
+    found = etraces_of(decision)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(
         newest,
-        call=_call_row(call, result, outcome) if outcome.answered else None,
-        content=merged_content(replace(reply, messages=tuple(result.prompts)), own),
+        call=_call_row(call, decision, outcome) if outcome.answered else None,
+        content=merged_content(replace(reply, messages=decision.prompts), own),
         candidates=found,
         e1_match=next(matches, None),
-        acts=_acts(call, result),
+        acts=_acts(call, decision),
     )
     return [*rows.values(), newest]
 
@@ -217,7 +217,7 @@ def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
 
 def _run_update(
     call: Call,
-    result: SteeringResult,
+    decision: Decision,
     numbered: tuple[int, str],
     newest: RunSnapshot | None,
     now: float,
@@ -225,19 +225,20 @@ def _run_update(
     """The row of one run, given its number and its id."""
     run, name = numbered
     settings = call.services.settings
-    conversation = result.conversation
-    own = run == result.position.run
+    conversation = decision.conversation
+    own = run == decision.position.run
     control = call.control
-    task = result.tasks.get(run)
+    task = decision.tasks.get(run)
     title = title_of(task) if task else ""
-    if run < conversation.run.index:
+    ended = call.outcome is not None and call.outcome.applied.ends_run
+    if ended or run < conversation.run.index:
         state = FSMState.END
     else:
-        state = result.state_after
+        state = decision.position.state
     model = call.exchange.request.model
-    if result.position.step < 0:  # another model's call says nothing of the run's
+    if decision.position.step < 0:  # another model's call says nothing of the run's
         model = conversation.history.branch.model or model
-    if run > result.position.run and newest is not None:
+    if run > decision.position.run and newest is not None:
         # Another request has begun the next run in the meantime.
         state = newest.state
     return RunUpdate(
@@ -252,12 +253,12 @@ def _run_update(
         agent=control.agent,
         task_preview=preview(title, masks_secrets=settings.storage.mask_secrets),
         profile=settings.monitors.profile,
-        mode=result.mode,
+        mode=decision.mode,
         experiment=control.experiment,
         arm=control.arm,
         unit=control.unit if control.experiment else None,
         policy_digest=call.services.policy_digest,
-        identity_source=result.resolved.source,
+        identity_source=decision.resolved.source,
         model_requested=model,
         key_name=call.exchange.request.key,
         tags=control.tags if own else {},
@@ -293,49 +294,47 @@ def with_acts(
     return tuple(updates.values()), tuple(rows.values())
 
 
-def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
+def injection_rows(decision: Decision, placed: Placed | None, run: str) -> list[InjectionRow]:
     """One row for each piece of guidance that is new in this call; repeated ones have a row. The
     universal rules are always sent together, and have one row."""
-    placed = result.placed
-    if placed is None or result.decision is None:
+    if placed is None or decision.conclusion is None:
         return []
     rows = []
-    decided = result.decision.decided
+    decided = decision.conclusion.decided
+    made = partial(_injection_row, decision, placed, run)
     # A retry gets the directive again; it counts as one piece of guidance.
-    if placed.directive is not None and not result.conversation.history.branch.retries:
-        row = InjectionRow(run_id=run, step_index=result.position.step, ordinal=0, source="skip")
+    if placed.directive is not None and not decision.conversation.history.branch.retries:
+        row = InjectionRow(run_id=run, step_index=decision.position.step, ordinal=0, source="skip")
         where = _place_of(placed.directive)
-        rows.append(replace(row, text=decided.directive, applied=result.applies, **where))
+        rows.append(replace(row, text=decided.directive, applied=decision.applies, **where))
     if rules := [item for item in decided.items if item.tier is Tier.E3]:
         ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
-        first = _injection_row(result, run, 1, item=rules[0])
+        first = made(1, item=rules[0])
         text = "\n\n".join(item.text for item in rules)
         rows.append(replace(first, pattern_id=ids, text=text))
     others = [item for item in decided.items if item.tier is not Tier.E3]
-    return rows + [
-        _injection_row(result, run, at, item=item) for at, item in enumerate(others, start=2)
-    ]
+    return rows + [made(at, item=item) for at, item in enumerate(others, start=2)]
 
 
-def etraces_of(result: SteeringResult) -> tuple[ETrace, ...]:
+def etraces_of(decision: Decision) -> tuple[ETrace, ...]:
     """The patterns that the look-ups of this call found, given or not; lessons last."""
-    if result.decision is None or result.unsteered:
+    if decision.conclusion is None or decision.unsteered:
         return ()
-    decided = result.decision.decided
+    decided = decision.conclusion.decided
     lessons = [PatternMatch(pattern=e.pattern, similarity=e.similarity) for e in decided.lessons]
     return (*decided.candidates, *[etrace_of(match, cleared=True) for match in lessons])
 
 
-def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
+def _acts(call: Call, decision: Decision) -> tuple[str, ...]:
     """Returns the kinds of acts that were decided for this call, carried out or not. For a
     refused call that is only the end of the run."""
-    decision = result.decision
-    if call.control.mode or decision is None or result.unsteered:
+    conclusion = decision.conclusion
+    if call.control.mode or conclusion is None or decision.unsteered:
         if call.control.mode:
             return (OWN_MODE,)
         return ()
-    decided = decision.decided
-    proposal = decision.proposal
+    decided = conclusion.decided
+    proposal = conclusion.proposal
     found = set[str]()
     lessons = [each.pattern for each in decided.lessons if each.given]
     sent = "refused" not in call.exchange.notes
@@ -353,16 +352,16 @@ def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:
+def decision_rows(decision: Decision, run: str) -> list[DecisionRow]:
     """One row for each lesson that fitted this call, given or not; none where nothing is sent."""
-    decision = result.decision
-    if decision is None or not result.applies or result.unsteered:
+    conclusion = decision.conclusion
+    if conclusion is None or not decision.applies or decision.unsteered:
         return []
-    readings = decision.proposal.signal.readings
+    readings = conclusion.proposal.signal.readings
     return [
         DecisionRow(
             run_id=run,
-            step_index=result.position.step,
+            step_index=decision.position.step,
             pattern_id=each.pattern.pattern_id,
             owner=each.pattern.tenant,
             version=each.pattern.lesson.version if each.pattern.lesson else 1,
@@ -370,10 +369,10 @@ def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:
             given=each.given,
             similarity=each.similarity,
             key=each.key,
-            state=result.position.state.value,
+            state=decision.position.state.value,
             failure_type=(readings.failure_type if readings else None) or "",
         )
-        for each in decision.decided.lessons
+        for each in conclusion.decided.lessons
     ]
 
 
@@ -384,15 +383,16 @@ def _place_of(block: Injection | None) -> FieldDict:
     return {"placement": block.place, "message_position": block.offset if between else None}
 
 
-def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -> InjectionRow:
+def _injection_row(
+    decision: Decision, placed: Placed, run: str, ordinal: int, *, item: Item
+) -> InjectionRow:
     match = item.match
-    blocks: Sequence[Injection] = ()
-    if result.placed is not None:  # a rule may stand where an earlier run has put it
-        blocks = (*result.placed.added, *result.placed.state.injections)
+    # A rule may stand where an earlier run has put it.
+    blocks = (*placed.added, *placed.state.injections)
     block = next((block for block in blocks if item.text in block.text), None)
     return InjectionRow(
         run_id=run,
-        step_index=result.position.step,
+        step_index=decision.position.step,
         ordinal=ordinal,
         source=item.tier.value if item.tier else item.source,
         tier=item.tier.value if item.tier else None,
@@ -401,6 +401,6 @@ def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -
         failure_type=item.failure_type,
         severity=str(item.severity) if item.severity is not None else None,
         text=item.text,
-        applied=result.applies,
+        applied=decision.applies,
         **_place_of(block),
     )

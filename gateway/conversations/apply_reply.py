@@ -15,9 +15,8 @@ from gateway.conversations.conversation import (
     response_hash,
     slim,
 )
+from gateway.conversations.decision import Decision
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.steering_result import SteeringResult
-from gateway.core.fsm import FSMState
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.identity import (
     Arrival,
@@ -30,7 +29,7 @@ from gateway.steering.identity import (
 from gateway.steering.identity.branch import line_hashes_of
 from gateway.steering.identity.rebuilt import newest_key, tail_key
 from gateway.stores.records import PrefixHashRecord
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, Value
 from gateway.wire.messages import content_text, reply_message
 from gateway.wire.prefix_hash import PrefixHashes, extend
 
@@ -39,29 +38,39 @@ _NEWEST_KIND = "newest"
 _TAIL_KIND = "tail"
 
 
+class AppliedReply(Value):
+    """An answer as its conversation took it; the default: nothing could be read of it."""
+
+    hashes: tuple[PrefixHashRecord, ...] = ()  # under which later requests find it
+    usable: bool = False  # it says or calls anything; a client asks again after one without
+    ends_run: bool = False  # it is the final answer of its run
+
+
 def apply_reply(
-    result: SteeringResult,
+    decision: Decision,
     completion: Fields | None,
     choices: Sequence[tuple[FieldDict, str | None]],
     index: ConversationIndex,
     *,
     keep: bool = True,
     pending_id: str | None = None,
-) -> tuple[PrefixHashRecord, ...]:
-    """Apply the answer to the conversation; the hashes under which later requests find it.
-    `choices`: see `replies_in`. `keep`: whether the reply's content may be stored, for clients that
-    leave the history to the server. `pending_id`: the id of an answer that is still being made."""
-    conversation = result.conversation
-    hashes = result.resolved.incoming.hashes
+    stored: bool = False,
+) -> AppliedReply:
+    """Apply the answer to the conversation. `choices`: see `replies_in`. `keep`: whether the
+    reply's content may be stored, for clients that leave the history to the server. `pending_id`:
+    the id of an answer that is still being made. `stored`: the store has the call without its
+    answer."""
+    conversation = decision.conversation
+    hashes = decision.resolved.incoming.hashes
     history = conversation.history
     served = hashes.state.digest
-    if result.resolved.match.kind is MatchKind.SUMMARY:
+    if decision.resolved.match.kind is MatchKind.SUMMARY:
         for message, _ in choices[:1]:  # the summary, with which any request may come next
             lines = line_hashes_of(content_text(message.get("content")))
             history.branch = replace(history.branch, awaits=Awaits.ANYTHING, line_hashes=lines)
             history.seen.add(extend(hashes.state, [reply_message(message)]).messages)
-        return ()
-    step = result.position.step
+        return AppliedReply()
+    step = decision.position.step
     # A history without a message has no root yet.
     made = [
         _record(
@@ -73,6 +82,8 @@ def apply_reply(
             root=history.root or served,
         )
     ]
+    usable = False
+    ends_run = False
     name = pending_id
     reply = list[Any]()
     if completion is None or not choices:
@@ -89,19 +100,22 @@ def apply_reply(
             kind = REPLY + served.hex()
             made.append(_record(conversation, step, digest, position=count, kind=kind, root=root))
             if position == 0:
-                _apply_first(result, message, finish, echoed=echoed)
+                usable, ends_run = _apply_first(decision, message, finish, echoed=echoed)
                 index.index_reply(conversation)
                 for key, kind in _keys(conversation, index):
                     made.append(_record(conversation, step, key, position=count, kind=kind))
         if name:
             index.keep_items(conversation.tenant, items_by_id(reply))
-    if name and (response := _response(result, name, reply, keep=keep)) is not None:
+    if (
+        name
+        and (response := _response(decision, name, reply, keep=keep, stored=stored)) is not None
+    ):
         index.add_response(conversation, response)
         key = response_hash(conversation.tenant, name)
         made.append(
             _record(conversation, step, key, position=response.after.count, kind=RESPONSE_KIND)
         )
-    return tuple(made)
+    return AppliedReply(hashes=tuple(made), usable=usable, ends_run=ends_run)
 
 
 def echoed_items(completion: Fields) -> list[Any]:
@@ -154,14 +168,15 @@ def _record(
 
 
 def _apply_first(
-    result: SteeringResult, message: Fields, finish: str | None, echoed: PrefixHashes
-) -> None:
-    """Make this the conversation's latest reply; a final answer ends its run."""
-    conversation = result.conversation
-    history = result.conversation.history
+    decision: Decision, message: Fields, finish: str | None, echoed: PrefixHashes
+) -> tuple[bool, bool]:
+    """Make this the conversation's latest reply; a final answer ends its run. Returns whether it is
+    usable, and whether it ends the run."""
+    conversation = decision.conversation
+    history = decision.conversation.history
     fold = conversation.run.fold
     before = history.branch.fallback_hash
-    compacts = result.resolved.incoming.compacts
+    compacts = decision.resolved.incoming.compacts
     final = finish == "stop" and fold is not None and not compacts and fold.peek_final(message)
     called = bool(message.get("tool_calls") or message.get("function_call"))
     idle = final or not called
@@ -172,7 +187,7 @@ def _apply_first(
         tail = echoed.tail(history.tail)
     digests = [digest for digest in echoed.messages if digest is not None]
     history.branch = history.branch.answered(
-        result.resolved.incoming.hashes.state.digest,
+        decision.resolved.incoming.hashes.state.digest,
         digests[-1] if digests else None,
         final=idle,
         line_hashes=line_hashes_of(content_text(message.get("content"))) if idle else (),
@@ -180,17 +195,16 @@ def _apply_first(
         tail=tail,
         echoed_hash=echoed.state.digest,
     )
-    result.usable = called or bool(message.get("content") or message.get("refusal"))
     if final:
-        result.state_after = FSMState.END
         conversation.run.note_answer(echoed.state.count)
     if compacts:  # a client may go on from its history all the same
         history.branch = replace(history.branch, fallback_hash=before)
-    elif result.position.run == conversation.run.index:
+    elif decision.position.run == conversation.run.index:
         if final:
-            conversation.unsaved.ended_run = result.position.run
+            conversation.unsaved.ended_run = decision.position.run
         else:
             conversation.unsaved.ended_run = None
+    return called or bool(message.get("content") or message.get("refusal")), final
 
 
 def _keys(conversation: Conversation, index: ConversationIndex) -> Iterator[tuple[bytes, str]]:
@@ -214,13 +228,13 @@ def _keys(conversation: Conversation, index: ConversationIndex) -> Iterator[tupl
 
 
 def _response(
-    result: SteeringResult, response_id: str, reply: Sequence[Any], *, keep: bool
+    decision: Decision, response_id: str, reply: Sequence[Any], *, keep: bool, stored: bool
 ) -> StoredResponse | None:
     """The answer as a later request may continue it by its id."""
-    conversation = result.conversation
-    chain = result.resolved.incoming.hashes.state
+    conversation = decision.conversation
+    chain = decision.resolved.incoming.hashes.state
     known = conversation.history.responses
-    if result.stored and response_id in known:
+    if stored and response_id in known:
         snapshot = known[response_id].snapshot  # the fold may have newer steps by now
     elif conversation.run.fold is not None:
         snapshot = conversation.run.fold.runs[-1].snapshot()
@@ -233,39 +247,39 @@ def _response(
     )
 
 
-def note_failed(result: SteeringResult) -> None:
+def note_failed(decision: Decision) -> None:
     """There is no whole answer: the client may send the request again."""
-    history = result.conversation.history
-    served = result.resolved.incoming.hashes.state.digest
+    history = decision.conversation.history
+    served = decision.resolved.incoming.hashes.state.digest
     history.branch = history.branch.failed(served)
 
 
-def note_sending(result: SteeringResult) -> None:
+def note_sending(decision: Decision) -> None:
     """The whole answer is there: until it is sent, the same request is a sample, no retry."""
-    _note_delivery(result, Arrival.SENDING)
+    _note_delivery(decision, Arrival.SENDING)
 
 
-def note_delivered(result: SteeringResult) -> None:
+def note_delivered(decision: Decision, applied: AppliedReply) -> None:
     """The client has the whole answer: the same request once more is a sample, no retry."""
-    if result.usable:
-        _note_delivery(result, Arrival.DONE)
+    if applied.usable:
+        _note_delivery(decision, Arrival.DONE)
 
 
-def note_ended(result: SteeringResult) -> None:
+def note_ended(decision: Decision) -> None:
     """Nothing more is sent: of an answer that was not delivered, the request may come again."""
-    if result.conversation.history.branch.delivery is Arrival.SENDING:
-        _note_delivery(result, Arrival.UNKNOWN)
+    if decision.conversation.history.branch.delivery is Arrival.SENDING:
+        _note_delivery(decision, Arrival.UNKNOWN)
 
 
-def note_cut(result: SteeringResult) -> None:
+def note_cut(decision: Decision) -> None:
     """The client has gone; if it did not get the whole answer, it broke it off."""
-    history = result.conversation.history
-    served = result.resolved.incoming.hashes.state.digest
+    history = decision.conversation.history
+    served = decision.resolved.incoming.hashes.state.digest
     if history.branch.served_hash == served and history.branch.delivery is not Arrival.DONE:
         history.cut = served
 
 
-def _note_delivery(result: SteeringResult, delivery: Arrival) -> None:
-    history = result.conversation.history
-    served = result.resolved.incoming.hashes.state.digest
+def _note_delivery(decision: Decision, delivery: Arrival) -> None:
+    history = decision.conversation.history
+    served = decision.resolved.incoming.hashes.state.digest
     history.branch = history.branch.delivered(served, delivery)

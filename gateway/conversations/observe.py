@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, StepPlace, run_id
+from gateway.conversations.decision import ActOfPerson, Decision, with_reasons
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.steering_result import ActOfPerson, SteeringResult
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
@@ -50,39 +50,35 @@ client writes as many. Each takes some 2 us."""
 _ROLES = (*SYSTEM_ROLES, "user")
 
 
-def unobserved(
-    conversation: Conversation, resolved: Resolved, mode: str, model: str
-) -> SteeringResult:
-    """The result of a request before its steps are read, at the position that is expected: one step
-    after the newest call that is known; a retry is at the same step again, and a call aside at
+def unobserved(resolved: Resolved, conversation: Conversation, mode: str, model: str) -> Decision:
+    """The decision about a request before its steps are read, at the position that is expected: one
+    step after the newest call that is known; a retry is at the same step again, and a call aside at
     none: its number is negative."""
     run = conversation.run
     newest = conversation.snapshot()
+    index = run.index
+    state = FSMState.INIT
+    if newest is not None:
+        index = newest.run
+        state = newest.state
     compacts = resolved.incoming.compacts
-    if aside := resolved.match.kind is MatchKind.SIDE:
-        number = int.from_bytes(resolved.incoming.hashes.state.digest[:4])  # drawn for this call
-        if newest:
-            state = newest.state
-        else:
-            state = FSMState.INIT
-        position = RunPosition(run=newest.run if newest else run.index, step=~number, state=state)
-    elif newest is None or (newest.state is FSMState.END and not compacts):
-        if newest is None:
-            index = run.index
-        else:
-            index = newest.run + 1
-        position = RunPosition(run=index, step=run.unscored_calls, state=FSMState.INIT)
+    aside = resolved.match.kind is MatchKind.SIDE
+    if aside:
+        step = ~int.from_bytes(resolved.incoming.hashes.state.digest[:4])  # drawn for this call
+    elif newest is None or (state is FSMState.END and not compacts):
+        index += newest is not None
+        step = run.unscored_calls
+        state = FSMState.INIT
     else:
         ahead = not (compacts or resolved.match.kind is MatchKind.RETRY)
         step = newest.steps + run.unscored_calls + ahead
-        position = RunPosition(run=newest.run, step=step, state=newest.state)
-    return SteeringResult(
+    position = RunPosition(run=index, step=step, state=state)
+    return Decision(
         resolved=resolved,
         mode=mode,
         conversation=conversation,
         position=position,
         model=model,
-        state_after=position.state,
         applies=mode == "on" and not aside,
     )
 
@@ -99,12 +95,12 @@ class Observed(NamedTuple):
 
 
 async def observe_steps(
-    result: SteeringResult, request: SteeredRequest, policy: Policy, now: float
+    decision: Decision, request: SteeredRequest, policy: Policy, now: float
 ) -> Observed:
     """Fold the new steps of a request, a long one in parts. `now` in seconds of the epoch."""
-    conversation = result.conversation
+    conversation = decision.conversation
     transcript = request.transcript
-    if result.resolved.incoming.compacts:  # nobody has said what is said there
+    if decision.resolved.incoming.compacts:  # nobody has said what is said there
         transcript = [*transcript[:-1], *split_ending(transcript[-1])[1]]
     before = conversation.snapshot_before_reply()
     fold = conversation.run.ready_fold(policy)
@@ -126,41 +122,43 @@ async def observe_steps(
 
 
 async def note_messages(
-    result: SteeringResult, request: SteeredRequest, observed: Observed
-) -> None:
-    """Note where the run is, and the messages of people that are new."""
+    decision: Decision, request: SteeredRequest, observed: Observed
+) -> Decision:
+    """The decision with where the run is, and with the messages of people that are new."""
     run = observed.run
     fold = observed.fold
     transcript = observed.transcript
-    stored = result.conversation.unsaved.snapshot
+    stored = decision.conversation.unsaved.snapshot
     fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
+    tasks: dict[int, str] = {}
     if fresh:
-        result.tasks = await tasks_of(fresh, transcript)
-    else:
-        result.tasks = {}
-    result.prompts = []
+        tasks = await tasks_of(fresh, transcript)
+    prompts = list[PromptMessage]()
     since = list[Any]()
     if run.steps or run.index:
         latest = None
         if run.outcomes:
             latest = run.outcomes[-1].observed.step
-        new_from = result.resolved.incoming.hashes.start
+        new_from = decision.resolved.incoming.hashes.start
         since = later_messages(transcript, latest, new_from)
         if run.steps:
-            result.prompts = prompts_in(since)
-        else:
-            result.prompts = []
-    _note_acts(result, observed, since)
+            prompts = prompts_in(since)
+    decision = _with_acts(decision, observed, since)
     if fresh or not run.steps:  # the gateway has not seen the beginning of the run
-        opening = opening_prompts(request.body, transcript, run.start)
-        result.prompts = opening + result.prompts
-    result.observed = True
+        prompts = opening_prompts(request.body, transcript, run.start) + prompts
+    return replace(
+        decision,
+        position=RunPosition.of(run),
+        observed=True,
+        tasks=tasks,
+        prompts=tuple(prompts),
+    )
 
 
-def _note_acts(result: SteeringResult, observed: Observed, since: Sequence[Any]) -> None:
+def _with_acts(decision: Decision, observed: Observed, since: Sequence[Any]) -> Decision:
     """Note what a person did since the last answer; what cannot be read of that is left out."""
-    conversation = result.conversation
-    match = result.resolved.match
+    conversation = decision.conversation
+    match = decision.resolved.match
     history = conversation.history
     cut = bool(history.cut) and history.cut == history.branch.fallback_hash
     if match.kind is MatchKind.COMPACTION:
@@ -169,7 +167,7 @@ def _note_acts(result: SteeringResult, observed: Observed, since: Sequence[Any])
     elif cut:
         since = observed.transcript[match.position :]
     try:
-        result.acts = acts_of(
+        acts = acts_of(
             conversation.id,
             observed.fold,
             observed.outcomes,
@@ -179,9 +177,12 @@ def _note_acts(result: SteeringResult, observed: Observed, since: Sequence[Any])
             dropped=history.dropped,
         )
     except Exception as exc:
-        result.reasons.append(f"interventions: not read ({type(exc).__name__})")
+        decision = with_reasons(decision, f"interventions: not read ({type(exc).__name__})")
+    else:
+        decision = replace(decision, acts=tuple(acts))
     history.cut = b""
     history.dropped = None
+    return decision
 
 
 def _take(

@@ -43,7 +43,7 @@ from gateway.steering.identity import (
 from gateway.steering.identity.rebuilt import end_of_reply, is_distinctive, with_tails
 from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
-from gateway.values import Texts, Value
+from gateway.values import FieldDict, Texts, Value
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
@@ -99,10 +99,9 @@ class ConversationResolver:
         identity = identify(headers, request.body, self.settings)
         dialect = request.dialect
         references = dialect.references(request)
+        named: FieldDict = {}
         if references:
             named = await self.loader.items(tenant, references)
-        else:
-            named = {}
         if identity.parent is not None:
             await self._load_parent(tenant, identity.parent, identity.value)
         # The stored answer that a request continues from instead of sending its history.
@@ -124,23 +123,17 @@ class ConversationResolver:
             checked = known.id
         if self.shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
-        history = None
+        root = b""
+        tail = None
+        chain = None  # of the latest request of the conversation, if that had all its messages
         if known is not None:
             history = known.history
-        if history is None:
-            root = b""
-        else:
             root = history.root
-        if history is None:
-            tail = None
-        else:
             tail = history.tail
-        chain = None  # of the latest request of the conversation, if that had all its messages
-        if history is not None and history.chain is not None and history.prefix is not None:
-            whole = history.chain.count == len(history.prefix.spans)
-            chain = None
-            if whole:
-                chain = history.chain
+            prefix = history.prefix
+            chain = history.chain
+            if chain is not None and (prefix is None or chain.count != len(prefix.spans)):
+                chain = None
         read = partial(read_incoming, request, headers, tenant, chain)
         return Search(
             request=request,
@@ -332,7 +325,6 @@ class ConversationResolver:
             given = name = conversation_id(tenant, value)
             load = partial(self.loader.load_key, tenant, value)
         else:
-            grown = None
             if request.unread:
                 grown = await self._grown(request, headers, owner)
             name = (grown.conversation_id if grown is not None else beside) or ""
@@ -343,12 +335,9 @@ class ConversationResolver:
                 await load()
             found = self.index.get(name)
         incoming = _without_history(request, headers, tenant, conversation=found)
-        if found is None:
-            kind = MatchKind.NEW
-        else:
-            kind = MatchKind.CONTINUE
-        if not request.unread:
-            kind = MatchKind.SIDE
+        kind = MatchKind.SIDE
+        if request.unread:
+            kind = MatchKind.CONTINUE if found is not None else MatchKind.NEW
         verdict = ConversationMatch(kind=kind, conversation_id=found.id if found else None)
         if found is None:
             found = open_conversation(

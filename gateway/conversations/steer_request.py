@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -21,9 +22,9 @@ from gateway.conversations.conversation import (
     RoutedCall,
     Undecided,
 )
+from gateway.conversations.decision import Decision, with_reasons
 from gateway.conversations.judge import ModelJudge, judge_newest
 from gateway.conversations.observe import note_messages, observe_steps, opening_prompts
-from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.workloads import RunWorkloads
 from gateway.core.decide import Decided, LessonMatch, LessonQuery
 from gateway.core.edits import AppendToResult, Edit, InsertMessage
@@ -35,10 +36,10 @@ from gateway.core.monitors.muting import without_muted
 from gateway.core.pattern import Query
 from gateway.core.placement import Placed, place
 from gateway.core.steer import (
+    NO_ADVICE,
     NO_LIBRARY,
     Advice,
     CallFacts,
-    Decision,
     Found,
     RunMemory,
     RunPosition,
@@ -50,11 +51,10 @@ from gateway.core.steer import (
 )
 from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
-from gateway.core.two_strikes import HELD
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import MatchKind
 from gateway.tasks import OwnTime
-from gateway.values import Fields, frozen
+from gateway.values import Fields
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.messages import tool_names
 from gateway.wire.prefix_hash import PrefixHashes
@@ -93,361 +93,327 @@ class StepHistory(Protocol):
     ) -> Sequence[Step]: ...
 
 
-@frozen
-class ModelTraits:
-    """Properties of the models that may be asked."""
-
-    target_of: Callable[[str], GuidanceTarget]  # how guidance may be placed in a request to a model
-    # why a model cannot serve a request; None when it can
-    refusal: Callable[[str, SteeredRequest], str | None]
-
-
+@dataclass(eq=False)
 class RequestSteerer:
     """Decides about requests by one set of rules."""
 
-    def __init__(
-        self,
-        rules: SteeringRules,
-        models: ModelTraits,
-        lookup: PatternLookup | None,
-        history: StepHistory | None = None,
-        judge: ModelJudge | None = None,
-        lessons: LessonLookup | None = None,
-        workloads: RunWorkloads | None = None,
-        places: RefusedPlaces | None = None,
-    ) -> None:
-        self.rules = rules
-        self.places = places or RefusedPlaces()
-        self._models = models
-        self._lookup = lookup
-        if lookup:
-            self._gates = lookup.gates
-        else:
-            self._gates = NO_LIBRARY
-        self._history = history
-        self._judge = judge
-        self._lessons = lessons
-        self._workloads = workloads or RunWorkloads(rules)
+    rules: SteeringRules  # the settings that decide
+    # how guidance may be placed in a request to a model
+    target_of: Callable[[str], GuidanceTarget]
+    # why a model cannot serve a request; None when it can
+    refusal: Callable[[str, SteeredRequest], str | None]
+    lookup: PatternLookup | None = None  # None without a library
+    history: StepHistory | None = None  # None: a run is known by its requests alone
+    judge: ModelJudge | None = None  # None: the ledger scores every step
+    lessons: LessonLookup | None = None  # None: nothing is learned
+    workloads: RunWorkloads | None = None  # None: no outcomes are known
+    places: RefusedPlaces = field(default_factory=lambda: RefusedPlaces())  # closed for clients
+
+    def __post_init__(self) -> None:
+        self._gates = NO_LIBRARY
+        if self.lookup is not None:
+            self._gates = self.lookup.gates
 
     async def steer(
         self,
-        result: SteeringResult,
+        decision: Decision,
         request: SteeredRequest,
         now: float,
         own_time: OwnTime,
+        timings: dict[str, float],
         advise: Advise | None = None,
-    ) -> None:
-        """Decide about one request of a known conversation; `result` takes what is found. `advise`:
-        asks the call's budgets, once its run is known. `now` in seconds of the epoch. Raises
-        DeadlinePassed: no decision in time; the steps that were scored are kept."""
-        conversation = result.conversation
-        resolved = result.resolved
+    ) -> AsyncIterator[Decision]:
+        """Decide about one request of a known conversation. Yields the decision after each step of
+        making it, so that what was found before an error is kept. `advise`: asks the call's
+        budgets, once its run is known. `now` in seconds of the epoch; `timings` takes the
+        milliseconds of each step. Raises DeadlinePassed: no decision in time."""
+        conversation = decision.conversation
+        resolved = decision.resolved
         retries = resolved.match.kind is MatchKind.RETRY
         compacts = resolved.incoming.compacts
         run = conversation.run
         if compacts:
-            result.reasons.append("compaction: not advised or routed")
-        ended = compacts and result.position.state is FSMState.END
+            decision = with_reasons(decision, "compaction: not advised or routed")
+            yield decision
+        ended = compacts and decision.position.state is FSMState.END
         if ended or resolved.match.kind is MatchKind.SUMMARY:  # it has nothing new of the run
-            result.observed = True
+            yield replace(decision, observed=True)
             return
         if resolved.unread:
-            result.reasons.append(f"store: degraded ({resolved.unread}), not asked")
+            decision = with_reasons(decision, f"store: degraded ({resolved.unread}), not asked")
+            yield decision
         async with conversation.lock:
             await self._read_earlier_steps(conversation)
-            newest = await self._read_transcript(result, request, now)
-            if self._judge is not None and not compacts:
-                with timed(result.timings_ms, "judge"):
+            decision, newest = await self._read_transcript(decision, request, now, timings=timings)
+            yield decision
+            if self.judge is not None and not compacts:
+                with timed(timings, "judge"):
                     judge = None
-                    if result.mode != "off" and not retries:
-                        judge = self._judge
-                    result.reasons += await judge_newest(judge, conversation, newest)
-                result.position = RunPosition.of(newest)
-                result.state_after = newest.state
+                    if decision.mode != "off" and not retries:
+                        judge = self.judge
+                    said = await judge_newest(judge, conversation, newest)
+                judged = replace(decision, position=RunPosition.of(newest))
+                decision = with_reasons(judged, *said)
+                yield decision
             own_time.check()
-            if result.mode == "off" or compacts:
-                result.model = _repeated(result, request) or request.model
+            if decision.mode == "off" or compacts:
+                yield replace(decision, model=_repeated(decision, request) or request.model)
                 return
             if not retries:  # each resting model rests for one call less
                 run.resting = {model: left - 1 for model, left in run.resting.items() if left > 1}
+            advice = NO_ADVICE
             if advise is not None:
-                result.advice = await advise()
+                advice = await advise()
             if run.undecided:
-                await self._decide_missed(result, request, own_time=own_time)
-            memory = await self._decide(result, request, own_time=own_time)
-            self._keep(result, request, memory)
+                await self._decide_missed(
+                    decision, request, advice, own_time=own_time, timings=timings
+                )
+            latest = decision.position.latest
+            if latest is not None and not decision.muted.isdisjoint(latest.readings.fired):
+                decision = with_reasons(decision, f"alarm muted for project {decision.project!r}")
+                yield decision
+            decision = await self._conclude(
+                decision, request, advice, own_time=own_time, timings=timings
+            )
+            yield decision
+            with timed(timings, "place"):
+                decision, memory = self._place(decision, request)
+            yield self._keep(decision, request, memory)
             run.undecided.clear()
 
-    def repeat_earlier(self, result: SteeringResult, request: SteeredRequest, reason: str) -> None:
-        """Let a call without a decision, for this `reason`, have what was injected before it: the
+    def place_earlier(self, decision: Decision, request: SteeredRequest) -> Decision:
+        """Give a call that nothing was concluded for the guidance of the calls before it: the
         provider's prompt cache keeps its prefix and the advice does not fade."""
-        result.unsteered = reason
-        result.decision = None
-        result.placed = None
-        result.reasons.append(f"unsteered: {reason}")
-        result.model = _repeated(result, request) or request.model
-        if not result.unread:  # there is no place for it without the messages
-            self._place_earlier(result, request)
+        current = decision.conversation.run
+        quiet = decision.mode == "off" or decision.resolved.incoming.compacts
+        # Nothing is injected, a new run begins, or there is no place for it without the messages.
+        if quiet or decision.unread or decision.position.run != current.index:
+            return decision
+        decided = repeat(current.memory, decision.position.step)
+        return replace(decision, placed=self._placed(decision, request, decided))
 
-    def _place_earlier(self, result: SteeringResult, request: SteeredRequest) -> None:
-        current = result.conversation.run
-        quiet = result.mode == "off" or result.resolved.incoming.compacts
-        if quiet or result.position.run != current.index:
-            return  # nothing is injected, or a new run begins
-        decided = repeat(current.memory, result.position.step)
-        result.placed = self._placed(result, request, decided)
-
-    async def catch_up(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
+    async def catch_up(
+        self,
+        decision: Decision,
+        request: SteeredRequest,
+        now: float,
+        timings: dict[str, float],
+    ) -> Decision:
         """Score the steps of a call that was forwarded before that, for its record; if it cannot be
         done, that is at the step where the call is expected to be."""
-        if result.observed:
-            return
-        async with result.conversation.lock:
+        async with decision.conversation.lock:
             try:
-                await self._read_transcript(result, request, now)
+                decision, _ = await self._read_transcript(decision, request, now, timings=timings)
             except Exception:
-                if result.resolved.match.kind is not MatchKind.RETRY:
-                    result.conversation.run.unscored_calls += 1
+                if decision.resolved.match.kind is not MatchKind.RETRY:
+                    decision.conversation.run.unscored_calls += 1
                 raise
+        return decision
 
     async def _read_earlier_steps(self, conversation: Conversation) -> None:
         """Start the fold with the logged steps of a run that are not in this request."""
         run = conversation.run
         start = conversation.run.start
         unread = run.fold is None and run.kept_fold is None
-        if unread and start and start.logged_in and self._history:
-            earlier = await self._history.read(conversation.tenant, start.logged_in, start.snapshot)
+        if unread and start and start.logged_in and self.history:
+            earlier = await self.history.read(conversation.tenant, start.logged_in, start.snapshot)
             run.ready_fold(self.rules.policy, earlier)
 
     async def _read_transcript(
-        self, result: SteeringResult, request: SteeredRequest, now: float
-    ) -> RunFold:
+        self,
+        decision: Decision,
+        request: SteeredRequest,
+        now: float,
+        timings: dict[str, float],
+    ) -> tuple[Decision, RunFold]:
         """Score the new steps of a request, and note what else is new in it; its newest run."""
-        with timed(result.timings_ms, "observe"):
-            observed = await observe_steps(result, request, self.rules.policy, now=now)
-            self._take_undecided(result, observed.earlier, observed.outcomes)
-            result.position = RunPosition.of(observed.run)
-            result.state_after = observed.run.state
-            await note_messages(result, request, observed)
-        return observed.run
+        with timed(timings, "observe"):
+            observed = await observe_steps(decision, request, self.rules.policy, now=now)
+            self._take_undecided(decision, observed.earlier, observed.outcomes)
+            return await note_messages(decision, request, observed), observed.run
 
     async def _decide_missed(
         self,
-        result: SteeringResult,
+        decision: Decision,
         request: SteeredRequest,
+        advice: Advice,
         own_time: OwnTime,
+        timings: dict[str, float],
     ) -> None:
         """Decide about earlier calls of the run that another gateway served, where the store does
         not say how, each with what was known when it was made: equal steps get equal guidance at
         the same places."""
-        newest = result.position
-        run = result.conversation.run
+        run = decision.conversation.run
         decided = run.memory.guidance.decided_step
-        count = result.resolved.incoming.hashes.state.count
-        reasons = list(result.reasons)
-        try:
-            for each in run.undecided:
-                if each.position.latest is not None:
-                    self._note(result, [each.position.latest])
-                missed = decided is None or each.position.step > max(decided, 0)
-                if missed and result.resolved.lags and 0 <= each.messages < count:
-                    result.position = each.position
-                    result.until = each.messages - count
-                    run.memory = await self._decide(result, request, own_time=own_time)
-        finally:
-            result.position = newest
-            result.reasons = reasons
-            result.placed = result.until = None
+        count = decision.resolved.incoming.hashes.state.count
+        for each in run.undecided:
+            if each.position.latest is not None:
+                self._note(decision, [each.position.latest])
+            missed = decided is None or each.position.step > max(decided, 0)
+            if missed and decision.resolved.lags and 0 <= each.messages < count:
+                earlier = replace(decision, position=each.position)
+                earlier = await self._conclude(
+                    earlier, request, advice, own_time=own_time, timings=timings
+                )
+                _, run.memory = self._place(earlier, request, until=each.messages - count)
 
     def _take_undecided(
-        self, result: SteeringResult, earlier: RunPosition, outcomes: Sequence[StepOutcome]
+        self, decision: Decision, earlier: RunPosition, outcomes: Sequence[StepOutcome]
     ) -> None:
         """Keep the calls whose steps a request brought until they are decided about; `earlier`: the
         position before it. Where no other gateway decides, their readings are noted at once."""
-        current = result.conversation.run
+        current = decision.conversation.run
         new = [each for each in outcomes if each.run == current.index]
-        resolved = result.resolved
-        if not (new and resolved.lags and result.mode != "off") or resolved.incoming.compacts:
-            self._note(result, new)
+        resolved = decision.resolved
+        if not (new and resolved.lags and decision.mode != "off") or resolved.incoming.compacts:
+            self._note(decision, new)
             return
         calls = _calls_of(new, earlier, resolved.incoming.hashes)
         before = [each for each in current.undecided if each.position.step < new[0].index]
         current.undecided = [*before, *calls][-MAX_UNSAVED_STEPS:]
 
-    def _note(self, result: SteeringResult, outcomes: Sequence[StepOutcome]) -> None:
+    def _note(self, decision: Decision, outcomes: Sequence[StepOutcome]) -> None:
         """Add the readings of these steps to the memory of the run."""
-        run = result.conversation.run
+        run = decision.conversation.run
         acted_on = outcomes
-        if result.muted:
-            acted_on = [self._unmuted(result, each) for each in outcomes]
+        if decision.muted:
+            acted_on = [self._unmuted(decision, each) for each in outcomes]
         run.memory = observe(run.memory, acted_on, run.index)
 
-    async def _decide(
+    async def _conclude(
         self,
-        result: SteeringResult,
+        decision: Decision,
         request: SteeredRequest,
+        advice: Advice,
         own_time: OwnTime,
-    ) -> RunMemory:
-        """Route, plan, look up, decide and place; what the run remembers after it."""
+        timings: dict[str, float],
+    ) -> Decision:
+        """Route, plan, look up, and conclude which guidance to give."""
         rules = self.rules
-        conversation = result.conversation
+        conversation = decision.conversation
         current = conversation.run
         tenant = conversation.tenant
-        timings = result.timings_ms
 
         def refusal(model: str) -> str | None:
             left = current.resting.get(model)
             if left is not None:
                 return f"it refused a call, {left} more without it"
-            return self._models.refusal(model, request)
+            return self.refusal(model, request)
 
         learned = None
-        if rules.routing.policy == "learned":
-            learned = self._workloads.learned(result, request, refusal)
+        if rules.routing.policy == "learned" and self.workloads is not None:
+            learned = self.workloads.learned(decision, request, refusal)
         facts = CallFacts(
             requested=request.model,
             serves=refusal,
-            repeats_model=_repeated(result, request),
+            repeats_model=_repeated(decision, request),
             gates=self._gates,
             tools=lambda: tool_names(request.body),
-            advice=result.advice,
+            advice=advice,
             learned=learned,
         )
         unit = conversation.unit or conversation.id
-        position = result.position
-        if position.latest is not None and result.muted:
-            acted_on = self._unmuted(result, position.latest)
-            if acted_on.readings.fired != position.latest.readings.fired:
-                result.reasons.append(f"alarm muted for project {result.project!r}")
-            position = replace(position, latest=acted_on)
+        position = decision.position
+        if position.latest is not None and decision.muted:
+            position = replace(position, latest=self._unmuted(decision, position.latest))
         proposal = propose(rules, current.memory, position, call=facts, unit=unit)
         found: Found = {}
-        if proposal.plan.queries and self._lookup is not None:
+        if proposal.plan.queries and self.lookup is not None:
             with timed(timings, "look_up"):
-                found = await self._lookup.look_up_all(proposal.plan.queries, tenant)
+                found = await self.lookup.look_up_all(proposal.plan.queries, tenant)
             own_time.check()
         lessons: Sequence[LessonMatch] = ()
-        if proposal.lessons is not None and self._lessons is not None:
+        if proposal.lessons is not None and self.lessons is not None:
             with timed(timings, "look_up"):
                 opening = partial(opening_prompts, request.body, request.transcript, 0)
                 query = replace(proposal.lessons, opening=opening)
-                lessons = await self._lessons.find(query, tenant)
+                lessons = await self.lessons.find(query, tenant)
             own_time.check()
-        result.model = proposal.routed.model
-        result.decision = decision = conclude(
-            rules, current.memory, proposal, found=found, lessons=lessons
+        conclusion = conclude(rules, current.memory, proposal, found=found, lessons=lessons)
+        return replace(
+            decision,
+            conclusion=conclusion,
+            model=proposal.routed.model,
+            reasons=decision.reasons + conclusion.reasons,
         )
-        result.reasons += decision.reasons
-        with timed(timings, "place"):
-            return self._place(result, request, decision)
 
-    def _unmuted(self, result: SteeringResult, outcome: StepOutcome) -> StepOutcome:
+    def _unmuted(self, decision: Decision, outcome: StepOutcome) -> StepOutcome:
         """The outcome to act on: nothing follows from alarms that are muted for the project."""
         weights = self.rules.policy.monitors.resolved_weights()
-        readings = without_muted(outcome.readings, result.muted, weights)
+        readings = without_muted(outcome.readings, decision.muted, weights)
         severity = 0
         if readings.fired:
             severity = outcome.severity
         return replace(outcome, readings=readings, severity=severity)
 
-    def use_requested_model(
-        self, result: SteeringResult, request: SteeredRequest, reason: str
-    ) -> None:
+    def use_requested_model(self, decision: Decision, request: SteeredRequest) -> Decision:
         """Switch to the requested model after the routed model refused a call, and let the
         routed one rest."""
-        current = result.conversation.run
-        refused = result.model
-        result.model = request.model
-        result.reasons.append(f"routing: {refused} refused: {reason}")
+        current = decision.conversation.run
         if self.rules.routing.rest_calls:
-            current.resting[refused] = self.rules.routing.rest_calls
-        if result.unsteered:
-            self._place_earlier(result, request)
-            return
-        memory = current.memory
-        if result.decision is not None:
-            memory = self._place(result, request, result.decision)
-        self._keep(result, request, replace(memory, pinned_model=None))
-
-    def send_as_written(self, result: SteeringResult) -> frozenset[Place]:
-        """Take the guidance out of a call that was refused; the places where it was. What is new
-        with this call is forgotten; what earlier calls got stays remembered."""
-        placed = result.placed
-        if placed is None:
-            return frozenset()
-        self._take_back(result, placed)
-        result.placed = None
-        result.reasons.append("guidance: refused by the upstream, sent as the client wrote it")
-        return frozenset(map(_place_of, placed.edits))
-
-    def not_sent(self, result: SteeringResult) -> None:
-        """Note that the call was refused: nothing that was decided for it was given. That it ended
-        the run, or asked about it, stays remembered."""
-        held = result.decision is not None and result.decision.proposal.act.name in HELD
-        if result.placed is not None and not held:
-            self._take_back(result, result.placed)
-        result.placed = None
-        result.applies = False
-
-    @staticmethod
-    def _take_back(result: SteeringResult, placed: Placed) -> None:
-        run = result.conversation.run
-        if result.memory_before is not None and run.routed is result.kept:
-            run.memory = result.memory_before
-        else:  # another call of the conversation was decided meanwhile
-            guidance = run.memory.guidance
-            kept = tuple(each for each in guidance.injections if each not in placed.added)
-            run.memory = replace(run.memory, guidance=replace(guidance, injections=kept))
+            current.resting[decision.model] = self.rules.routing.rest_calls
+        decision = replace(decision, model=request.model)
+        if decision.unsteered:
+            return self.place_earlier(decision, request)
+        decision, memory = self._place(decision, request)
+        return self._keep(decision, request, replace(memory, pinned_model=None))
 
     def close_places(
-        self, result: SteeringResult, request: SteeredRequest, places: frozenset[Place], kind: Kind
+        self, decision: Decision, request: SteeredRequest, places: frozenset[Place], kind: Kind
     ) -> bool:
         """Whether these places are not used for this client for a while: with guidance there a call
         was refused, for a reason of this `kind`, and without it accepted."""
-        closes = self.places.refused(_client(result, request), places, kind)
-        if closes:
-            result.reasons.append(f"guidance: {', '.join(sorted(places))} closed for this client")
-        return closes
+        return self.places.refused(_client(decision, request), places, kind)
 
     @staticmethod
-    def _keep(result: SteeringResult, request: SteeredRequest, memory: RunMemory) -> None:
+    def _keep(decision: Decision, request: SteeredRequest, memory: RunMemory) -> Decision:
         """The decision was made in time: the run remembers it."""
-        current = result.conversation.run
-        if result.memory_before is None:
-            result.memory_before = current.memory
+        current = decision.conversation.run
+        before = decision.memory_before
+        if before is None:
+            before = current.memory
         current.memory = memory
-        current.routed = result.kept = RoutedCall(
-            prefix_hash=result.resolved.incoming.hashes.state.digest,
+        current.routed = RoutedCall(
+            prefix_hash=decision.resolved.incoming.hashes.state.digest,
             requested=request.model,
-            model=result.model,
+            model=decision.model,
         )
+        return replace(decision, memory_before=before, kept=current.routed)
 
     def _place(
-        self, result: SteeringResult, request: SteeredRequest, decision: Decision
-    ) -> RunMemory:
-        placed = self._placed(result, request, decision.decided)
+        self, decision: Decision, request: SteeredRequest, until: int | None = None
+    ) -> tuple[Decision, RunMemory]:
+        """The decision with its guidance placed, and the memory of the run then. `until`: the
+        number of messages of an earlier call that is decided about, as a negative index."""
+        conclusion = decision.conclusion
+        if conclusion is None:
+            return decision, decision.conversation.run.memory
+        placed = self._placed(decision, request, conclusion.decided, until=until)
         if placed is None:
-            return decision.memory
-        result.placed = placed
-        if result.applies:
+            return decision, conclusion.memory
+        if decision.applies:
             kept = placed.state
         else:
             kept = replace(placed.state, injections=())
-        return replace(decision.memory, guidance=kept)
+        return replace(decision, placed=placed), replace(conclusion.memory, guidance=kept)
 
     def _placed(
-        self, result: SteeringResult, request: SteeredRequest, decided: Decided
+        self,
+        decision: Decision,
+        request: SteeredRequest,
+        decided: Decided,
+        until: int | None = None,
     ) -> Placed | None:
         if not (decided.items or decided.directive or decided.state.injections):
             return None
         dialect = request.dialect
-        model = result.model
-        target = dialect.target(self._models.target_of(model), request, model)
+        model = decision.model
+        target = dialect.target(self.target_of(model), request, model)
         messages: Sequence[Any] = AsMappings(dialect.placeable(request))
-        if result.until is not None:
-            messages = messages[: result.until]
+        if until is not None:
+            messages = messages[:until]
         if self.places.any:
-            closed = self.places.closed(_client(result, request))
+            closed = self.places.closed(_client(decision, request))
             target = replace(target, closed=closed)
         placed = place(
             messages,
@@ -498,15 +464,39 @@ def _calls_of(
     return calls
 
 
-def _client(result: SteeringResult, request: SteeredRequest) -> Client:
-    tenant = result.conversation.tenant
-    return Client(tenant, result.agent, request.dialect.name, model=result.model)
+def forget(decision: Decision, placed: Placed) -> frozenset[Place]:
+    """Forget the guidance that is new with a call, which is not given; the places of all of it."""
+    run = decision.conversation.run
+    if decision.memory_before is not None and run.routed is decision.kept:
+        run.memory = decision.memory_before
+    else:  # another call of the conversation was decided meanwhile
+        guidance = run.memory.guidance
+        kept = tuple(each for each in guidance.injections if each not in placed.added)
+        run.memory = replace(run.memory, guidance=replace(guidance, injections=kept))
+    return frozenset(map(_place_of, placed.edits))
 
 
-def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
+def unsteered(decision: Decision, request: SteeredRequest, reason: str) -> Decision:
+    """The decision about a call for which nothing was concluded, for this `reason`."""
+    plain = replace(
+        decision,
+        unsteered=reason,
+        conclusion=None,
+        placed=None,
+        model=_repeated(decision, request) or request.model,
+    )
+    return with_reasons(plain, f"unsteered: {reason}")
+
+
+def _client(decision: Decision, request: SteeredRequest) -> Client:
+    tenant = decision.conversation.tenant
+    return Client(tenant, decision.agent, request.dialect.name, model=decision.model)
+
+
+def _repeated(decision: Decision, request: SteeredRequest) -> str | None:
     """The model that the same call went to before, when this is a retry of it."""
-    routed = result.conversation.run.routed
-    resolved = result.resolved
+    routed = decision.conversation.run.routed
+    resolved = decision.resolved
     if routed is None or resolved.match.kind is not MatchKind.RETRY:
         return None
     asked = resolved.incoming.hashes.state.digest, request.model

@@ -15,7 +15,7 @@ from operator import attrgetter
 from msgspec.structs import asdict
 
 from gateway.conversations.conversation import Workload
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.decision import Decision
 from gateway.core.routing import RunChoice, Serves
 from gateway.core.steer import SteeringRules
 from gateway.dialects import SteeredRequest
@@ -220,7 +220,7 @@ class RunWorkloads:
     price: Callable[[str], float | None] = lambda model: None
 
     def learned(
-        self, result: SteeringResult, request: SteeredRequest, serves: Serves | None
+        self, decision: Decision, request: SteeredRequest, serves: Serves | None
     ) -> LearnedRouting | None:
         """The learned policy for a call; None without a choice. `serves`: why a model cannot serve
         the request."""
@@ -230,7 +230,7 @@ class RunWorkloads:
         models = candidates(self.rules.routes, request.model)
         priced = ((m, self.price(m)) for m in models)
         prices = {model: price for model, price in priced if price is not None}
-        rates = self.workloads.rates(_workload(result, request), result.run_id, prices)
+        rates = self.workloads.rates(_workload(decision, request), decision.run_id, prices)
         if len(models) < 2:
             return None
         return LearnedRouting(
@@ -243,12 +243,12 @@ class RunWorkloads:
         )
 
 
-def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:
+def _workload(decision: Decision, request: SteeredRequest) -> Workload:
     """Returns the workload of the newest run; a run keeps the workload with which it began."""
-    run = result.conversation.run
+    run = decision.conversation.run
     if run.workload is None:
         tools = tool_names(request.body)
         run.workload = workload_of(
-            result.conversation.tenant, result.agent, tools, requested=request.model
+            decision.conversation.tenant, decision.agent, tools, requested=request.model
         )
     return run.workload

@@ -160,7 +160,7 @@ class Proposal(Value):
     reasons: tuple[str, ...] = ()  # what was decided and why, for the record
 
 
-class Decision(Value):
+class Conclusion(Value):
     """The actions on a call."""
 
     proposal: Proposal  # the model, and what was looked up
@@ -222,7 +222,7 @@ def conclude(
     proposal: Proposal,
     found: Found,
     lessons: Sequence[LessonMatch] = (),
-) -> Decision:
+) -> Conclusion:
     """The decision, given the results of the look-ups."""
     decided = decide(memory.guidance, proposal.plan, found, injection=rules.injection)
     if lessons and proposal.lessons is not None and rules.lessons is not None:
@@ -236,7 +236,7 @@ def conclude(
         choice=proposal.choice,
         trouble=_after_texts(proposal, decided),
     )
-    return Decision(proposal=proposal, decided=decided, memory=after)
+    return Conclusion(proposal=proposal, decided=decided, memory=after)
 
 
 def repeat(memory: RunMemory, step: int) -> Decided:

@@ -83,8 +83,6 @@ def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> Upstrea
         headers=[h for h in headers if h[0] != b"accept-encoding"],
         query=query,
         key_headers=principal.key_headers,
-        body=lambda _: b"",
-        parsed=lambda _: {},
     )
 
 

@@ -346,8 +346,6 @@ def _call(
         dialect=next((d for d in DIALECTS.values() if place.startswith(d.path + "/")), None),
         query=scope["query_string"],
         key_headers=principal.key_headers,
-        body=lambda _: b"",
-        parsed=lambda _: {},
         attempts=exchange.upstream.attempts,
     )
 

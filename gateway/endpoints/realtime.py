@@ -124,8 +124,6 @@ class RealtimeEndpoint:
                 headers=headers,
                 key_headers=principal.key_headers,
                 query=scope["query_string"],
-                body=lambda _: b"",
-                parsed=lambda _: {},
             )
             target, talk = await self._admit(services, scope, principal, call=call)
             answer = await _ask(services, exchange, call, target=target)

@@ -376,7 +376,7 @@ class _Connection:
         """Send a request over this connection. Raises: NotFound: its model is served elsewhere."""
         services = call.services
         asked = call.request.model
-        routed = call.model
+        routed = call.delivery.model
         own = self._target_of(services, asked)
         if own is None:
             raise NotFound(f"{asked!r} is not served on this WebSocket; use HTTP", status=426)

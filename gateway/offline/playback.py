@@ -26,7 +26,7 @@ from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.core.routing import Serves
 from gateway.core.scoring.scorer import UNKNOWN
-from gateway.core.steer import Decision, RunMemory, RunPosition, SteeringRules
+from gateway.core.steer import Conclusion, RunMemory, RunPosition, SteeringRules
 from gateway.dialects.chat import CHAT
 from gateway.offline.recordings import Recording, scored_steps
 from gateway.steering.reader import READER
@@ -138,13 +138,13 @@ class ReplayedCalls:
         self.models: list[str] = []
         self._decide(_FIRST_CALL)
 
-    def next_call(self, outcomes: Sequence[StepOutcome], run: RunFold) -> Decision:
+    def next_call(self, outcomes: Sequence[StepOutcome], run: RunFold) -> Conclusion:
         """The decision about the call that brings these newly scored steps; `run` is its run."""
         self._begin(run.index)
         self._memory = steer.observe(self._memory, outcomes, run.index)
         return self._decide(RunPosition.of(run))
 
-    def after_the_end(self) -> Decision:
+    def after_the_end(self) -> Conclusion:
         """The decision about the first call after a final answer that ends the recording."""
         self._begin(self._run + 1)
         return self._decide(replace(_FIRST_CALL, run=self._run))
@@ -156,7 +156,7 @@ class ReplayedCalls:
             return self._calls[call].before
         return len(messages)
 
-    def _decide(self, position: RunPosition) -> Decision:
+    def _decide(self, position: RunPosition) -> Conclusion:
         rules = self._policy.rules
         recording = self._recording
         call = steer.CallFacts(
@@ -222,7 +222,7 @@ def _catalogue(policy: ReplayPolicy) -> "ModelCatalogue | None":
     return ModelCatalogue(DeploymentTable(settings, os.environ), infos)
 
 
-def given(decision: Decision) -> list[FieldDict]:
+def given(decision: Conclusion) -> list[FieldDict]:
     """The guidance of one call by its sources; universal rules are left out."""
     given: list[FieldDict] = [{"source": "skip"}] if decision.decided.directive else []
     for item in decision.decided.items:
@@ -324,7 +324,7 @@ class RecordedHistory:
 
 def _play_messages(
     recording: Recording, policy: Policy, calls: ReplayedCalls
-) -> tuple[dict[int, StepOutcome], list[Decision]]:
+) -> tuple[dict[int, StepOutcome], list[Conclusion]]:
     """Outcomes by step index, and the decision after each step. Each call is decided with the
     messages that it was sent with: a step that the next message completes, such as one without a
     call, is not scored before that."""
@@ -345,7 +345,7 @@ def _play_messages(
 
 def _play_steps(
     recorded: Sequence[Fields], policy: Policy, calls: ReplayedCalls
-) -> tuple[dict[int, StepOutcome], list[Decision]]:
+) -> tuple[dict[int, StepOutcome], list[Conclusion]]:
     """Play exported steps, scored one by one, with the same result as `_play`."""
     run = RunFold(policy, READER, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}

@@ -60,8 +60,19 @@ class PackedBody(Value):
     plain: bytes  # what is in them, as UTF-8
 
 
-class ClientRequest(Struct, kw_only=True):
-    """One request as the client sent it."""
+class OpenConnection(Protocol):
+    """A connection that a client keeps open to one upstream, and over which it is asked."""
+
+    target: Target  # the upstream at its other end
+    # the id by which a later request on it can continue the newest answer; empty: none
+    answer_id: str
+
+    async def ask(self, body: bytes) -> LaneResponse:
+        """The answer to a request. Raises: UpstreamFailure."""
+
+
+class UpstreamCall(Struct, kw_only=True):
+    """One request to be sent upstream."""
 
     method: str  # of HTTP
     path: str  # below the target's `api_base`, with a leading slash
@@ -77,24 +88,10 @@ class ClientRequest(Struct, kw_only=True):
     path_at: Callable[[Target], str] | None = None  # the path at a target, where that is not `path`
     # whether the body cannot be read, not even its model: the default upstream alone is asked
     opaque: bool = False
-
-
-class OpenConnection(Protocol):
-    """A connection that a client keeps open to one upstream, and over which it is asked."""
-
-    target: Target  # the upstream at its other end
-    # the id by which a later request on it can continue the newest answer; empty: none
-    answer_id: str
-
-    async def ask(self, body: bytes) -> LaneResponse:
-        """The answer to a request. Raises: UpstreamFailure."""
-
-
-class UpstreamCall(ClientRequest, kw_only=True):
-    """One request to be sent upstream."""
-
-    body: Callable[[Target], bytes]  # the bytes to send to a target
-    parsed: Callable[[Target], Fields]  # the same as a JSON object, for the LiteLLM lane
+    # the bytes to send to a target
+    body: Callable[[Target], bytes] = lambda target: b""
+    # the same as a JSON object, for the LiteLLM lane
+    parsed: Callable[[Target], Fields] = lambda target: {}
     conversation: str = ""  # its id, by which it keeps its deployment; "" for a call without one
     # the only target that can answer: it stores the answer that the request is about
     at: Target | None = None
@@ -118,7 +115,7 @@ class UpstreamCall(ClientRequest, kw_only=True):
         return "openai"
 
 
-class Delivery(Value):
+class TargetAnswer(Value):
     """The answer to relay, and the target that gave it."""
 
     response: LaneResponse  # its body is read once
@@ -148,7 +145,7 @@ class Dispatcher:
 
     async def send(
         self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
-    ) -> Delivery:
+    ) -> TargetAnswer:
         """The first answer below status 400, else the last attempt's error answer. `native_only`
         leaves out targets of the LiteLLM lane, which serves dialects only. `once`: no target is
         asked again. Raises: UpstreamFailure: the last attempt gave no answer at all."""
@@ -158,14 +155,14 @@ class Dispatcher:
             target = schedule[at]
             outcome = await self._attempt(call, target)
             if (
-                isinstance(outcome, Delivery)
+                isinstance(outcome, TargetAnswer)
                 and outcome.status in _NO_ROUTE
                 and _may_lack_route(call, outcome)
             ):
                 outcome = await self._translated(call, model, outcome)
                 asked = self._asked(call, target, model)
                 schedule = [asked if each is target else each for each in schedule]
-            if isinstance(outcome, Delivery) and outcome.status < 400:
+            if isinstance(outcome, TargetAnswer) and outcome.status < 400:
                 return outcome
             upcoming = None
             pause_s = 0.0
@@ -175,14 +172,14 @@ class Dispatcher:
                 upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)
             elif retries.may_help(outcome.status, target):
                 upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)
-                in_answer = isinstance(outcome, Delivery) and outcome.response.status < 400
+                in_answer = isinstance(outcome, TargetAnswer) and outcome.response.status < 400
                 if upcoming is not None or not in_answer:  # else when the answer has been read
                     self.note_end(target, failed=True)
             if upcoming is None:
-                if isinstance(outcome, Delivery):
+                if isinstance(outcome, TargetAnswer):
                     return outcome
                 raise outcome
-            if isinstance(outcome, Delivery):
+            if isinstance(outcome, TargetAnswer):
                 await outcome.response.aclose()
             if pause_s:
                 await asyncio.sleep(pause_s)
@@ -220,13 +217,13 @@ class Dispatcher:
         return retries.attempt_schedule(own, others, num_retries=times)
 
     async def _for_content(
-        self, call: UpstreamCall, model: str, outcome: Delivery | UpstreamFailure
+        self, call: UpstreamCall, model: str, outcome: TargetAnswer | UpstreamFailure
     ) -> list[Target]:
         """The fallbacks for a request that is too long for its model, or whose content is not
         allowed."""
         if outcome.status not in retries.FOR_CONTENT or not self.settings.fallbacks:
             return []
-        if isinstance(outcome, Delivery):
+        if isinstance(outcome, TargetAnswer):
             kind, _ = await read_error(outcome.response)
         else:
             kind = kind_of({"": outcome.message, "code": outcome.code})
@@ -246,23 +243,23 @@ class Dispatcher:
         return asked
 
     async def _translated(
-        self, call: UpstreamCall, model: str, refused: Delivery
-    ) -> Delivery | UpstreamFailure:
+        self, call: UpstreamCall, model: str, refused: TargetAnswer
+    ) -> TargetAnswer | UpstreamFailure:
         """The upstream's answer in chat completions, which is remembered, where it has no route for
         the call's dialect; the refusal, where that has another reason."""
         outcome = await self._attempt(call, refused.target.translated(model))
-        answered = isinstance(outcome, Delivery) or outcome.raw_body is not None
+        answered = isinstance(outcome, TargetAnswer) or outcome.raw_body is not None
         lacks = answered and outcome.status not in _NO_ROUTE
         left = refused if lacks else outcome
-        if isinstance(left, Delivery):
+        if isinstance(left, TargetAnswer):
             await left.response.aclose()
         if not lacks:
             return refused
         self._unspoken[_route(call, refused.target, model)] = True
         return outcome
 
-    async def _attempt(self, call: UpstreamCall, target: Target) -> Delivery | UpstreamFailure:
-        outcome: Delivery | UpstreamFailure
+    async def _attempt(self, call: UpstreamCall, target: Target) -> TargetAnswer | UpstreamFailure:
+        outcome: TargetAnswer | UpstreamFailure
         try:
             response = await self._forward(call, target)
         except UpstreamFailure as exc:
@@ -277,7 +274,7 @@ class Dispatcher:
                 status = await _shown_status(call.dialect, response)
             elif status < 400:
                 self.table.succeeded(target)
-            outcome = Delivery(response=response, target=target, status=status)
+            outcome = TargetAnswer(response=response, target=target, status=status)
             label = str(status)
         call.attempts.append(f"{target.name}:{label}")
         self.metrics.attempts.labels(target.name, label).inc()
@@ -330,10 +327,10 @@ class Dispatcher:
         call: UpstreamCall,
         schedule: list[Target],
         at: int,
-        outcome: Delivery | UpstreamFailure,
+        outcome: TargetAnswer | UpstreamFailure,
     ) -> tuple[int | None, float]:
         """(index in the schedule of the next attempt, or None; seconds to wait before it)."""
-        if isinstance(outcome, Delivery):
+        if isinstance(outcome, TargetAnswer):
             asked = retry_after_s(outcome.response.headers)
             again = outcome.status in retries.AT_SAME_TARGET
         else:
@@ -367,7 +364,7 @@ _NO_ROUTE = frozenset({404, 405})
 """Answers to a path that a server does not have."""
 
 
-def _may_lack_route(call: UpstreamCall, answer: Delivery) -> bool:
+def _may_lack_route(call: UpstreamCall, answer: TargetAnswer) -> bool:
     """True if such a status may mean that the upstream has no route for the call's dialect, in a
     case where nobody has configured that it has one and LiteLLM could translate."""
     dialect = call.dialect

@@ -15,6 +15,7 @@ from gateway.backends import open_stores
 from gateway.config.settings import SteeringSettings
 from gateway.config.storage import StorageSettings
 from gateway.conversations.apply_reply import (
+    AppliedReply,
     apply_reply,
     note_delivered,
     note_ended,
@@ -22,10 +23,10 @@ from gateway.conversations.apply_reply import (
     replies_in,
 )
 from gateway.conversations.conversation import Conversation
+from gateway.conversations.decision import Decision
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver, Resolved
-from gateway.conversations.steering_result import SteeringResult
 from gateway.core.fsm import FSMState
 from gateway.core.steer import RunPosition
 from gateway.dialects import CHAT, SteeredRequest
@@ -139,39 +140,39 @@ class Driver:
     def finish(self, call: Call, reply: Mapping[str, Any]) -> Call:
         """Apply the complete reply to a request."""
         if call.resolved.conversation is not None:
-            result = self.answer(call, reply)
-            note_delivered(result)
-            note_ended(result)
+            decision, applied = self.answer(call, reply)
+            note_delivered(decision, applied)
+            note_ended(decision)
         return call
 
-    def answer(self, call: Call, reply: Mapping[str, Any]) -> SteeringResult:
+    def answer(self, call: Call, reply: Mapping[str, Any]) -> tuple[Decision, AppliedReply]:
         """Apply the complete reply to a request; it is not sent yet."""
         assert call.resolved.conversation is not None
         finish = "tool_calls" if reply.get("tool_calls") else "stop"
         completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
-        result = _result(call.resolved, call.resolved.conversation)
-        note_sending(result)
-        apply_reply(result, completion, replies_in(completion), self.index)
-        return result
+        decision = _decision(call.resolved, call.resolved.conversation)
+        note_sending(decision)
+        applied = apply_reply(decision, completion, replies_in(completion), self.index)
+        return decision, applied
 
     def fail(self, call: Call) -> None:
         """End a call without a complete reply."""
         if call.resolved.conversation is not None:
-            apply_reply(_result(call.resolved, call.resolved.conversation), None, [], self.index)
+            decision = _decision(call.resolved, call.resolved.conversation)
+            apply_reply(decision, None, [], self.index)
 
     def turn(self, messages: list[Any], reply: Mapping[str, Any], **how: Any) -> Call:
         """A request and its reply."""
         return self.finish(self.begin(messages, **how), reply)
 
 
-def _result(resolved: Resolved, conversation: Conversation) -> SteeringResult:
-    return SteeringResult(
+def _decision(resolved: Resolved, conversation: Conversation) -> Decision:
+    return Decision(
         resolved=resolved,
         mode="off",
         conversation=conversation,
         position=RunPosition(run=0, step=0, state=FSMState.INIT),
         model="m",
-        state_after=FSMState.INIT,
     )
 
 

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.apply_reply import apply_reply, note_delivered, replies_in
+from gateway.conversations.decision import Decision
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.observe import unobserved
 from gateway.conversations.resolve import ConversationResolver
-from gateway.conversations.steer_request import ModelTraits, RequestSteerer
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.steer_request import RequestSteerer, unsteered
 from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
@@ -129,8 +130,12 @@ class Agent:
         self.refusals: dict[str, str] = {}
         self.targets: list[str] = []
         self.target = GuidanceTarget()
-        models = ModelTraits(target_of=self._target, refusal=lambda m, _: self.refusals.get(m))
-        self.steerer = RequestSteerer(self.rules, models, others.pop("lookup", None), **others)
+        self.steerer = RequestSteerer(
+            self.rules,
+            target_of=self._target,
+            refusal=lambda model, _: self.refusals.get(model),
+            **others,
+        )
         self.messages: list[Any] = list(TASK)
         self.tools: list[Any] = [BASH]
         self.model = REQUESTED
@@ -138,8 +143,9 @@ class Agent:
         self._resolver: ConversationResolver | None = None
         self.request: SteeredRequest
         self.muted = frozenset[str]()
+        self.made: Decision
 
-    async def resolved(self, mode: str = "on") -> SteeringResult:
+    async def resolved(self, mode: str = "on") -> Decision:
         """The next request, which sends the history, before it is steered."""
         if self._resolver is None:
             stores = await open_stores(StorageSettings(path=":memory:"))
@@ -154,39 +160,56 @@ class Agent:
         self.request = CHAT.parse(raw, orjson.loads, known)
         found = await self._resolver.resolve(self.request, {}, TENANT, now=1.0)
         assert found.conversation is not None
-        result = unobserved(found.conversation, found, mode, self.model)
-        result.muted = self.muted
-        return result
+        expected = unobserved(found, found.conversation, mode, model=self.model)
+        return replace(expected, muted=self.muted)
 
     async def call(
         self, *, mode: str = "on", own_time: OwnTime | None = None, **how: Any
-    ) -> SteeringResult:
+    ) -> Decision:
         """The next request, steered; `how`: further arguments of `steer`."""
-        result = await self.resolved(mode)
-        await self.steerer.steer(result, self.request, 2.0, own_time or Expiring(), **how)
-        return result
+        return await self.steered(await self.resolved(mode), own_time, **how)
 
-    async def turn(self, number: int, **how: Any) -> SteeringResult:
+    async def steered(
+        self, decision: Decision, own_time: OwnTime | None = None, **how: Any
+    ) -> Decision:
+        """The request with its decision made; `made` is how far that came before an error."""
+        how.setdefault("timings", {})
+        self.made = decision
+        own_time = own_time or Expiring()
+        async for made in self.steerer.steer(decision, self.request, 2.0, own_time, **how):
+            self.made = made
+        return self.made
+
+    async def caught_up(self, decision: Decision) -> Decision:
+        """The request with its steps scored, once it was sent without that."""
+        return await self.steerer.catch_up(decision, self.request, 3.0, timings={})
+
+    def late(self, decision: Decision) -> Decision:
+        """The request without a decision in time."""
+        plain = unsteered(decision, self.request, "deadline")
+        return self.steerer.place_earlier(plain, self.request)
+
+    async def turn(self, number: int, **how: Any) -> Decision:
         """A request, its answer that calls the tool, and the failing result."""
         result = await self.call(**how)
         self.answered(result, number)
         return result
 
-    def answered(self, result: SteeringResult, number: int) -> None:
+    def answered(self, result: Decision, number: int) -> None:
         """The answer to a request has arrived, and the agent has done what it says."""
         reply, outcome = step(number)
         self.finish(result, reply, "tool_calls")
         self.messages.append(outcome)
 
-    def lost(self, result: SteeringResult) -> None:
+    def lost(self, result: Decision) -> None:
         """No whole answer has arrived: the same request again is a retry."""
         apply_reply(result, None, [], self.index)
 
-    def finish(self, result: SteeringResult, reply: Mapping[str, Any], reason: str) -> None:
+    def finish(self, result: Decision, reply: Mapping[str, Any], reason: str) -> None:
         """A whole answer has arrived; it belongs to the history from now on."""
         completion = {"choices": [{"message": dict(reply), "finish_reason": reason}]}
-        apply_reply(result, completion, replies_in(completion), self.index)
-        note_delivered(result)
+        applied = apply_reply(result, completion, replies_in(completion), self.index)
+        note_delivered(result, applied)
         self.messages.append(reply)
 
     def _target(self, model: str) -> GuidanceTarget:

@@ -183,12 +183,12 @@ def test_an_answer_under_way_is_not_asked_for_again(sent: bool) -> None:
     was cut off on its way is retried afterwards."""
     driver = Driver()
     first = driver.begin(FIRST)
-    result = driver.answer(first, calls("ls 1"))
+    decision, applied = driver.answer(first, calls("ls 1"))
     second = driver.begin(FIRST)
     assert second.kind is NEW
     if sent:
-        note_delivered(result)
-    note_ended(result)
+        note_delivered(decision, applied)
+    note_ended(decision)
     again = driver.begin(FIRST)
     assert (again.kind, again.conversation == first.conversation) == (
         (NEW, False) if sent else (RETRY, True)

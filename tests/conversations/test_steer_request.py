@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.conversations.apply_reply import note_failed
 from gateway.conversations.conversation import CurrentRun, RunStart, Undecided
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.decision import Decision
 from gateway.core.edits import Edit
 from gateway.core.fsm import FSMState
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
@@ -40,7 +41,7 @@ GUIDED = {
 }
 
 
-def edits(result: SteeringResult) -> tuple[Edit, ...]:
+def edits(result: Decision) -> tuple[Edit, ...]:
     """The guidance of a call, as edits of its messages."""
     return result.placed.edits if result.placed is not None else ()
 
@@ -75,7 +76,7 @@ async def test_a_retry_goes_to_the_model_of_the_first_attempt() -> None:
     assert off.model == "middle"
     agent.lost(off)
     late = await agent.resolved()
-    agent.steerer.repeat_earlier(late, agent.request, "deadline")
+    late = agent.late(late)
     assert late.model == "middle"
     agent.lost(late)
     agent.model = "another"
@@ -89,7 +90,7 @@ async def test_a_retry_of_an_unsteered_call_is_decided() -> None:
     await agent.turn(0)
     assert (await agent.turn(1)).model == "middle"
     late = await agent.resolved()
-    agent.steerer.repeat_earlier(late, agent.request, "deadline")
+    late = agent.late(late)
     agent.lost(late)
     agent.refusals = {"middle": "too long", "small": "too long", "large": "too long"}
     again = await agent.call()
@@ -101,9 +102,8 @@ async def test_a_model_is_used_again_after_the_calls_that_it_rests() -> None:
     agent = Agent({**ROUTED, "routing": {"rest_calls": 2}})
     await agent.turn(0)
     result = await agent.call()
-    agent.steerer.use_requested_model(result, agent.request, "status 400")
+    result = agent.steerer.use_requested_model(result, agent.request)
     assert result.model == REQUESTED
-    assert "routing: middle refused: status 400" in result.reasons
     run = result.conversation.run
     assert run.resting == {"middle": 2}
     assert run.memory.pinned_model is None
@@ -164,8 +164,7 @@ async def test_the_decision_is_made_in_the_conversations_turn() -> None:
 
     result = await agent.turn(0, advise=advise)
     assert locked == [True]
-    assert result.advice.cheaper == "cheap"
-    decided = result.decision and result.decision.decided
+    decided = result.conclusion and result.conclusion.decided
     assert (result.model, bool(decided and decided.directive)) == ("cheap", True)
     assert "budget: nearly spent" in result.reasons
 
@@ -175,20 +174,21 @@ async def test_look_ups_are_made_for_the_tenant() -> None:
     patterns, lessons = Patterns(wait_s=0.02), Lessons(a_lesson())
     agent = Agent(GUIDED, lookup=patterns, lessons=lessons)
     first = await agent.turn(0)
-    assert first.decision is not None
-    assert [item.tier for item in first.decision.decided.items] == [Tier.E3]
+    assert first.conclusion is not None
+    assert [item.tier for item in first.conclusion.decided.items] == [Tier.E3]
     assert patterns.asked[0][1].kind == "coding"
-    second = await agent.turn(1)
+    timings: dict[str, float] = {}
+    second = await agent.turn(1, timings=timings)
     assert {tenant for tenant, _ in patterns.asked} == {TENANT}
     assert {tenant for tenant, _ in lessons.asked} == {TENANT}
-    assert second.decision is not None
-    decided = second.decision.decided
+    assert second.conclusion is not None
+    decided = second.conclusion.decided
     assert {"l-1", "e2-0"} <= {i.match.pattern.pattern_id for i in decided.items if i.match}
-    lookup = second.decision.proposal.lessons
+    lookup = second.conclusion.proposal.lessons
     assert lookup is not None
     assert lookup.unit == f"{second.conversation.id}.0"
-    assert second.decision.memory.guidance.decided_step == 1
-    assert second.timings_ms["look_up"] >= 15  # both look-ups: the second one does not wait
+    assert second.conclusion.memory.guidance.decided_step == 1
+    assert timings["look_up"] >= 15  # both look-ups: the second one does not wait
 
 
 @pytest.mark.parametrize(("check", "asked"), [(1, 0), (2, 1), (3, 1)])
@@ -201,14 +201,15 @@ async def test_a_passed_deadline_ends_the_decision(check: int, asked: int) -> No
     patterns.asked.clear()
     result = await agent.resolved()
     with pytest.raises(DeadlinePassed):
-        await agent.steerer.steer(result, agent.request, 2.0, Expiring(check))
+        await agent.steered(result, Expiring(check))
+    result = agent.made
     assert bool(patterns.asked) is bool(asked)
     assert bool(lessons.asked) is (check == 3)
     assert (result.observed, result.position.step) == (True, 1)
     assert result.conversation.unsaved.steps
     assert result.conversation.run.memory.guidance == before.guidance
     # Nothing is scored again for the record.
-    await agent.steerer.catch_up(result, agent.request, 3.0)
+    result = await agent.caught_up(result)
     assert (result.position.step, result.conversation.run.unscored_calls) == (1, 0)
 
 
@@ -218,17 +219,17 @@ async def test_an_unsteered_call_repeats_what_was_injected() -> None:
     first = await agent.turn(0)
     assert edits(first)
     late = await agent.call()
-    begun = late.decision
-    agent.steerer.repeat_earlier(late, agent.request, "deadline")
+    begun = late.conclusion
+    late = agent.late(late)
     assert begun is not None
-    assert (late.unsteered, late.decision) == ("deadline", None)
+    assert (late.unsteered, late.conclusion) == ("deadline", None)
     assert "unsteered: deadline" in late.reasons
     assert late.model == REQUESTED
     assert late.placed is not None
     assert late.placed.added == ()
     off = await agent.resolved("off")
-    off.placed = first.placed
-    agent.steerer.repeat_earlier(off, agent.request, "deadline")
+    off = replace(off, placed=first.placed)
+    off = agent.late(off)
     assert off.placed is None
 
 
@@ -239,10 +240,10 @@ async def test_a_server_that_keeps_the_history_is_not_given_blocks_again() -> No
     first = await agent.turn(0)
     second = await agent.turn(1)
     late = await agent.resolved()
-    agent.steerer.repeat_earlier(late, agent.request, "deadline")
+    late = agent.late(late)
     assert len(edits(late)) == len(edits(second)) > len(edits(first))
     agent.request.earlier = EarlierHistory(chain=late.resolved.incoming.hashes.state)
-    agent.steerer.repeat_earlier(late, agent.request, "deadline")
+    late = agent.late(late)
     assert edits(late) == edits(first)  # of the system prompt, which is sent with each call
 
 
@@ -256,7 +257,7 @@ async def test_an_unsteered_call_of_a_new_run_has_nothing_to_repeat() -> None:
     agent.messages.append({"role": "user", "content": "Now the lexer."})
     late = await agent.resolved()
     assert late.position.run == 1
-    agent.steerer.repeat_earlier(late, agent.request, "deadline")
+    late = agent.late(late)
     assert late.placed is None
 
 
@@ -266,16 +267,16 @@ async def test_a_refused_model_gets_its_guidance_again_for_the_requested_one() -
     await agent.turn(0)
     result = await agent.call()
     assert (result.model, agent.targets[-1]) == ("middle", "middle")
-    result.placed = None
-    agent.steerer.use_requested_model(result, agent.request, "status 400")
+    result = replace(result, placed=None)
+    result = agent.steerer.use_requested_model(result, agent.request)
     assert (edits(result) != (), agent.targets[-1]) == (True, REQUESTED)
     assert result.conversation.run.memory.guidance.decided_step == 1
     agent.answered(result, 1)
     late = await agent.resolved()
-    agent.steerer.repeat_earlier(late, agent.request, "deadline")
+    late = agent.late(late)
     memory = late.conversation.run.memory
-    late.placed = None
-    agent.steerer.use_requested_model(late, agent.request, "status 400")
+    late = replace(late, placed=None)
+    late = agent.steerer.use_requested_model(late, agent.request)
     assert edits(late) != ()
     assert late.conversation.run.memory is memory
 
@@ -296,16 +297,17 @@ async def test_scoring_that_fails_is_made_up_for_from_the_transcript(
         for expected in (1, 1):
             result = await agent.resolved()
             with pytest.raises(ArithmeticError):
-                await agent.steerer.steer(result, agent.request, 2.0, Expiring())
+                await agent.steered(result)
+            result = agent.made
             assert (run.fold, result.observed) == (None, False)
             with pytest.raises(ArithmeticError):
-                await agent.steerer.catch_up(result, agent.request, 3.0)
+                await agent.caught_up(result)
             assert run.unscored_calls == expected
             agent.lost(result)
     late = await agent.resolved()
-    await agent.steerer.catch_up(late, agent.request, 3.0)
+    late = await agent.caught_up(late)
     assert (late.observed, late.position.step, run.unscored_calls) == (True, 1, 0)
-    assert late.decision is None
+    assert late.conclusion is None
 
 
 async def test_a_client_that_has_gone_is_not_waited_for() -> None:
@@ -371,17 +373,17 @@ async def test_what_is_recorded_of_a_call() -> None:
     agent = Agent({})
     first = await agent.turn(0)
     assert [prompt.role for prompt in first.prompts] == ["system", "user"]
-    assert (first.tasks, first.state_after) == ({0: "Fix the parser."}, FSMState.INIT)
+    assert (first.tasks, first.position.state) == ({0: "Fix the parser."}, FSMState.INIT)
     agent.messages.append({"role": "user", "content": "Mind the lexer."})
     second = await agent.turn(1)
     # The store has nothing of this run, as if it had begun elsewhere.
     assert [prompt.text for prompt in second.prompts[-1:]] == ["Mind the lexer."]
     assert len(second.prompts) == 3
-    assert (second.position.state, second.state_after) == (FSMState.NORMAL, FSMState.NORMAL)
+    assert second.position.state is FSMState.NORMAL
     second.conversation.stored(1, second.conversation.snapshot())
     third = await agent.turn(2)
-    assert (third.prompts, third.tasks) == ([], {})
-    assert (third.position.step, third.state_after) == (2, third.position.state)
+    assert (third.prompts, third.tasks) == ((), {})
+    assert third.position.step == 2
     assert set(third.conversation.unsaved.steps) == {(0, 2)}
     last = await agent.call()
     agent.finish(last, {"role": "assistant", "content": "Done: both work."}, "stop")
@@ -419,7 +421,7 @@ async def test_nothing_is_decided_when_steering_is_off() -> None:
     agent = Agent({**GUIDED, **ROUTED}, lookup=patterns)
     await agent.turn(0, mode="off")
     result = await agent.call(mode="off")
-    assert (result.model, result.decision, patterns.asked) == (REQUESTED, None, [])
+    assert (result.model, result.conclusion, patterns.asked) == (REQUESTED, None, [])
     assert (result.position.step, result.observed) == (1, True)
 
 

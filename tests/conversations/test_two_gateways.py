@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.decision import Decision
 from gateway.tasks import DeadlinePassed
 from tests.conversations.steering import Agent, Expiring, Patterns, step
 from tests.examples import examples
@@ -28,7 +28,7 @@ class Served(NamedTuple):
     moves_on: bool = False
 
 
-def given_with(result: SteeringResult) -> set[Block]:
+def given_with(result: Decision) -> set[Block]:
     """The guidance of a request, but for what holds for this call alone."""
     blocks = result.placed.state.injections if result.placed is not None else ()
     return {(block.place, block.offset, block.text) for block in blocks}
@@ -50,11 +50,9 @@ async def test_what_one_has_given_comes_again_at_the_other(calls: list[Served]) 
         agent = gateways[served.gateway]
         result = await agent.resolved()
         try:
-            await agent.steerer.steer(
-                result, agent.request, 2.0, Expiring(0 if served.in_time else 1)
-            )
+            result = await agent.steered(result, Expiring(0 if served.in_time else 1))
         except DeadlinePassed:
-            agent.steerer.repeat_earlier(result, agent.request, "deadline")
+            result = agent.late(agent.made)
         assert seen <= given_with(result) or not served.in_time
         seen |= given_with(result)
         if served.moves_on:

@@ -16,7 +16,7 @@ from gateway.core.plan import RECOVERED_STEPS
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import (
     CallFacts,
-    Decision,
+    Conclusion,
     RunMemory,
     RunPosition,
     SteeringRules,
@@ -116,7 +116,7 @@ def played(
     *,
     speaks: bool = True,
     **routes: str,
-) -> list[Decision]:
+) -> list[Conclusion]:
     """The decisions of a run that goes round a planted loop."""
     healthy, fold, memory = coding_run(1), RunFold(Policy(), READER), RunMemory()
     rules = SteeringRules(
@@ -136,7 +136,7 @@ def played(
     return found
 
 
-def acts(decisions: list[Decision]) -> list[str]:
+def acts(decisions: list[Conclusion]) -> list[str]:
     """The acts, in order."""
     return [d.proposal.act.name for d in decisions if d.proposal.act.name]
 

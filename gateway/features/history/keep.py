@@ -18,7 +18,7 @@ from gateway.calls import records
 from gateway.config import Settings
 from gateway.conversations import observe
 from gateway.conversations.conversation import run_id
-from gateway.conversations.steering_result import ActOfPerson
+from gateway.conversations.decision import ActOfPerson
 from gateway.conversations.workloads import workload_of
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
