@@ -11,6 +11,8 @@ from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import Conversation, CurrentRun
 from gateway.conversations.loading import merge, merged_call
 from gateway.core.decision_settings import Policy
+from gateway.core.fold import RunSnapshot
+from gateway.core.fsm import FSMState
 from gateway.steering.identity import child_id, conversation_id
 from gateway.stores.records import CallRecord, RunUpdate, StepRow
 from tests.conversations.test_choices import a_conversation
@@ -102,3 +104,17 @@ def test_another_agent_under_one_name_is_not_joined(
     assert found.conversation.version == (3 if same else 0)
     assert [run.id for run in found.runs] == [f"{name}.0"]
     assert [step.run_id for step in found.steps] == [f"{name}.0"]
+
+
+@pytest.mark.parametrize(
+    ("state", "before"), [(FSMState.SLOW, FSMState.SLOW), (FSMState.END, FSMState.FAST)]
+)
+def test_the_run_before_its_latest_reply_is_known_without_its_transcript(
+    state: FSMState, before: FSMState
+) -> None:
+    """As it was stored; a run that its final answer ended has the state from before that."""
+    conversation = a_conversation(CurrentRun())
+    stored = RunSnapshot(run=2, state=state, history=(0.5,), steps=3)
+    conversation.stored(1, stored)
+    conversation.unsaved.state_before_end = FSMState.FAST
+    assert conversation.snapshot_before_reply() == replace(stored, state=before)

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.calls.headers import identity_label
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import Resolved
 from gateway.dialects import CHAT
 from gateway.stores.protocols import StateStore
@@ -122,6 +123,8 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
         found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
     known = [index.bodies.longest("t", raw, CHAT.list_key) for raw in bodies]
     assert [prefix is not None for prefix in known] == [False] * 17 + [True] * 3
+    # Those that went are not counted any more: of the three that stayed the oldest goes next.
+    assert len(index._transcripts.use("another", 0)) == 1
 
 
 async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database) -> None:
@@ -141,3 +144,61 @@ async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database
         found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
     await opened(5)
     assert len(index) == 2
+
+
+async def test_the_conversation_that_was_used_longest_ago_is_dropped(database: Database) -> None:
+    """Not the one that was opened first."""
+    index = an_index(2, 10)
+    resolver = a_resolver(index, SQLStateStore(SQLiteEngine(database)))
+
+    async def served(task: str, *more: dict[str, Any]) -> str:
+        raw = orjson.dumps({"messages": [says("user", task), *more], "model": "m"})
+        found = await resolver.resolve(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
+        assert found.conversation is not None
+        branch = found.conversation.history.branch
+        found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
+        return found.conversation.id
+
+    first = await served("Fix the parser.")
+    second = await served("Write the manual.")
+    assert await served("Fix the parser.", says("assistant", "Yes."), says("user", "On.")) == first
+    third = await served("Count the files.")
+    kept = [name for name in (first, second, third) if index.get(name) is not None]
+    assert kept == [first, third]
+
+
+@pytest.mark.parametrize(("name", "read_on"), [("mine", True), ("other", False)])
+async def test_bytes_that_are_known_are_those_of_the_clients_own_conversation(
+    database: Database, name: str, read_on: bool
+) -> None:
+    """Another client that sends the same bytes under another id is read from the first one on."""
+    index = an_index(10, 10)
+    resolver = a_resolver(index, SQLStateStore(SQLiteEngine(database)))
+
+    async def search(client: str, *more: dict[str, Any]) -> Any:
+        raw = orjson.dumps({"model": "m", "messages": [*OPENING, *more]})
+        request = CHAT.parse(raw, orjson.loads, index.bodies.longest("t", raw, CHAT.list_key))
+        return await resolver._read(request, {"x-session-id": client}, "t"), request
+
+    _, request = await search("mine")
+    opened = await resolver.resolve(request, {"x-session-id": "mine"}, "t", 0.0)
+    found, _ = await search(name, says("assistant", "Yes."), says("user", "On."))
+    assert (found.known is not None) is read_on
+    assert found.known is None or found.known.id == opened.conversation_id
+
+
+async def test_items_of_answers_are_read_once(database: Database) -> None:
+    """From the store the first time, from memory then; unknown ones are asked for each time."""
+    asked: list[list[str]] = []
+
+    class Items(SQLStateStore):
+        """A store that knows one item."""
+
+        async def find_items(self, tenant: str, ids: Any) -> dict[str, bytes]:
+            asked.append(list(ids))
+            return {name: b'{"type": "reasoning"}' for name in ids if name == "rs_1"}
+
+    loader = ConversationLoader(an_index(10, 10), Items(SQLiteEngine(database)))
+    for _ in range(2):
+        assert await loader.items("t", ["rs_1", "rs_2", "rs_1"]) == {"rs_1": {"type": "reasoning"}}
+    assert asked == [["rs_1", "rs_2"], ["rs_2"]]

@@ -281,6 +281,24 @@ async def test_a_refused_model_gets_its_guidance_again_for_the_requested_one() -
     assert late.conversation.run.memory is memory
 
 
+async def test_guidance_that_the_upstream_refuses_is_taken_out() -> None:
+    """The places where it was are named, and what came with this call is forgotten; without
+    guidance nothing is said."""
+    agent = Agent(GUIDED, lookup=Patterns())
+    first = await agent.turn(0)
+    before = first.conversation.run.memory
+    result = await agent.call()
+    assert result.placed is not None
+    assert result.placed.added
+    assert agent.steerer.send_as_written(result)
+    assert result.placed is None
+    assert result.conversation.run.memory.guidance.injections == before.guidance.injections
+    said = list(result.reasons)
+    assert said[-1] == "guidance: refused by the upstream, sent as the client wrote it"
+    assert agent.steerer.send_as_written(result) == frozenset()
+    assert result.reasons == said
+
+
 async def test_scoring_that_fails_is_made_up_for_from_the_transcript(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -61,3 +61,15 @@ async def test_what_one_has_given_comes_again_at_the_other(calls: list[Served]) 
             reply, outcome = step(number)
         agent.finish(result, reply, "tool_calls")
         agent.messages.append(outcome)
+
+
+async def test_what_was_decided_late_is_not_decided_again() -> None:
+    """The calls that another gateway served wait for one decision, and are forgotten with it."""
+    agent = Agent(GUIDED, lookup=Patterns())
+    agent.shared = True
+    for number in range(3):
+        result = await agent.turn(number)
+        assert result.conversation.run.undecided == []
+    late = await agent.resolved()
+    await agent.steerer.catch_up(late, agent.request, 2.0)
+    assert [each.position.step for each in late.conversation.run.undecided] == [3]
