@@ -20,10 +20,12 @@ import structlog
 from hypothesis import strategies
 
 from gateway.config import LoggingSettings
+from gateway.hooks import features
 from gateway.observability.logging import configure_logging
 from gateway.process.workers import freeze_startup_objects
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.patience import ANSWER_S
+from steering_gateway_testing.receiver import Receiver
 from tests.examples import load_profiles
 from tests.memory import give_back, save_memory
 from tests.memory_folder import use_memory_folder
@@ -224,6 +226,15 @@ async def litellm_clients() -> AsyncIterator[None]:
 def upstream() -> Iterator[ScriptedUpstream]:
     """A scripted provider; an exception raised by its script fails the test."""
     with ScriptedUpstream() as server:
+        yield server
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A receiver of alerts; a test with one is skipped where the feature is gone."""
+    if "alerts" not in features():
+        pytest.skip("needs the feature alerts")
+    with Receiver() as server:
         yield server
 
 

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.looping import STEERING, Start
 from steering_gateway_testing.patience import ANSWER_S, until
 from tests.clients.billing import TASK, BillingHost
-from tests.dialects.gateways import STEERING, Start
 from tests.examples import by_day
 
 Asked = tuple[str, Mapping[str, str], Mapping[str, Any]]

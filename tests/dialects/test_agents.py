@@ -19,7 +19,7 @@ import pytest
 
 from gateway.wire.messages import content_text, tool_names
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
-from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
+from steering_gateway_testing.looping import GUIDANCE, OFF, STEERING, Start, states
 from tests.dialects.taps import Exchanged, Tap
 
 FOLDER = os.environ.get("DIALECT_AGENTS", "")

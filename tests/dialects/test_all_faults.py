@@ -13,8 +13,8 @@ import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.hearing import Heard, hear, raw_post
+from steering_gateway_testing.looping import OFF, STEERING, Start
 from steering_gateway_testing.official import anthropic, openai
-from tests.dialects.gateways import OFF, STEERING, Start
 from tests.dialects.test_faults import DIALECTS, ENDS, body_of
 
 K = FaultKind

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing.looping import GUIDANCE, OFF, STEERING, Start, looping_model, states
 from steering_gateway_testing.official import anthropic
-from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, looping_model, states
 
 TOOL: Any = {
     "name": "bash",

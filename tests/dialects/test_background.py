@@ -19,9 +19,9 @@ from gateway.errors import UpstreamFailure
 from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.protocols import StoreError
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.looping import OFF, STEERING, Start, looping_model, states
 from steering_gateway_testing.official import openai
 from steering_gateway_testing.patience import until
-from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id
 
 ASKED: dict[str, Any] = {"model": "gpt-5", "input": TASK, "background": True}

@@ -16,9 +16,9 @@ from gateway.dialects import RESPONSES
 from gateway.upstream.providers import documented_dialects
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.looping import Start
 from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
-from tests.dialects.gateways import Start
 from tests.dialects.test_agents import FOLDER, found
 from tests.relay.test_deployments import a_table, only
 

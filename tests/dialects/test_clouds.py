@@ -13,6 +13,7 @@ import pytest
 from gateway.dialects import BEDROCK, own_answers
 from gateway.wire.response_tee import stream_watch
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.looping import GUIDANCE, Start, looping_model, states
 from steering_gateway_testing.official import anthropic
 from steering_gateway_testing.patience import until
 from tests.dialects import clouds
@@ -25,7 +26,6 @@ from tests.dialects.clouds import (
     Host,
     settings_for,
 )
-from tests.dialects.gateways import GUIDANCE, Start, looping_model, states
 from tests.dialects.test_agents import CALLS, STEPS, found, model, needs, run
 from tests.dialects.test_anthropic import TASK, TOOL, results_of
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.dialects.gateways import STEERING, Start
+from steering_gateway_testing.looping import STEERING, Start
 from tests.examples import by_day
 
 SUMMARY = """<analysis>

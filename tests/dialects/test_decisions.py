@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.looping import STEERING, Start
 from steering_gateway_testing.recorded_agents import Run, calls_of, read_runs, recorded_replies
-from tests.dialects.gateways import STEERING, Start
 from tests.dialects.translate import Message, canonical, to_items, to_messages
 
 SAMPLES = Path(__file__).parents[1] / "replays/sample.jsonl.gz"

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
-from tests.dialects.gateways import STEERING, Start, states
+from steering_gateway_testing.looping import STEERING, Start, states
 from tests.examples import by_day
 
 NO_RETRIES = {**STEERING, "router": {"num_retries": 0}}

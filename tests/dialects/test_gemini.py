@@ -22,8 +22,8 @@ from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import extend, start_state
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.hearing import hear
+from steering_gateway_testing.looping import GUIDANCE, OFF, STEERING, Start, states
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
-from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
 from tests.dialects.taps import Tap
 from tests.dialects.test_agents import THOUGHT, found, needs, run
 from tests.dialects.test_all_faults import BEFORE, LIMITS, RELAYED, RELAYED_STREAMS, a_fault

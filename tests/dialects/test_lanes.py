@@ -11,7 +11,7 @@ from gateway.config import settings_from_dict
 from gateway.dialects import DIALECTS, MESSAGES, RESPONSES
 from gateway.upstream.deployments import DeploymentTable
 from steering_gateway_testing import Reply, ScriptedUpstream
-from tests.dialects.gateways import STEERING, Start
+from steering_gateway_testing.looping import STEERING, Start
 
 SAID: Any = [{"role": "user", "content": "Hi"}]
 BODIES: dict[str, dict[str, Any]] = {

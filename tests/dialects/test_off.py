@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
-from tests.dialects.gateways import OFF, STEERING, Start, states
+from steering_gateway_testing.looping import OFF, STEERING, Start, states
 from tests.examples import by_day
 
 SHADOW = {"steering": {**STEERING["steering"], "mode": "shadow"}}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.looping import GUIDANCE, STEERING, Start, looping_model, states
 from steering_gateway_testing.official import openai
-from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")
 

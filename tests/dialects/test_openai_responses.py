@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.looping import GUIDANCE, STEERING, Start, looping_model, states
 from steering_gateway_testing.official import openai
-from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 
 TOOL: Any = {
     "type": "function",

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.steering.transcript.content import without_guidance
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, looping_model, states
+from steering_gateway_testing.looping import GUIDANCE, OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL
 
 History = list[dict[str, Any]]

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.steering.identity.branch import asks_for_summary
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
-from tests.dialects.gateways import STEERING, Start, looping_model
+from steering_gateway_testing.looping import STEERING, Start, looping_model
 from tests.dialects.test_compaction import CLAUDE, CODEX, SUMMARY, messages, responses
 from tests.examples import by_day
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.looping import GUIDANCE, STEERING, Start, looping_model, states
 from steering_gateway_testing.official import anthropic, openai
-from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 from tests.dialects.test_anthropic import tool_loop
 from tests.dialects.test_faults import ask, body_of, collect, events
 from tests.dialects.test_openai_responses import run_resending

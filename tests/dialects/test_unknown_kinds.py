@@ -22,8 +22,8 @@ from gateway.dialects import CHAT, MESSAGES, RESPONSES
 from gateway.dialects.base import Dialect
 from gateway.wire.body_prefix import AsMappings
 from steering_gateway_testing import ReceivedRequest
+from steering_gateway_testing.strict import faults_of
 from tests.examples import examples
-from tests.strict import faults_of
 
 NOTE = "A NOTE OF THE GATEWAY"
 DIALECTS: list[Dialect] = [CHAT, RESPONSES, MESSAGES]

@@ -17,8 +17,8 @@ from gateway.upstream.dispatch import read_error
 from gateway.wire.upstream_errors import Kind
 from steering_gateway_testing import Reply, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING
+from steering_gateway_testing.looping import Start
 from steering_gateway_testing.patience import ANSWER_S
-from tests.dialects.gateways import Start
 from tests.examples import by_day
 from tests.field.cases import GUIDANCE, looping
 

@@ -10,8 +10,8 @@ import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream
 from steering_gateway_testing.hearing import Heard, hear
+from steering_gateway_testing.looping import Start
 from steering_gateway_testing.patience import ANSWER_S, runs_at
-from tests.dialects.gateways import Start
 from tests.dialects.test_mutations import BODIES, HEADERS, STREAMS
 from tests.examples import by_day
 

@@ -13,8 +13,7 @@ import pytest
 from gateway.core.texts import HAND_OVER_TEXT
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.patience import DEADLINE_MS, until
-from tests.receiver import Receiver
-from tests.receiver import receiver as receiver
+from steering_gateway_testing.receiver import Receiver
 
 Start = Callable[..., AppServer]
 ADMIN = {"x-gateway-key": "a" * 40}

@@ -20,7 +20,7 @@ from gateway.stores.traces import RunTrace
 from gateway.wire.messages import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.agents import GUIDING, PLAIN, run_log
-from tests.strict import OWN_FIELDS, StrictProvider
+from steering_gateway_testing.strict import OWN_FIELDS, StrictProvider
 
 # Read before the fixture that hides the gateway's own variables from tests.
 ENVIRONMENTS = os.environ.get("GATEWAY_CLIENT_ENVS", "")

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.looping import STEERING, looping_model
 from steering_gateway_testing.patience import until
-from tests.dialects.gateways import STEERING, looping_model
 from tests.dialects.test_background import ASKED, spent
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL
 from tests.postgres import empty_database

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.hearing import HELLO, STREAMED, hear
+from steering_gateway_testing.json_texts import Member, bodies, rendered
 from tests.examples import examples
-from tests.wire.texts import Member, bodies, rendered
 
 PLAIN = Reply("fine", model="m")  # the usual one would echo surrogates, which it cannot encode
 JSON = {"content-type": "application/json"}

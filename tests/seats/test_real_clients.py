@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from steering_gateway_testing import ReceivedRequest
+from steering_gateway_testing.looping import GUIDANCE
 from steering_gateway_testing.patience import DEADLINE_MS, run_to_end
 from steering_gateway_testing.tls import Authority
-from tests.dialects.gateways import GUIDANCE
 from tests.seats.hosts import AWS_KEY, SHELL, Host, decoded, is_probe
 from tests.seats.seats import PATH, SEATS, Seat, filled, found, narrow
 

@@ -17,8 +17,8 @@ from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
 from gateway.wire.headers import RawHeaders
+from steering_gateway_testing.looping import looping_model
 from tests.dialects import clouds
-from tests.dialects.gateways import looping_model
 
 AWS = "https://bedrock-runtime.us-west-2.amazonaws.com/model/a%2Fb/invoke"
 GOOGLE = "https://europe-west1-aiplatform.googleapis.com/v1/projects/p/m:rawPredict"

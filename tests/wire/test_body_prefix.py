@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gateway.errors import BadRequest
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.request import ChatRequest
+from steering_gateway_testing.json_texts import SPACES, messages, parsed, standard
 from tests.examples import examples
-from tests.wire.texts import SPACES, messages, parsed, standard
 
 WRITERS = [
     lambda body: json.dumps(body),

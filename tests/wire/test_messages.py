@@ -17,7 +17,7 @@ from gateway.wire.messages import (
     system_text,
     tool_names,
 )
-from tests.wire.texts import message_digest
+from steering_gateway_testing.json_texts import message_digest
 
 PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.steering.identity import read_request
 from gateway.wire.prefix_hash import chain, extend, root_digest, start_state
-from tests.wire.texts import message_digest
+from steering_gateway_testing.json_texts import message_digest
 
 TASK: dict[str, Any] = {"role": "user", "content": "Fix it"}
 CALLS: list[dict[str, Any]] = [

@@ -15,8 +15,8 @@ from gateway.dialects import RESPONSES
 from gateway.errors import BadRequest
 from gateway.wire.parsing import array_spans, object_spans, parse_object
 from gateway.wire.request import Splice
+from steering_gateway_testing.json_texts import Member, bodies, parsed, rendered, standard, values
 from tests.examples import examples
-from tests.wire.texts import Member, bodies, parsed, rendered, standard, values
 
 few = examples(40)
 PARSERS = [standard, orjson.loads]

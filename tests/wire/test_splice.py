@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from gateway.core.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.dialects import CHAT
 from gateway.wire.request import ChatRequest, Splice, append_to_message, insert_message
+from steering_gateway_testing.json_texts import Member, bodies, parsed, rendered
 from tests.examples import examples
-from tests.wire.texts import Member, bodies, parsed, rendered
 
 Body = tuple[list[Member], tuple[str, str, str]]
 

@@ -1,4 +1,4 @@
-"""Stores with a queue of alerts, and a receiver."""
+"""Stores with a queue of alerts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.features.alerts.store import AlertStore
-from tests.receiver import receiver as receiver
 
 
 @pytest.fixture

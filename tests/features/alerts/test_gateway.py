@@ -18,9 +18,9 @@ from gateway.hooks import features
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.control_plane import LoopingAgent, client_of
 from steering_gateway_testing.patience import until
+from steering_gateway_testing.receiver import Receiver, alerting
 from tests.api.conftest import Start
 from tests.api.conftest import start as start
-from tests.receiver import Receiver, alerting
 
 
 def test_a_looping_run_is_reported_once_by_two_gateways(

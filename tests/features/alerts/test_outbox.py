@@ -33,9 +33,9 @@ from gateway.stores.protocols import StoreBusy
 from steering_gateway_testing.loopback import listening
 from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.ports import LOOPBACK
+from steering_gateway_testing.receiver import Receiver
 from steering_gateway_testing.store_conformance.records import START
 from tests.features.alerts.conftest import kept
-from tests.receiver import Receiver
 
 DEAD_URL = f"http://{LOOPBACK}:1/T0PSECRET"
 

@@ -15,11 +15,10 @@ import pytest
 from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.patience import until
+from steering_gateway_testing.receiver import Receiver
 from tests.examples import by_day
 from tests.holds.test_holds import Start, ask
 from tests.postgres import empty_database
-from tests.receiver import Receiver
-from tests.receiver import receiver as receiver
 
 ADMIN = {"x-gateway-key": "a" * 40}
 AGENT = {"x-gateway-key": "b" * 40, "x-session-id": "s"}

@@ -18,10 +18,9 @@ from gateway.features.keys.records import KeyTerms
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.patience import DEADLINE_MS, until
+from steering_gateway_testing.receiver import Receiver
 from tests.api.conftest import Start, with_pages
 from tests.examples import by_day
-from tests.receiver import Receiver
-from tests.receiver import receiver as receiver
 
 ADMIN = "gw-admin-of-this-test-0123456789abcdef"
 HELLO = [{"role": "user", "content": "hi"}]

@@ -25,10 +25,10 @@ import pytest
 
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import ReceivedRequest, Script, ScriptedUpstream
+from steering_gateway_testing.looping import GUIDANCE
 from steering_gateway_testing.patience import DEADLINE_MS
+from steering_gateway_testing.strict import OWN_FIELDS, StrictProvider
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
-from tests.dialects.gateways import GUIDANCE
-from tests.strict import OWN_FIELDS, StrictProvider
 
 pytestmark = pytest.mark.nightly
 

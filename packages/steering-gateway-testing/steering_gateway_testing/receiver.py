@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
-import pytest
 
-from gateway.hooks import features
 from steering_gateway_testing.loopback import OneAnswer, an_answer
 
 
@@ -58,13 +55,3 @@ def alerting(receiver: Receiver, **more: Any) -> dict[str, Any]:
     """The section `alerts` of a config: to the receiver, at once."""
     sinks = [{"name": "ops", "url": receiver.url}]
     return {"sinks": sinks, "check_interval_s": 0.1, "group_wait_s": 0, "retry_s": 0.1, **more}
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """A receiver; a test with one is skipped where the feature is gone."""
-    if "alerts" not in features():
-        pytest.skip("needs the feature alerts")
-    server = Receiver()
-    yield server
-    server.close()
