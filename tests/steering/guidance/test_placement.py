@@ -559,3 +559,12 @@ def test_what_the_client_sends_back_is_not_put_in_again(role: str, parts: bool) 
     (edit,) = edits(echoed, NOTE, past=(past,), target=UNKNOWN)
     assert isinstance(edit, AppendToResult)
     assert edit.texts == (frame(["NOTE"], preface=False),)
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 5])
+def test_guidance_that_comes_back_is_found_behind_other_system_messages(before: int) -> None:
+    """However many a client puts in front of it."""
+    told = apply([SYSTEM, USER], edits([SYSTEM, USER], RULE, target=UNKNOWN))
+    past = Injection(step=-1, place="system", offset=0, text=frame(["RULE"]))
+    echoed = [*[SYSTEM] * before, told[0], USER]
+    assert edits(echoed, past=(past,), target=UNKNOWN) == []

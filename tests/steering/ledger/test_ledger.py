@@ -14,7 +14,10 @@ from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.ledger.entries import MAX_ENTRIES, Ending
 from gateway.core.ledger.ledger import Ledger, LedgerStep
-from gateway.core.step import Action, Step
+from gateway.core.monitors import RobustSettings
+from gateway.core.monitors.over_ledger import CallCount
+from gateway.core.monitors.settings import CALLS_OF_TALK, CALLS_OF_WORK
+from gateway.core.step import Action, Step, alike
 from gateway.steering.evidence.features import describe
 from gateway.steering.reader import READER
 from gateway.steering.runs_of_transcript import ConversationFold
@@ -94,6 +97,54 @@ def test_a_page_that_has_moved_is_counted_from_one_again() -> None:
     counts = [entry.count for each in found for entry in each.entries]
     assert counts == [2, 3, 4, 2, 3]
     assert {entry.ending for each in found for entry in each.entries} == {Ending.UNMOVED}
+
+
+def write(text: str) -> Step:
+    """A file that is written as a whole."""
+    arguments = {"file_path": "a.py", "content": text}
+    return step("Write", arguments, "The file has been written.")
+
+
+def test_a_file_that_is_written_as_it_was_before_is_taken_back() -> None:
+    """Another text is new work, and the first text after it is an edit taken back."""
+    found = read([write("one"), write("two"), write("three"), write("one")])
+    assert [len(each.entries) for each in found] == [0, 0, 0, 1]
+    assert found[-1].entries[0].ending is Ending.REVERTED
+
+
+def test_a_bare_failure_belongs_to_the_program_whatever_stands_around_it() -> None:
+    """An exit code says nothing; other directories and pipes do not make the call another."""
+    commands = ["make test", "cd src && make test", "make test | tail -5"]
+    found = read([step("bash", {"command": each}, "Exit code 1") for each in commands])
+    assert [entry.count for each in found for entry in each.entries] == [1, 2, 3]
+    assert {e.ending for each in found for e in each.entries} == {Ending.FAILED}
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (step("bash", {"command": "make test"}, "ok"), CALLS_OF_WORK),
+        (step("Read", {"file_path": "a.py"}, "x = 1"), CALLS_OF_WORK),
+        (step("get_order", {"id": 4}, "one book"), CALLS_OF_TALK),
+    ],
+)
+def test_a_run_that_runs_a_program_or_sees_files_may_call_more_often(
+    call: Step, expected: int
+) -> None:
+    """Talk with a person needs fewer calls than work on files."""
+    count = CallCount(RobustSettings())
+    for each in read([call]):
+        count.push(each)
+    assert count.reading()[1] == f"1 calls of {expected} expected"
+
+
+@pytest.mark.parametrize(("threshold", "same"), [(0.5, True), (0.51, False)])
+def test_words_are_alike_from_the_threshold_on(threshold: float, same: bool) -> None:
+    """They share two of their four words."""
+    one = frozenset(("read", "the", "file"))
+    other = frozenset(("read", "the", "page"))
+    assert alike(one, other, threshold) is same
+    assert not alike(one, frozenset(), threshold)
 
 
 def batch(results: Sequence[str]) -> Step:
