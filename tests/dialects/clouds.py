@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from starlette.applications import Starlette
@@ -20,8 +15,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gateway.dialects import BEDROCK, messages_cloud
 from steering_gateway_testing import AppServer, Reply, messages
+from steering_gateway_testing.aws import (
+    EVENT_STREAM,
+    chunk_frame,
+    error_frame,
+    signature_is_right,
+)
 from steering_gateway_testing.received import ReceivedRequest
 
 ACCESS_KEY, SECRET = "AKIAMADEUPFORTESTS", "made-up-secret"
@@ -40,28 +40,30 @@ class Host:
     def __init__(self, script: Script, credentials: tuple[str, ...]) -> None:
         self.script = script
         self.credentials = credentials
-        self.received: list[SimpleNamespace] = []
+        self.received: list[ReceivedRequest] = []
         self.faults: list[str] = []
         self.url = ""
         self.tokens = 0
 
     async def answer(self, request: Request) -> Response:
-        raw: bytes = request.scope["raw_path"]
-        body = await request.body()
-        if raw == b"/token":
+        seen = ReceivedRequest(
+            method=request.method,
+            target=_target(request),
+            headers=request.headers.raw,
+            connection=0,
+        )
+        seen.body = await request.body()
+        if seen.path == "/token":
             self.tokens += 1
             return JSONResponse({"access_token": GOOGLE_TOKEN, "expires_in": 3600})
-        seen = SimpleNamespace(
-            path=raw.decode(), query=request.url.query, headers=dict(request.headers), body=body
-        )
         self.received.append(seen)
-        if not self._is_known(request, seen):
+        if not self._is_known(seen):
             return JSONResponse({"message": "The signature does not match."}, 403)
         if self.faults and self.faults[0].isdigit():
             return JSONResponse({"message": "slow down"}, int(self.faults.pop(0)))
         verb = seen.path.rpartition("/")[2]
         streamed = "stream" in verb
-        parsed = json.loads(body or b"{}")
+        parsed = dict(seen.fields)
         if "anthropic_version" not in parsed or "count" in verb:
             return JSONResponse({"seen": parsed})
         asked = ReceivedRequest(method="POST", target="/v1/messages", headers=[], connection=1)
@@ -71,7 +73,8 @@ class Host:
             return Response(b"".join(reply.pieces), media_type="application/json")
         pieces, kind = list(reply.pieces), "text/event-stream"
         if seen.path.startswith("/model/"):
-            pieces, kind = [framed(piece) for piece in pieces], BEDROCK.stream_type.decode()
+            events = (piece.partition(b"data: ")[2].strip() for piece in pieces)
+            pieces, kind = list(map(chunk_frame, events)), EVENT_STREAM
         return StreamingResponse(self._stream(pieces), media_type=kind)
 
     async def _stream(self, pieces: list[bytes]) -> AsyncIterator[bytes]:
@@ -80,17 +83,23 @@ class Host:
             if at == len(pieces) // 2 and fault == "cut":
                 raise ConnectionResetError
             if at == len(pieces) // 2 and fault == "exception":
-                yield exception("throttlingException", "too many tokens")
+                yield error_frame("throttlingException", "too many tokens")
                 return
             # No event comes in one piece.
             yield piece[:9]
             yield piece[9:]
 
-    def _is_known(self, request: Request, seen: SimpleNamespace) -> bool:
-        given = seen.headers.get("authorization", "")
+    def _is_known(self, seen: ReceivedRequest) -> bool:
+        given = seen.header("authorization") or ""
         if given.startswith("AWS4-HMAC-SHA256"):
-            return given == signature(request.method, str(request.url), seen)
+            return f"/{REGION}/" in given and signature_is_right(seen, ACCESS_KEY, SECRET)
         return given.removeprefix("Bearer ") in self.credentials
+
+
+def _target(request: Request) -> str:
+    query = f"?{request.url.query}" if request.url.query else ""
+    path: bytes = request.scope["raw_path"]
+    return path.decode() + query
 
 
 def service_account(host: Host, file: Path) -> None:
@@ -101,39 +110,6 @@ def service_account(host: Host, file: Path) -> None:
     account = {"type": "service_account", "client_email": "a@example.com"}
     account |= {"token_uri": f"{host.url}/token", "private_key": key.decode()}
     file.write_text(json.dumps(account))
-
-
-def signature(method: str, url: str, seen: SimpleNamespace) -> str:
-    """What the header of a request has to be, by botocore's own signer, from what arrived."""
-    given = seen.headers["authorization"]
-    names = given.partition("SignedHeaders=")[2].partition(",")[0].split(";")
-    host = url.split("/")[2]
-    query = f"?{seen.query}" if seen.query else ""
-    request = AWSRequest(
-        method=method,
-        url=f"http://{host}{seen.path}{query}",
-        data=seen.body,
-        headers={name: seen.headers[name] for name in names},
-    )
-    request.context["timestamp"] = seen.headers["x-amz-date"]
-    signer = SigV4Auth(Credentials(ACCESS_KEY, SECRET), "bedrock", REGION)
-    text = signer.string_to_sign(request, signer.canonical_request(request))
-    scope, signed = signer.scope(request), ";".join(names)
-    made = signer.signature(text, request)
-    return f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={signed}, Signature={made}"
-
-
-def framed(event: bytes) -> bytes:
-    """An event as Bedrock sends it, with padding behind it."""
-    data = event.partition(b"data: ")[2].strip()
-    content = {"bytes": base64.b64encode(data).decode(), "p": "abcdefghij"}
-    kinds = {":event-type": "chunk", ":message-type": "event"}
-    return messages_cloud._frame(json.dumps(content, separators=(",", ":")).encode(), kinds)
-
-
-def exception(kind: str, message: str) -> bytes:
-    kinds = {":exception-type": kind, ":message-type": "exception"}
-    return messages_cloud._frame(json.dumps({"message": message}).encode(), kinds)
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import h11
 
+from steering_gateway_testing import LoopbackServer
+from steering_gateway_testing.ports import LOOPBACK
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
@@ -21,45 +24,29 @@ class Exchanged:
     answer: bytes
 
 
-class Tap:
-    """Listens on a loopback port and passes every connection on to another one."""
+class Tap(LoopbackServer):
+    """Passes every connection on to another port."""
 
     def __init__(self, port: int) -> None:
         self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self._lines: list[tuple[bytearray, bytearray]] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._open: list[socket.socket] = []
+        super().__init__()
 
-    def __enter__(self) -> Tap:
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for end in (self._listener, *self._open):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        for thread in self._threads:
-            thread.join()
+    def serve(self, connection: socket.socket) -> None:
+        """Pass on what is said and what is answered, until both have ended."""
+        said = bytearray()
+        answered = bytearray()
+        self._lines.append((said, answered))
+        with socket.create_connection((LOOPBACK, self._to)) as far:
+            self._open.add(far)
+            back = threading.Thread(target=_pass_on, args=(far, connection, answered))
+            back.start()
+            _pass_on(connection, far, said)
+            back.join()
 
     def exchanges(self) -> list[Exchanged]:
         """What went over all lines so far, line by line."""
         return [each for line in list(self._lines) for each in _read(*map(bytes, line))]
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._to))
-                self._open += [near, far]
-                said, answered = bytearray(), bytearray()
-                self._lines.append((said, answered))
-                for ends in ((near, far, said), (far, near, answered)):
-                    thread = threading.Thread(target=_pass_on, args=ends)
-                    self._threads.append(thread)
-                    thread.start()
 
 
 def _pass_on(source: socket.socket, sink: socket.socket, seen: bytearray) -> None:

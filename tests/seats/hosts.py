@@ -11,9 +11,8 @@ import base64
 import gzip
 import json
 import re
-import struct
 import time
-import zlib
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,13 +20,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 
 from gateway.wire.compression import zstd
 from gateway.wire.messages import tool_names
-from steering_gateway_testing import AppServer, ReceivedRequest, chat, messages, responses
+from steering_gateway_testing import AppServer, ReceivedRequest, chat, gemini, messages, responses
+from steering_gateway_testing.aws import EVENT_STREAM, chunk_frame, signature_is_right
 from steering_gateway_testing.exchange import Answer
 from steering_gateway_testing.server import quiet_config
 from steering_gateway_testing.values import Reply, ToolCall, Usage
@@ -42,16 +39,9 @@ AWS_BEARER = "ABSKmade-up-for-the-test"
 REGION, PROJECT = "us-east-1", "made-up-project"
 ACCOUNT = "acc-0000-made-up"
 
+DATA: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 SHELL = "echo seen-by-the-shell"
-CALLS = {
-    "exec": ToolCall("exec", f'text((await tools.exec_command({{cmd: "{SHELL}"}})).output);'),
-    "exec_command": ToolCall("exec_command", {"cmd": SHELL}),
-    "shell_command": ToolCall("shell_command", {"command": SHELL}),
-    "shell": ToolCall("shell", {"command": ["bash", "-lc", SHELL]}),
-    "Bash": ToolCall("Bash", {"command": SHELL, "description": "look"}),
-    "bash": ToolCall("bash", {"command": SHELL, "description": "look"}),
-    "run_shell_command": ToolCall("run_shell_command", {"command": SHELL, "description": "look"}),
-}
+CALLS = {name: ToolCall(name, arguments) for name, arguments in DATA["calls"].items()}
 USAGE = Usage(prompt_tokens=1200, completion_tokens=34, cached_tokens=200)
 FULL = Usage(prompt_tokens=95_000, completion_tokens=34, cached_tokens=200)
 """What a call has used that leaves no room in the context of a `narrow` seat."""
@@ -59,49 +49,13 @@ SUMMARY = (
     "<state_snapshot>The shell shall be looked at.</state_snapshot>"
     "<summary>The shell shall be looked at.</summary>"
 )
-COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
-"""The item of OpenAI's that stands for a history."""
-SUMMARISES = (
-    '"compaction_trigger"',
-    "CONTEXT CHECKPOINT COMPACTION",  # Codex, of other providers' models
-    "create a detailed summary of",  # Claude Code
-    "distilling chat history into",  # Gemini CLI
-)
 TOKENS = "/token"
 """Where Google's libraries change a made-up identity for a token."""
-_TOKEN = {
-    "access_token": GOOGLE_TOKEN,
-    "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
-    "token_type": "Bearer",
-    "expires_in": 3600,
-}
-_WORKSPACE = {
-    "id": ACCOUNT,
-    "plan_type": "plus",
-    "structure": "personal",
-    "workspace_backend_origin": "NO_CONSTRAINT",
-    "account_routing_override": "NO_CONSTRAINT",
-}
-RATE_LIMITS = {
-    "x-codex-primary-used-percent": "12",
-    "x-codex-primary-window-minutes": "300",
-    "x-codex-primary-reset-at": "1893456000",
-}
 
 
 def made_up_jwt() -> str:
     """A token like that of a ChatGPT login, for a hundred years; nobody signed it."""
-    claims = {
-        "exp": 4_900_000_000,
-        "email": "a@example.com",
-        "https://api.openai.com/auth": {
-            "chatgpt_account_id": ACCOUNT,
-            "chatgpt_plan_type": "plus",
-            "chatgpt_user_id": "user-made-up",
-            "user_id": "user-made-up",
-        },
-    }
-    parts = ({"alg": "RS256", "typ": "JWT"}, claims)
+    parts = ({"alg": "RS256", "typ": "JWT"}, DATA["claims"])
     encoded = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in parts]
     return b".".join([*encoded, b"c2lnbmF0dXJl"]).decode()
 
@@ -148,7 +102,11 @@ def _anthropic(request: ReceivedRequest) -> None:
 
 def _bedrock(request: ReceivedRequest) -> None:
     if _bearer(request) != AWS_BEARER:
-        _need(signature_is_right(request), 403, "The request signature does not match.")
+        _need(
+            signature_is_right(request, AWS_KEY, AWS_SECRET),
+            403,
+            "The request signature does not match.",
+        )
     if request.method == "POST":
         ours = request.fields.get("anthropic_version") == "bedrock-2023-05-31"
         extra = {"model", "stream"} & set(request.fields)
@@ -168,27 +126,6 @@ def _google(request: ReceivedRequest) -> None:
     _need(request.header("authorization") is None, 401, "Two credentials.")
 
 
-def signature_is_right(request: ReceivedRequest) -> bool:
-    """Whether the request has been signed with the made-up secret, over what it says."""
-    found = re.fullmatch(
-        r"AWS4-HMAC-SHA256 Credential=([^/]+)/\d+/([^/]+)/bedrock/aws4_request, ?"
-        r"SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})",
-        request.header("authorization") or "",
-    )
-    date = request.header("x-amz-date")
-    if found is None or date is None or found[1] != AWS_KEY:
-        return False
-    signer = SigV4Auth(Credentials(AWS_KEY, AWS_SECRET), "bedrock", found[2])
-    path = request.target.partition("?")[0]
-    signed = AWSRequest(request.method, f"http://{request.header('host')}{path}", data=request.body)
-    for name in found[3].split(";"):
-        signed.headers[name] = request.header(name) or ""
-    signed.params = dict(p.partition("=")[::2] for p in request.query.split("&") if p)
-    signed.context["timestamp"] = date
-    canonical = signer.canonical_request(signed)
-    return bool(signer.signature(signer.string_to_sign(signed, canonical), signed) == found[4])
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One host: its credential, the paths that converse, and those it answers beside them."""
@@ -199,43 +136,22 @@ class Kind:
     websocket: bool = False
 
 
-_MODEL = r"[^/]+"
-_VERTEX = r"/v1(beta1)?/projects/[^/]+/locations/[^/]+/publishers"
-_CLAUDE = rf"{_VERTEX}/anthropic/models/{_MODEL}:(rawPredict|streamRawPredict)"
-_GEMINI = rf"models/{_MODEL}:(generateContent|streamGenerateContent)"
+CHECKS: dict[str, Callable[[ReceivedRequest], None]] = {
+    "openai": _openai,
+    "chatgpt": _chatgpt,
+    "anthropic": _anthropic,
+    "bedrock": _bedrock,
+    "vertex": _vertex,
+    "google": _google,
+}
 KINDS = {
-    "openai": Kind(
-        _openai,
-        re.compile(r"/v1/(responses|chat/completions)"),
-        re.compile(r"/v1/(models|responses/compact)"),
-        websocket=True,
-    ),
-    "chatgpt": Kind(
-        _chatgpt,
-        re.compile(r"/backend-api/codex/responses"),
-        re.compile(r"/backend-api/.*"),
-        websocket=True,
-    ),
-    "anthropic": Kind(
-        _anthropic,
-        re.compile(r"/v1/messages"),
-        re.compile(r"/|/v1/models|/v1/messages/count_tokens|/api/.*"),
-    ),
-    "bedrock": Kind(
-        _bedrock,
-        re.compile(rf"/model/{_MODEL}/(invoke|invoke-with-response-stream)"),
-        re.compile(rf"/model/{_MODEL}/count-tokens|/inference-profiles.*"),
-    ),
-    "vertex": Kind(
-        _vertex,
-        re.compile(rf"{_CLAUDE}|{_VERTEX}/google/{_GEMINI}"),
-        re.compile(rf".*/count-tokens:rawPredict|{_VERTEX}/google/models/{_MODEL}:countTokens"),
-    ),
-    "google": Kind(
-        _google,
-        re.compile(rf"/v1beta/{_GEMINI}"),
-        re.compile(rf"/v1beta/models/{_MODEL}:countTokens|/v1beta/models"),
-    ),
+    name: Kind(
+        CHECKS[name],
+        re.compile(paths["talk"]),
+        re.compile(paths["other"]),
+        websocket="websocket" in paths,
+    )
+    for name, paths in DATA["kinds"].items()
 }
 
 
@@ -363,7 +279,7 @@ class Host:
     def _answered(self, request: ReceivedRequest) -> Answer:
         kind = KINDS[self.kind]
         if request.path == TOKENS:
-            return Answer(pieces=(orjson.dumps(_TOKEN),))
+            return Answer(pieces=(orjson.dumps(DATA["token"]),))
         parsed = _parsed(request)
         request._fields = parsed if isinstance(parsed, dict) else {}
         talks = self.converses(request)
@@ -371,7 +287,7 @@ class Host:
         if request.method != "HEAD" or request.path != "/":
             kind.check(request)
         if request.path.endswith("/wham/accounts/check"):
-            return Answer(pieces=(orjson.dumps({"accounts": [_WORKSPACE]}),))
+            return Answer(pieces=(orjson.dumps({"accounts": [DATA["workspace"]]}),))
         if not talks or request.method != "POST":
             return _side(request)
         if not is_probe(request):
@@ -392,7 +308,7 @@ class Host:
             await send({"type": "websocket.http.response.body", "body": answer.pieces[0]})
             return
         await receive()
-        headers = [(n.encode(), v.encode()) for n, v in RATE_LIMITS.items()]
+        headers = [(n.encode(), v.encode()) for n, v in DATA["rate_limits"].items()]
         await send({"type": "websocket.accept", "headers": headers})
         while (event := await receive())["type"] == "websocket.receive":
             text = event.get("text") or (event.get("bytes") or b"").decode()
@@ -422,8 +338,8 @@ class Host:
         if request not in self.summaries or b"compaction_trigger" not in decoded(request):
             return answer
         last = orjson.loads(answer.pieces[-1].partition(b"data: ")[2])
-        last["response"]["output"] = [COMPACTION]
-        done = {"type": "response.output_item.done", "output_index": 0, "item": COMPACTION}
+        last["response"]["output"] = [DATA["compaction"]]
+        done = {"type": "response.output_item.done", "output_index": 0, "item": DATA["compaction"]}
         events = (done, {**last, "sequence_number": 2})
         pieces = (b"data: " + orjson.dumps(each) + b"\n\n" for each in events)
         return replace(answer, pieces=(answer.pieces[0], *pieces))
@@ -433,7 +349,7 @@ def summarises(request: ReceivedRequest) -> bool:
     """Whether a client has its history summarised."""
     said = request.fields.get("messages") or request.fields.get("input") or []
     text = json.dumps([said[-1:], request.fields.get("systemInstruction")])
-    return any(sign in text for sign in SUMMARISES)
+    return any(sign in text for sign in DATA["summarises"])
 
 
 def is_probe(request: ReceivedRequest) -> bool:
@@ -473,7 +389,7 @@ def _responses_answer(host: Host, request: ReceivedRequest) -> Answer:
         return chat.answer(reply, request).numbered(request.sequence)
     request.history = host._responses.history(request)
     answer = host._response(reply, request)
-    limits = RATE_LIMITS if host.kind == "chatgpt" else {}
+    limits = DATA["rate_limits"] if host.kind == "chatgpt" else {}
     return Answer(pieces=answer.pieces, content_type=answer.content_type, headers=limits)
 
 
@@ -509,55 +425,17 @@ def _bedrock_answer(host: Host, request: ReceivedRequest) -> Answer:
         "firstByteLatency": 300,
     }
     events[-1] = orjson.dumps(last)
-    pieces = tuple(map(event_frame, events))
-    return Answer(pieces=pieces, content_type="application/vnd.amazon.eventstream")
-
-
-def event_frame(data: bytes) -> bytes:
-    """One message of an AWS event stream that holds a chunk of a model's answer."""
-    payload = orjson.dumps({"bytes": base64.b64encode(data).decode(), "p": "abcdefgh"})
-    headers = b""
-    for name, value in (
-        (b":event-type", b"chunk"),
-        (b":content-type", b"application/json"),
-        (b":message-type", b"event"),
-    ):
-        headers += bytes([len(name)]) + name + b"\x07" + struct.pack(">H", len(value)) + value
-    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
-    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
-    return message + struct.pack(">I", zlib.crc32(message))
+    pieces = tuple(map(chunk_frame, events))
+    return Answer(pieces=pieces, content_type=EVENT_STREAM)
 
 
 def _google_answer(host: Host, request: ReceivedRequest) -> Answer:
     declared = [d for t in request.fields.get("tools") or [] for d in _declarations(t)]
     reply = host._reply({str(declaration.get("name")) for declaration in declared}, request)
-    model, _, verb = request.path.rpartition("/models/")[2].partition(":")
-    parts: list[Any] = [{"text": reply.content}]
-    for call in reply.tool_calls:
-        named = {"id": f"call-{request.sequence}", "name": call.name, "args": call.value}
-        called = {"functionCall": named}
-        parts.append({**called, "thoughtSignature": "c2lnbmF0dXJlIG9mIGEgdGhvdWdodA=="})
-    used = reply.usage or USAGE
-    usage = {
-        "promptTokenCount": used.prompt_tokens,
-        "cachedContentTokenCount": used.cached_tokens,
-        "candidatesTokenCount": used.completion_tokens,
-        "totalTokenCount": used.prompt_tokens + used.completion_tokens,
-    }
-    head = {"modelVersion": model, "responseId": f"r{request.sequence}", "usageMetadata": usage}
-    chunks = []
-    for i, part in enumerate(parts):
-        candidate: dict[str, Any] = {"content": {"role": "model", "parts": [part]}, "index": 0}
-        if i == len(parts) - 1:
-            candidate["finishReason"] = "STOP"
-        chunks.append({"candidates": [candidate], **head})
-    if verb == "generateContent":
-        whole = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
-        return Answer(pieces=(orjson.dumps({"candidates": [whole], **head}),))
-    if "alt=sse" in request.query:
-        pieces = tuple(b"data: " + orjson.dumps(c) + b"\r\n\r\n" for c in chunks)
-        return Answer(pieces=pieces, content_type="text/event-stream")
-    return Answer(pieces=(orjson.dumps(chunks),))
+    named = f"call-{request.sequence}"
+    calls = tuple(replace(call, id=named) for call in reply.tool_calls)
+    made = replace(reply, tool_calls=calls, chunks=1, id=f"r{request.sequence}")
+    return gemini.answer(made, request)
 
 
 def _declarations(tool: Any) -> list[Any]:

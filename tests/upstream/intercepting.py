@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from steering_gateway_testing import LoopbackServer
-from steering_gateway_testing.loopback import read_request
+from steering_gateway_testing.loopback import an_answer, read_request
 from steering_gateway_testing.tls import Authority
 
 _CONNECT = re.compile(rb"CONNECT ([^: ]+):\d+ ")
-_BODY = b'{"error": {"message": "intercepted", "type": "x", "code": "x"}}'
-_REFUSED = (
-    b"HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+_REFUSED = an_answer(
+    b'{"error": {"message": "intercepted", "type": "x", "code": "x"}}',
+    status=401,
+    content_type="application/json",
 )
 
 
