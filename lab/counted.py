@@ -26,7 +26,7 @@ from gateway.offline.replay import Work, policy_from_dict, replay_lines
 from gateway.steering.reader import READER
 from gateway.steering.transcript.steps import extract
 from lab.signals import CODING
-from tests.steering.robust.planting import INNOCENTS, LOOPS, planted
+from steering_gateway_testing.planting import INNOCENTS, LOOPS, planted
 
 Line = tuple[str, str]
 SEED = 7

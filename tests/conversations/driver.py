@@ -89,9 +89,18 @@ def an_index(
     )
 
 
-def a_resolver(index: ConversationIndex, store: StateStore) -> ConversationResolver:
+def a_resolver(
+    index: ConversationIndex, store: StateStore, *, shared: bool = False
+) -> ConversationResolver:
     """A resolver with the settings that hold where nothing is configured."""
-    return ConversationResolver(index, ConversationLoader(index, store), ConversationSettings())
+    loader = ConversationLoader(index, store)
+    return ConversationResolver(index, loader, ConversationSettings(), shared=shared)
+
+
+def parsed(index: ConversationIndex, tenant: str, body: Mapping[str, Any]) -> SteeredRequest:
+    """A chat request, read as far as the index does not know its beginning."""
+    raw = orjson.dumps(body)
+    return CHAT.parse(raw, orjson.loads, index.bodies.longest(tenant, raw, CHAT.list_key))
 
 
 class Driver:
@@ -122,9 +131,8 @@ class Driver:
         **body: Any,
     ) -> Call:
         """Resolve a request."""
-        raw = orjson.dumps({"model": "m", "messages": messages, "tools": tools, **body})
-        known = self.index.bodies.longest(TENANT, raw, CHAT.list_key)
-        request = CHAT.parse(raw, orjson.loads, known)
+        fields = {"model": "m", "messages": messages, "tools": tools, **body}
+        request = parsed(self.index, TENANT, fields)
         resolved = self.resolve(request, headers or {})
         found = resolved.conversation
         if found is not None and resolved.match.kind in (MatchKind.CONTINUE, MatchKind.COMPACTION):

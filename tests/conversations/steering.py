@@ -13,7 +13,6 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.apply_reply import apply_reply, note_delivered, replies_in
 from gateway.conversations.decision import Decision
-from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.observe import unobserved
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import RequestSteerer, unsteered
@@ -23,11 +22,10 @@ from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.core.steer import Found
 from gateway.core.step import Step
 from gateway.core.target import GuidanceTarget
-from gateway.dialects import CHAT, SteeredRequest
+from gateway.dialects import SteeredRequest
 from gateway.offline.replay import policy_from_dict
-from gateway.steering.identity import ConversationSettings
 from gateway.tasks import DeadlinePassed, OwnTime
-from tests.conversations.driver import an_index
+from tests.conversations.driver import a_resolver, an_index, parsed
 
 TENANT = "team"
 REQUESTED = "asked"
@@ -149,15 +147,10 @@ class Agent:
         """The next request, which sends the history, before it is steered."""
         if self._resolver is None:
             stores = await open_stores(StorageSettings(path=":memory:"))
-            loader = ConversationLoader(self.index, stores.states)
-            self._resolver = ConversationResolver(
-                self.index, loader, ConversationSettings(), shared=self.shared
-            )
+            self._resolver = a_resolver(self.index, stores.states, shared=self.shared)
             await stores.close()
         body = {"model": self.model, "messages": self.messages, "tools": self.tools}
-        raw = orjson.dumps(body)
-        known = self.index.bodies.longest(TENANT, raw, CHAT.list_key)
-        self.request = CHAT.parse(raw, orjson.loads, known)
+        self.request = parsed(self.index, TENANT, body)
         found = await self._resolver.resolve(self.request, {}, TENANT, now=1.0)
         assert found.conversation is not None
         expected = unobserved(found, found.conversation, mode, model=self.model)

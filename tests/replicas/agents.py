@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import httpx
 
+from steering_gateway_testing.fleet import Fleet
 from steering_gateway_testing.patience import ANSWER_S, until_ready
 from steering_gateway_testing.postgres import PostgresServer
 from tests.live.test_killed import Client
-from tests.replicas.fleet import Fleet
 from tests.replicas.run_log import recorded
 
 _PAUSE_S = 0.1

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import gateway.library
+from steering_gateway_testing.fleet import ENVIRONMENT
 from steering_gateway_testing.processes import run
 from tests.live.test_guidance_rules import NEAR_MANY
-from tests.replicas.fleet import ENVIRONMENT
 
 EAGER: dict[str, Any] = {"etraces": {"e2_gate": 0.3, "recall_threshold": 0.0}}
 """Settings with which the searched tiers are given at most runs, as far as their caps allow."""

@@ -8,12 +8,12 @@ import pytest
 
 from gateway.config import settings_from_dict
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.fleet import Fleet
 from steering_gateway_testing.recorded_agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE
 from tests.postgres import shared_server
 from tests.replicas.config import one, shared
 from tests.replicas.drives import FRAME, RetryingDrive, TwinDrive, bodies_of
-from tests.replicas.fleet import Fleet
 from tests.replicas.patterns import EAGER, store_patterns
 from tests.replicas.run_log import all_calls, given, recorded
 

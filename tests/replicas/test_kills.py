@@ -10,13 +10,13 @@ import pytest
 
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.agents import PLAIN
+from steering_gateway_testing.fleet import Fleet, InTurn, balancer
 from steering_gateway_testing.outages import start_again
 from steering_gateway_testing.postgres import PostgresServer, new_folder
 from tests.live.test_killed import AGENTS, reply
 from tests.postgres import shared_server
 from tests.replicas.agents import Agent, all_ready, at_work, check
 from tests.replicas.config import shared
-from tests.replicas.fleet import Fleet, InTurn, balancer
 
 _WORK_S = (0.1, 1.0)
 """From one kill to the next the agents work for so long, at random."""

@@ -11,13 +11,13 @@ import pytest
 
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.agents import PLAIN
+from steering_gateway_testing.fleet import Fleet
 from steering_gateway_testing.outages import OUTAGES, SMALL, small_folder
 from steering_gateway_testing.postgres import PostgresServer, new_folder
 from tests.live.test_killed import AGENTS, reply
 from tests.postgres import shared_server
 from tests.replicas.agents import Agent, all_ready, answers, at_work, check
 from tests.replicas.config import shared
-from tests.replicas.fleet import Fleet
 
 _ANSWERS = 3 * AGENTS
 """Before the outage, in it, and after it the agents receive so many."""

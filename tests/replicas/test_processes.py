@@ -14,12 +14,12 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.core.decision_settings import Policy
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.fleet import AtRandom, Fleet, InTurn, Order, balancer
 from steering_gateway_testing.recorded_agents import Run, read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.postgres import shared_server
 from tests.replicas.config import one, shared
 from tests.replicas.drives import FRAME, Bodies, bodies_through
-from tests.replicas.fleet import AtRandom, Fleet, InTurn, Order, balancer
 from tests.replicas.patterns import EAGER, store_patterns
 from tests.replicas.run_log import given, recorded
 

@@ -14,6 +14,7 @@ import pytest
 
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.agents import PLAIN
+from steering_gateway_testing.fleet import Fleet, InTurn, balancer
 from steering_gateway_testing.outages import start_again
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.postgres import PostgresServer
@@ -21,7 +22,6 @@ from tests.examples import by_day
 from tests.live.test_killed import reply
 from tests.replicas.agents import Agent, answers, at_work, check
 from tests.replicas.config import shared
-from tests.replicas.fleet import Fleet, InTurn, balancer
 
 _QUICK = {"commit_limit_ms": 500, "probe_interval_s": 0.1, "spool_limit_ms": 60_000}
 _DEGRADED = "the store is degraded: answers go on, their records wait in memory"

@@ -20,8 +20,8 @@ from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
 from gateway.steering.evidence.features import describe
 from gateway.steering.reader import READER
+from steering_gateway_testing.planting import LOOPS, polling
 from tests.steering.builders import acts
-from tests.steering.robust.planting import LOOPS, polling
 from tests.steering.robust.test_planted import coding_run
 
 RULES = SteeringRules(reader=READER, routes=Routes(by_state={"FAST": "small", "SLOW": "strong"}))

@@ -27,7 +27,7 @@ from gateway.core.steer import (
 from gateway.core.texts import HAND_OVER_TEXT
 from gateway.core.two_strikes import Act, ActName, Trouble, act_on
 from gateway.steering.reader import READER
-from tests.steering.robust.planting import LOOPS
+from steering_gateway_testing.planting import LOOPS
 from tests.steering.robust.test_planted import coding_run
 
 NAMES: tuple[ActName, ...] = get_args(ActName)

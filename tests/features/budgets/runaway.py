@@ -13,6 +13,12 @@ OUTPUT = "FAILED tests/test_parser.py::test_empty - AssertionError"
 PARAMETERS: Any = {"type": "object", "properties": {"command": {"type": "string"}}}
 FUNCTION: Any = {"name": "bash", "description": "run a command", "parameters": PARAMETERS}
 MODELS = {"chat": "gpt-4o-mini", "responses": "gpt-4o-mini", "messages": "claude-haiku-4-5"}
+_WHOLE = {
+    "chat": "get_final_completion",
+    "responses": "get_final_response",
+    "messages": "get_final_message",
+}
+"""What gives the whole answer at the end of a client's stream."""
 MOST = 40
 """Calls after which a run counts as not stopped."""
 
@@ -64,15 +70,21 @@ class Runaway:
         for turn in range(MOST):
             yield ("main", "sub")[turn % 2]
 
+    def _answer(self, api: Any, **asked: Any) -> Any:
+        """The whole answer of one of the client's interfaces, streamed or not."""
+        if not self.streamed:
+            return api.create(**asked)
+        with api.stream(**asked) as stream:
+            return getattr(stream, _WHOLE[self.dialect])()
+
     def _chat(self, history: list[Any], extra: dict[str, Any]) -> bool:
-        tools: Any = [{"type": "function", "function": FUNCTION}]
-        create = self._client.chat.completions.create
-        asked: dict[str, Any] = {"model": MODELS["chat"], "messages": history, "tools": tools}
-        if self.streamed:
-            with self._client.chat.completions.stream(**asked, **extra) as stream:
-                answer: Any = stream.get_final_completion()
-        else:
-            answer = create(**asked, **extra)
+        answer = self._answer(
+            self._client.chat.completions,
+            model=MODELS["chat"],
+            messages=history,
+            tools=[{"type": "function", "function": FUNCTION}],
+            **extra,
+        )
         message = answer.choices[0].message
         self.last = message.content or ""
         if not message.tool_calls:
@@ -85,17 +97,14 @@ class Runaway:
         return True
 
     def _responses(self, history: list[Any], extra: dict[str, Any]) -> bool:
-        asked: dict[str, Any] = {
-            "model": MODELS["responses"],
-            "input": history,
-            "tools": [{"type": "function", "strict": False, **FUNCTION}],
-            "store": False,
-        }
-        if self.streamed:
-            with self._client.responses.stream(**asked, **extra) as stream:
-                answer: Any = stream.get_final_response()
-        else:
-            answer = self._client.responses.create(**asked, **extra)
+        answer = self._answer(
+            self._client.responses,
+            model=MODELS["responses"],
+            input=history,
+            tools=[{"type": "function", "strict": False, **FUNCTION}],
+            store=False,
+            **extra,
+        )
         assert answer.status == "completed"
         self.last = answer.output_text
         calls = [item for item in answer.output if item.type == "function_call"]
@@ -107,18 +116,14 @@ class Runaway:
         return bool(calls)
 
     def _messages(self, history: list[Any], extra: dict[str, Any]) -> bool:
-        tools: Any = [{"name": "bash", "description": "run", "input_schema": PARAMETERS}]
-        asked: dict[str, Any] = {
-            "model": MODELS["messages"],
-            "max_tokens": 4096,
-            "messages": history,
-            "tools": tools,
-        }
-        if self.streamed:
-            with self._client.messages.stream(**asked, **extra) as stream:
-                answer: Any = stream.get_final_message()
-        else:
-            answer = self._client.messages.create(**asked, **extra)
+        answer = self._answer(
+            self._client.messages,
+            model=MODELS["messages"],
+            max_tokens=4096,
+            messages=history,
+            tools=[{"name": "bash", "description": "run", "input_schema": PARAMETERS}],
+            **extra,
+        )
         self.last = "".join(block.text for block in answer.content if block.type == "text")
         calls = [block for block in answer.content if block.type == "tool_use"]
         if not calls:

@@ -17,12 +17,12 @@ from gateway.features.postgres import schema
 from gateway.lifecycle import StartWait
 from gateway.stores.protocols import StoreError, StoreUnreachable
 from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing.fleet import ENVIRONMENT
 from steering_gateway_testing.postgres import new_folder
 from steering_gateway_testing.processes import GatewayProcess
 from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.postgres import new_database, shared_server
 from tests.replicas.config import shared
-from tests.replicas.fleet import ENVIRONMENT
 
 
 class Absent:

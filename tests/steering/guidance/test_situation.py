@@ -29,8 +29,8 @@ from gateway.steering.guidance.situation import (
     read_situation,
 )
 from gateway.steering.reader import READER
+from steering_gateway_testing import planting
 from tests.steering.guidance.builders import readings
-from tests.steering.robust import planting
 
 GATES = Gates(e1=0.5, e2=0.5)
 

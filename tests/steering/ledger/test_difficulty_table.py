@@ -9,8 +9,8 @@ from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.step import Step
 from gateway.steering.reader import READER
+from steering_gateway_testing.planting import step
 from tests.steering.ledger.test_ledger import edit, ran
-from tests.steering.robust.planting import step
 
 TAKEN = "Error: the table is taken"
 

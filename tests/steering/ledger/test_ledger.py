@@ -21,7 +21,7 @@ from gateway.core.step import Action, Step, alike
 from gateway.steering.evidence.features import describe
 from gateway.steering.reader import READER
 from gateway.steering.runs_of_transcript import ConversationFold
-from tests.steering.robust.planting import step
+from steering_gateway_testing.planting import step
 
 ASSERTION = "E       assert 41 == 42\nFAILED tests/test_a.py::test_sum - assert 41 == 42\n1 failed"
 

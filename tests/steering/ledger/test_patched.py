@@ -12,7 +12,7 @@ from gateway.core.fold import RunFold
 from gateway.core.monitors import Alarm
 from gateway.core.step import Step
 from gateway.steering.reader import READER
-from tests.steering.robust.planting import step
+from steering_gateway_testing.planting import step
 
 ROUNDS = 10
 RUNNERS = {

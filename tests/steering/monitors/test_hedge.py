@@ -7,7 +7,7 @@ import pytest
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.steering.reader import READER
-from tests.steering.robust.planting import step
+from steering_gateway_testing.planting import step
 
 SURE = "I run the suite now and read what it prints."
 UNSURE = "Maybe it is perhaps the cache, probably I am not sure."

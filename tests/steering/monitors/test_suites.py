@@ -203,9 +203,9 @@ def test_a_suite_is_made_afresh_each_time() -> None:
 
 LOADED = """
 import sys
-from gateway.core.monitors import MonitorSettings
+from gateway.core.monitors import MonitorSettings, make_suite
 
-evaluate([{"action": "bash"}], MonitorSettings(suite=sys.argv[1]))
+make_suite(MonitorSettings(suite=sys.argv[1]))
 print(*[name for name in sys.modules if name.startswith("gateway.core.monitors.")])
 """
 

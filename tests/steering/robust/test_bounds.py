@@ -9,7 +9,7 @@ from gateway.core.monitors import MonitorSettings, make_suite
 from gateway.steering.evidence.commands import read_call
 from gateway.steering.evidence.features import describe
 from gateway.steering.evidence.outcomes import failure_line
-from tests.steering.robust.planting import step
+from steering_gateway_testing.planting import step
 
 
 def test_monitors_keep_what_they_know_of_files_and_programs_bounded() -> None:

@@ -14,8 +14,8 @@ from gateway.core.step import Step
 from gateway.offline.recordings import parse_recording, read_lines
 from gateway.steering.evidence.features import describe
 from gateway.steering.transcript.steps import extract
+from steering_gateway_testing.planting import INNOCENTS, LOOPS, edit_test_edit, planted, step
 from tests.examples import by_day
-from tests.steering.robust.planting import INNOCENTS, LOOPS, edit_test_edit, planted, step
 
 SAMPLE = Path(__file__).parents[2] / "replays" / "sample.jsonl.gz"
 REPETITIONS = 6

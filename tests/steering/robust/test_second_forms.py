@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.steering.robust.planting import Signs, signs_of
+from steering_gateway_testing.planting import Signs, signs_of
 
 Round = Sequence[tuple]
 ROUNDS = 11

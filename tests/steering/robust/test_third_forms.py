@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from tests.steering.robust.planting import Signs, signs_of
+from steering_gateway_testing.planting import Signs, signs_of
 from tests.steering.robust.third_forms import (
     CLIENTS,
     Call,
