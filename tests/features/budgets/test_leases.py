@@ -15,8 +15,13 @@ from gateway.features.budgets.accounts import (
     AccountKey,
     Change,
     Claim,
+    Lease,
+    Renewal,
+    Report,
     Settlement,
     Wanted,
+    Wish,
+    renewed,
 )
 from gateway.features.budgets.leases import BudgetLedger, Held, MemoryBudgets
 from gateway.features.budgets.settings import BudgetControl
@@ -65,6 +70,32 @@ def claim(clock: Clock, limit: int = LIMIT, **more: Any) -> Claim:
 def end(held: Held, clock: Clock) -> Settlement:
     """The end of a call that used what it was expected to."""
     return Settlement(claim=held.claim, actual=CALL, at=clock.now)
+
+
+def test_a_renewal_that_is_sent_again_changes_nothing() -> None:
+    """Its answer was lost; the next number is another renewal, and its use counts."""
+    wanted = Wanted(key=KEY, tenant="t", limits={"calls": 40}, stop_at=1.0)
+    first = Renewal(
+        wanted=wanted,
+        lease="g",
+        holds=Lease(until=20.0, number=1),
+        report=Report(spent=CALL),
+        wish=Wish(each=CALL, calls=2),
+    )
+    stored = renewed(first, 1.0, None)
+    assert stored.account.spent == CALL
+    assert stored.leases["g"].free == CALL * 2
+    assert renewed(first, 2.0, stored) == stored
+    following = Renewal(
+        wanted=wanted,
+        lease="g",
+        holds=Lease(until=30.0, number=2),
+        had=CALL * 2,
+        report=Report(spent=CALL),
+    )
+    after = renewed(following, 3.0, stored)
+    assert after.account.spent == CALL * 2
+    assert after.leases["g"].held == Amounts()
 
 
 STEP = st.tuples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -187,6 +188,16 @@ def test_estimates_follow_what_calls_used() -> None:
     assert estimator.estimate("m", "other", {}, 1000, cost).guessed
     most = estimator.estimate("m", "tree", {"max_tokens": 2000}, 2000, cost, most=True)
     assert most.amounts.output_tokens == 2000
+
+
+def test_a_picture_is_no_text() -> None:
+    """Its bytes are not divided by those of a token, in either way that clients send it."""
+    data = "A" * 400_000
+    url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    for part in (url, block):
+        body = {"messages": [{"role": "user", "content": [part]}]}
+        assert tokens_of_body(json.dumps(body).encode()) < 10_000
 
 
 def test_a_rate_only_slows_a_run_down(gateway_server: Start, upstream: ScriptedUpstream) -> None:
