@@ -131,6 +131,21 @@ def test_a_yes_lets_the_call_go_out(gateway_server: Start, upstream: ScriptedUps
     assert answers(server) == said  # each once
 
 
+def test_a_yes_answers_all_that_wait_for_one_account(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Two runs of one tenant ask whether its budget is raised: one answer is enough."""
+    upstream.default = CALLING
+    server = gateway_server(settings(budgets=[{**PER_RUN, "scope": "tenant"}]))
+    used_up(server)
+    other = {**AGENT, "x-session-id": "other"}
+    calls = [Waiting(lambda: ask(server, AGENT, 2)), Waiting(lambda: ask(server, other, 0))]
+    until(lambda: len(questions(server)) == 2)
+    assert answer(server, questions(server)[0]["subject"], "approve") == 200
+    assert [call.done().status_code for call in calls] == [200, 200]
+    assert questions(server) == []
+
+
 DIALECTS = {
     "chat": ("chat/completions", b": waiting\n\n", "[DONE]"),
     "messages": ("messages", b"event: ping\n", "message_stop"),

@@ -149,6 +149,23 @@ async def test_a_judge_spends_its_run_s_budget(
     assert (await results(http, server))["budget"] == 1
 
 
+async def test_a_judge_that_fails_spends_nothing(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Its estimate is given back, and does not count as if it had answered."""
+    upstream.default = judging(Fault(FaultKind.SERVER_ERROR))
+    limits = {"name": "run", "scope": "run", "limits": {"output_tokens": 10**6}}
+    settings = with_judge(upstream, tmp_path / "runs.db")
+    settings["model_list"][0]["litellm_params"]["input_cost_per_token"] = 1e-6
+    settings["control"] = {"unpriced_usd_per_million": 0}  # that of the agent's model
+    server = gateway_server({**settings, "budgets": [limits]})
+    await Agent(http, server.base_url).run(2)
+    assert len(asked(upstream)) == 1
+    until(lambda: spent(server)["calls"] == 2)
+    (account,) = (await http.get(f"{server.url}/api/budgets")).json()["accounts"]
+    assert account["estimated"] == USED
+
+
 def test_a_stop_may_be_a_401(gateway_server: Start, upstream: ScriptedUpstream) -> None:
     """For clients that send all else again; what only waits for others stays a 429."""
     settings = {"control": {"stop_status": 401, "pause_wait_s": 0}, "budgets": [budget(calls=1)]}
