@@ -50,6 +50,8 @@ from gateway.values import Texts
 from gateway.wire.headers import RawHeaders
 from gateway.wire.upstream_errors import kind_of
 
+_log = get_logger("gateway.steering")
+
 
 class Pipeline:
     """Prepares requests and sends them; `recorder` records what they become."""
@@ -58,7 +60,6 @@ class Pipeline:
         self._admissions = Admissions(runtime)
         self.recorder = Recorder(runtime)
         self._runtime = runtime
-        self._log = get_logger("gateway.steering")
 
     async def prepare(self, call: Call, headers: RawHeaders, terms: Terms | None = None) -> None:
         """Make every decision about a request before it goes out; `terms`: of its key. Raises:
@@ -152,7 +153,7 @@ class Pipeline:
             status = delivery.status
             kind = delivery.kind
             await delivery.response.aclose()
-        self._log.warning(
+        _log.warning(
             "changed request refused, sent as the client wrote it",
             status=status,
             kind=kind,
@@ -184,7 +185,7 @@ class Pipeline:
                 return delivery
             reason = f"status {delivery.status}"
             await delivery.response.aclose()
-        self._log.warning(
+        _log.warning(
             "routed model refused, asking the requested one",
             model=model,
             reason=reason,
@@ -210,9 +211,7 @@ class Pipeline:
             await delivery.response.aclose()
             model = call.exchange.upstream.model
             services.usage_refusals[str(delivery.target.api_base), model] = True
-            self._log.info(
-                "target refuses stream_options", target=delivery.target.name, model=model
-            )
+            _log.info("target refuses stream_options", target=delivery.target.name, model=model)
 
     async def _steer(
         self,
@@ -327,7 +326,7 @@ class Pipeline:
             kind = type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()
         self._runtime.unsteered.count(reason, recorded=call.decision is not None)
-        self._log.warning(
+        _log.warning(
             "request forwarded unsteered",
             kind=kind,
             reason=f"steering passed its {limit}" if limit else str(error),

@@ -134,6 +134,9 @@ class Services:
             acting = dataclasses.replace(acting, budget_action="none")
         rules = replace(settings.rules(), acting=acting)
         self.policy_digest = rules.policy.digest()
+        outcomes = None
+        if opened.workloads is not None:
+            outcomes = RunWorkloads(rules, opened.workloads, self.catalogue.price)
         self.steerer = RequestSteerer(
             rules,
             target_of=lru_cache(_MODELS_KEPT)(self._guidance_target),
@@ -143,7 +146,7 @@ class Services:
             history=LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None,
             judge=self._judge(metrics, accounting.own_calls),
             lessons=lessons,
-            workloads=RunWorkloads(rules, opened.workloads, self.catalogue.price),
+            workloads=outcomes,
             places=refusals.places,
         )
         self._users = 0

@@ -69,6 +69,7 @@ from gateway.wire.headers import replaced
 from gateway.wire.prefix_hash import ChainState, extend
 from gateway.wire.upstream_errors import status_of
 
+_log = get_logger("gateway.steering")
 _CATCH_UP_S = 10.0
 """Longest wait for the other calls of a conversation before an unsteered one is recorded."""
 _ATTEMPTS = 5
@@ -81,7 +82,6 @@ class Recorder:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.answers = BackgroundAnswers(runtime, self)
-        self._log = get_logger("gateway.steering")
 
     async def complete(self, call: Call, reply: UpstreamReply) -> None:
         """Record the complete answer, before the client gets its last byte. That goes on when the
@@ -190,7 +190,7 @@ class Recorder:
                     decision, call.request, time.time(), timings=call.timings_ms
                 )
         except Exception as exc:
-            self._log.warning(
+            _log.warning(
                 "steps of an unsteered call not scored",
                 kind=type(exc).__name__,
                 request_id=call.exchange.request.id,
@@ -244,10 +244,10 @@ class Recorder:
             metrics.store_dropped.inc()
         except StoreError as exc:
             metrics.store_failures.labels(exc.label).inc()
-            self._log.error("call not recorded", reason=str(exc))
+            _log.error("call not recorded", reason=str(exc))
         except Exception as exc:
             metrics.store_failures.labels("internal").inc()
-            self._log.exception("call not recorded", reason=str(exc))
+            _log.exception("call not recorded", reason=str(exc))
 
     async def _commit(
         self,
@@ -276,7 +276,7 @@ class Recorder:
                     stored=call.stored,
                 )
             except Exception as exc:  # its next call finds no history, but it was answered
-                self._log.exception("answer not applied to its history", reason=str(exc))
+                _log.exception("answer not applied to its history", reason=str(exc))
         used = (exchange.upstream.tokens.input or 0) + (exchange.upstream.tokens.output or 0)
         memory = conversation.run.memory
         conversation.run.memory = replace(memory, tokens=memory.tokens + used)
@@ -332,7 +332,7 @@ class Recorder:
                         continue
                 except Exception as exc:
                     if not isinstance(exc, StoreError):
-                        self._log.exception("call not joined with what is stored")
+                        _log.exception("call not joined with what is stored")
                 version = await store.keep(record)
                 break
         conversation.stored(version, snapshot)
@@ -349,7 +349,7 @@ class Recorder:
             if stored is not None:
                 found = from_record(stored)
         except ValueError as exc:
-            self._log.warning("stored conversation cannot be read", reason=str(exc))
+            _log.warning("stored conversation cannot be read", reason=str(exc))
             found = None
         if found is None:
             conversation.unsaved.version = conflict.actual
@@ -429,7 +429,6 @@ def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
 
 _CONTROL = ("outcome", "unit", "agent", "experiment", "arm")
 _UPSTREAM = ("lane", "deployment", "provider", "model", "attempts")
-_log = get_logger("gateway.steering")
 T = TypeVar("T")
 _Committed = asyncio.Future["asyncio.Task[bool] | None"]
 """Done when a call is committed; its result is that of `BackgroundAnswers.keep`."""

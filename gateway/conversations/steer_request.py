@@ -159,7 +159,7 @@ class RequestSteerer:
             if decision.mode == "off" or compacts:
                 yield replace(decision, model=_repeated(decision, request) or request.model)
                 return
-            if not retries:  # each resting model rests for one call less
+            if run.resting and not retries:  # each resting model rests for one call less
                 run.resting = {model: left - 1 for model, left in run.resting.items() if left > 1}
             advice = NO_ADVICE
             if advise is not None:

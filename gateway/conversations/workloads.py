@@ -215,40 +215,33 @@ class RunWorkloads:
     """The outcomes that one set of rules may use."""
 
     rules: SteeringRules  # the settings that decide
-    workloads: Workloads | None = None  # None: nothing is known of any run
+    workloads: Workloads  # what is known of runs
     # of a model, by which models are compared; None when not known
-    price: Callable[[str], float | None] = lambda model: None
+    price: Callable[[str], float | None]
 
     def learned(
-        self, decision: Decision, request: SteeredRequest, serves: Serves | None
+        self, decision: Decision, request: SteeredRequest, serves: Serves
     ) -> LearnedRouting | None:
         """The learned policy for a call; None without a choice. `serves`: why a model cannot serve
-        the request."""
-        routing = self.rules.routing
-        if self.workloads is None:
-            return None
-        models = candidates(self.rules.routes, request.model)
+        the request. A run keeps the workload with which it began."""
+        run = decision.conversation.run
+        tenant = decision.conversation.tenant
+        requested = request.model
+        if run.workload is None:
+            tools = tool_names(request.body)
+            run.workload = workload_of(tenant, decision.agent, tools, requested=requested)
+        models = candidates(self.rules.routes, requested)
         priced = ((m, self.price(m)) for m in models)
         prices = {model: price for model, price in priced if price is not None}
-        rates = self.workloads.rates(_workload(decision, request), decision.run_id, prices)
+        rates = self.workloads.rates(run.workload, decision.run_id, prices)
         if len(models) < 2:
             return None
+        routing = self.rules.routing
         return LearnedRouting(
             rates=rates,
             models=models,
-            requested=request.model,
+            requested=requested,
             regret=routing.regret,
             explore=routing.explore,
             serves=serves,
         )
-
-
-def _workload(decision: Decision, request: SteeredRequest) -> Workload:
-    """Returns the workload of the newest run; a run keeps the workload with which it began."""
-    run = decision.conversation.run
-    if run.workload is None:
-        tools = tool_names(request.body)
-        run.workload = workload_of(
-            decision.conversation.tenant, decision.agent, tools, requested=request.model
-        )
-    return run.workload

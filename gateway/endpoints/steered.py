@@ -33,7 +33,7 @@ from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import reading
-from gateway.upstream.dispatch import UpstreamCall, refuse_loop
+from gateway.upstream.dispatch import PackedBody, UpstreamCall, refuse_loop
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.headers import RawHeaders, coding_of, without
 from gateway.wire.parsing import COUNTED_BYTES, reading_ms
@@ -86,7 +86,10 @@ class SteeredEndpoint:
             raw = await read_body(
                 headers, receive, exchange, limit=limit, share=None if socket else share
             )
-            packed = await unpacked(raw, coding_of(headers), limit, share=share)
+            coding = coding_of(headers)
+            packed: PackedBody | None = PackedBody(content=raw, coding=coding, plain=raw)
+            if coding or raw[:1] != b"{" or raw[1:2] == b"\0":  # not simply JSON in UTF-8
+                packed = await unpacked(raw, coding, limit, share=share)
             if packed is None:
                 request = self.dialect.opaque(raw, asked)  # the upstream may know the coding
             else:

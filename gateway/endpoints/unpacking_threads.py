@@ -51,13 +51,9 @@ async def unpacked(content: bytes, coding: bytes, limit: int, share: Share) -> P
     broken or cut, more than 64 members, plain bytes above `limit` or above 200 times its size,
     or far more processor time than other bodies of its size. Raises: Overloaded: 256 bodies wait
     to be unpacked, this one took more than 30 s, or there was no room for the plain bytes."""
-    if coding:
-        codings = codings_of(coding)
-    else:
-        codings = []
+    codings = codings_of(coding)
     if not codings:
-        is_big = len(content) > _AT_ONCE_BYTES
-        if is_big:
+        if len(content) > _AT_ONCE_BYTES:
             plain = await off_loop(_as_utf8, content)
         else:
             plain = _as_utf8(content)
@@ -128,8 +124,6 @@ def _slices(content: bytes, codings: list[bytes], limit: int) -> Iterator[tuple[
 
 def _as_utf8(content: bytes) -> bytes:
     """The same JSON in UTF-8 without a mark; `content` itself where it is that, or no text."""
-    if content[:1] == b"{" and content[1:2] != b"\0":
-        return content
     encoding = json.detect_encoding(content)
     try:
         if encoding == "utf-8":

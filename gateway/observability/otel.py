@@ -18,7 +18,7 @@ from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
 from gateway.steering.identity import Identity
-from gateway.steering.identity.sources import clean_id
+from gateway.steering.identity.ids import clean_id
 from gateway.text.secrets import find_secrets, mask_secrets
 from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, text_at

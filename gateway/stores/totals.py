@@ -121,7 +121,8 @@ class RunTotals(CountedSteps):
         for call in calls:
             unpriced += call.unpriced
             errors += call.failed
-            estimates.append(call.estimated)
+            if call.usage_estimated or call.price_estimated:
+                estimates.append(call.estimated)
         return RunTotals(
             steps=max([self.steps, *[step.step_index for step in fresh]]),
             scored_steps=self.scored_steps + len(composites),
@@ -215,10 +216,9 @@ def _with_acts(known: Mapping[str, float], steps: Sequence[StepRow]) -> Mapping[
 def _with_estimates(
     known: Mapping[str, float], estimates: Sequence[tuple[int, int, float]]
 ) -> Mapping[str, float]:
-    estimated = [each for each in estimates if each[0]]
-    if not estimated:
+    if not estimates:
         return known
-    sums = zip(("calls", "tokens", "cost_usd"), map(sum, zip(*estimated, strict=True)), strict=True)
+    sums = zip(("calls", "tokens", "cost_usd"), map(sum, zip(*estimates, strict=True)), strict=True)
     return {name: known.get(name, 0) + more for name, more in sums}
 
 

@@ -210,7 +210,8 @@ class Dispatcher:
                 own = storing
                 others = others_storing
         own = [self._asked(call, target, model) for target in own]
-        others = [self._asked(call, target, model) for target in others]
+        if others:
+            others = [self._asked(call, target, model) for target in others]
         if native_only:
             own = [target for target in own if target.lane == "native"]
             others = [target for target in others if target.lane == "native"]

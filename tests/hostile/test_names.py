@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.dialects import DIALECTS
 from gateway.errors import BadRequest, UnknownProvider
 from gateway.steering.identity import ConversationSettings, identify
-from gateway.steering.identity.sources import BODY_SOURCES, HEADER_SOURCES, MAX_ID_CHARACTERS
+from gateway.steering.identity.ids import BODY_SOURCES, HEADER_SOURCES, MAX_ID_CHARACTERS
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.providers import OPENAI_COMPATIBLE
 from tests.conversations.driver import Driver

@@ -60,7 +60,7 @@ STAGES = {
     "decision": ("gateway.core.steer.decide", broken, "Broken"),
     "work too long": ("gateway.core.fold.next_state", slow_transition, "deadline"),
     "wait too long": (
-        "gateway.conversations.steer_request.RequestSteerer._decide",
+        "gateway.conversations.steer_request.RequestSteerer._conclude",
         slow_look_up,
         "deadline",
     ),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.steering.evidence.edits import here_documents, search_replace_blocks, sed_substitutions
+from gateway.steering.evidence.commands import (
+    here_documents,
+    search_replace_blocks,
+    sed_substitutions,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
-"""Breaker of a store, and the limit after which a pending commit counts as slow. One line is logged
-when an incident begins and one when it ends."""
+"""Breaker of a store. One line is logged when an incident begins and one when it ends."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -21,7 +19,7 @@ class Breaker:
     def __init__(self, *, failures: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = failures
         self._clock = clock
-        self._failures = 0
+        self.failures = 0  # in a row so far; 0 after a success
         self._ended_at = float("-inf")
         self._hold_s = 0.0
         self._hold_until = 0.0
@@ -33,14 +31,10 @@ class Breaker:
         """True during an incident."""
         return self.incident is not None
 
-    def succeeded(self) -> None:
-        """An operation succeeded."""
-        self._failures = 0
-
     def failed(self, kind: str, reason: str) -> bool:
         """An operation failed; whether that opened the breaker."""
-        self._failures += 1
-        return self._failures >= self._limit and self.open(kind, reason)
+        self.failures += 1
+        return self.failures >= self._limit and self.open(kind, reason)
 
     def open(self, kind: str, reason: str) -> bool:
         """Begin an incident; False when there is one already."""
@@ -86,7 +80,7 @@ class Breaker:
         """End the incident."""
         incident = self.incident
         self.incident = None
-        self._failures = 0
+        self.failures = 0
         self._ended_at = self._clock()
         if incident is None:
             return
@@ -98,45 +92,3 @@ class Breaker:
             dropped=incident.dropped,
             reopened=incident.reopened,
         )
-
-
-# A timer this late: the process had no processor meanwhile, and a commit may be done unnoticed.
-_LATE_S = 0.02
-_EXTENSIONS = 8  # longest wait of all, in limits, for a store that goes on finishing other commits
-
-
-class CommitLimit:
-    """Calls `passed` when nothing has been finished for `limit_s`. On a busy machine commits wait
-    for their turn: while others are finished, a commit in the queue will be done, too. One that is
-    given up is in memory alone, where `kill -9` loses it."""
-
-    def __init__(self, limit_s: float, passed: Callable[[], None]) -> None:
-        self._limit_s = limit_s
-        self._passed = passed
-        self._loop = asyncio.get_running_loop()
-        self._finished_at = float("-inf")
-
-    def finished(self) -> None:
-        """The store has finished something."""
-        self._finished_at = self._loop.time()
-
-    def watch(self, write: asyncio.Task[int]) -> Callable[[], None]:
-        """Watch a commit that begins now; the result ends that."""
-        begun = self._loop.time()
-        timer: asyncio.TimerHandle
-
-        def check(due: float) -> None:
-            nonlocal timer
-            now = self._loop.time()
-            again = max(begun, self._finished_at) + self._limit_s
-            if now - due > _LATE_S:
-                again = now + self._limit_s / 4
-            if write.done():
-                return
-            if again <= now or now - begun > _EXTENSIONS * self._limit_s:
-                self._passed()
-            else:
-                timer = self._loop.call_at(again, check, again)
-
-        timer = self._loop.call_at(begun + self._limit_s, check, begun + self._limit_s)
-        return lambda: timer.cancel()

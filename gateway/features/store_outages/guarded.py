@@ -14,7 +14,7 @@ import structlog
 from cachetools import FIFOCache
 
 from gateway.config.storage import StorageSettings
-from gateway.features.store_outages.breaker import SLOW, CommitLimit
+from gateway.features.store_outages.breaker import SLOW
 from gateway.features.store_outages.recovery_and_reopening import (
     TROUBLE,
     Merge,
@@ -109,6 +109,48 @@ class _ReadGuard:
             now = time.time()
             self.incident = Incident(kind=error.label, reason=reason, since=now)
             self._log.error("the store cannot be read, calls go on", reason=str(error))
+
+
+# A timer this late: the process had no processor meanwhile, and a commit may be done unnoticed.
+_LATE_S = 0.02
+_EXTENSIONS = 8  # longest wait of all, in limits, for a store that goes on finishing other commits
+
+
+class CommitLimit:
+    """Calls `passed` when nothing has been finished for `limit_s`. On a busy machine commits wait
+    for their turn: while others are finished, a commit in the queue will be done, too. One that is
+    given up is in memory alone, where `kill -9` loses it."""
+
+    def __init__(self, limit_s: float, passed: Callable[[], None]) -> None:
+        self._limit_s = limit_s
+        self._passed = passed
+        self._loop = asyncio.get_running_loop()
+        self._finished_at = float("-inf")
+
+    def finished(self) -> None:
+        """The store has finished something."""
+        self._finished_at = self._loop.time()
+
+    def watch(self, write: asyncio.Task[int]) -> Callable[[], None]:
+        """Watch a commit that begins now; the result ends that."""
+        begun = self._loop.time()
+        timer: asyncio.TimerHandle
+
+        def check(due: float) -> None:
+            nonlocal timer
+            now = self._loop.time()
+            again = max(begun, self._finished_at) + self._limit_s
+            if now - due > _LATE_S:
+                again = now + self._limit_s / 4
+            if write.done():
+                return
+            if again <= now or now - begun > _EXTENSIONS * self._limit_s:
+                self._passed()
+            else:
+                timer = self._loop.call_at(again, check, again)
+
+        timer = self._loop.call_at(begun + self._limit_s, check, begun + self._limit_s)
+        return lambda: timer.cancel()
 
 
 class GuardedStateStore(WatchedStates):
@@ -227,7 +269,7 @@ class GuardedStateStore(WatchedStates):
             self._recovery.note(error)
             return await self._recovery.kept(call)
         self._limit.finished()
-        self._recovery.breaker.succeeded()
+        self._recovery.breaker.failures = 0
         return write.result()
 
     def _release(self) -> None:

@@ -78,7 +78,7 @@ class Recovery:
             except protocols.StoreError as error:
                 self.note(error)
             else:
-                self.breaker.succeeded()
+                self.breaker.failures = 0
 
     @property
     def on_disk(self) -> int:
@@ -248,7 +248,7 @@ class Recovery:
         if isinstance(error, TROUBLE):
             self.note(error)
             return None
-        self.breaker.succeeded()
+        self.breaker.failures = 0
         if isinstance(error, protocols.VersionConflict):
             return False  # the next attempt joins it with what is stored
         if error is not None:

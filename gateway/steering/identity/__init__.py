@@ -23,21 +23,19 @@ from gateway.steering.identity.branch import (
     read_request,
 )
 from gateway.steering.identity.ids import (
-    calls_hash,
-    child_id,
-    clean_call_ids,
-    conversation_id,
-    looks_unique,
-    signature,
-)
-from gateway.steering.identity.matching import ConversationMatch, MatchKind, match
-from gateway.steering.identity.sources import (
     FINGERPRINT,
     ID_SOURCES,
     ConversationSettings,
     Identity,
+    calls_hash,
+    child_id,
+    clean_call_ids,
+    conversation_id,
     identify,
+    looks_unique,
+    signature,
 )
+from gateway.steering.identity.matching import ConversationMatch, MatchKind, match
 
 # fmt: off
 __all__ = [

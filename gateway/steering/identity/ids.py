@@ -1,12 +1,19 @@
-"""Conversation ids, the ids of tool calls, the signature of an agent, and the draw for a unit."""
+"""Ids of conversations, calls and agents: those that the gateway makes, and those of clients.
+
+The headers and body fields in which clients send the id of a conversation are `ID_SOURCES`; each
+says how it is read."""
 
 import base64
 import functools
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b, sha256
 
+from gateway.core.decision_settings import RUN_BOUNDARIES
 from gateway.steering.word_lists import word_list
+from gateway.values import Texts, Value, frozen
+from gateway.wire.coerce import as_mapping, mapping_at
 
 # 120 bits: 24 characters of base 32 without padding.
 _ID_BYTES = 15
@@ -96,3 +103,289 @@ def draw(experiment: str, unit: str) -> float:
     parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
     joined = b"".join(b"%d:%s" % (len(part), part) for part in parts)
     return int.from_bytes(sha256(joined).digest()[:8], "big") / 2.0**64
+
+
+MAX_ID_CHARACTERS = 255
+FINGERPRINT = "fingerprint"
+_ABSENT = frozenset({"null", "undefined", "none", "nil", "nan"})
+# {{ id }}, ${ID}, $ID, <id>, {id}, %s, %(id)s: a template placeholder that was not filled in.
+_UNFILLED = re.compile(
+    rf"\{{\{{.{{0,{MAX_ID_CHARACTERS}}}\}}\}}|\$\{{[^}}]{{0,{MAX_ID_CHARACTERS}}}\}}"
+    r"|^\$[A-Za-z_]\w*$|<[^<>]*>|^\{[^{}]*\}$"
+    r"|%(?:\(\w*\)[sd]|s|d(?![0-9A-Fa-f]))"
+)
+# x-parent-session-id, x-codex-parent-thread-id, parent_conversation_id; not traceparent.
+_PARENT_NAME = re.compile(r"(?:^|[-_])parent[-_](?:session|thread|conversation|task)(?:[-_]id)?$")
+# Claude Code before it sent JSON: user_<hash>_account_<uuid or nothing>_session_<uuid>.
+_USER_WITH_SESSION = re.compile(r"user_\w{0,128}_account_[\w-]{0,128}_session_([0-9A-Za-z-]+)")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+# These identify a person, a key, a machine or a trace: runs that share one are not joined.
+# fmt: off
+REFUSED_HEADERS = frozenset({
+    "api-key", "authorization", "cookie", "forwarded", "proxy-authorization", "traceparent",
+    "tracestate", "user-agent", "x-api-key", "x-forwarded-for", "x-gateway-key", "x-goog-api-key",
+    "x-real-ip",
+})
+# fmt: on
+
+
+@frozen
+class ConversationSettings:
+    """Settings for grouping requests into conversations and runs. Raises ValueError: an unusable
+    header name, or a value that is not allowed; it begins with the name of the field."""
+
+    # further headers with a conversation id, any letter case, read in this order right after
+    # `x-conversation-id`
+    id_headers: tuple[str, ...] = ()
+    run_boundary: str = "settled_answer"  # what ends a run; see `Policy`
+    fingerprint: bool = True  # a request without an id is recognised by its history
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id_headers, tuple):
+            raise ValueError(f"id_headers: must be a tuple of names, not {self.id_headers!r}")
+        for name in self.id_headers:
+            if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+                raise ValueError(f"id_headers: {name!r} is not a valid header name")
+            if name.lower() in REFUSED_HEADERS:
+                raise ValueError(f"id_headers: {name!r} does not name a conversation")
+        object.__setattr__(self, "id_headers", tuple(name.lower() for name in self.id_headers))
+        if self.run_boundary not in RUN_BOUNDARIES:
+            allowed = ", ".join(RUN_BOUNDARIES)
+            raise ValueError(f"run_boundary: must be one of {allowed}, not {self.run_boundary!r}")
+        if not isinstance(self.fingerprint, bool):
+            raise ValueError(f"fingerprint: must be true or false, not {self.fingerprint!r}")
+
+
+def clean_id(value: object) -> str | None:
+    """The value (an integer as its digits) as an id: 1-255 visible characters, no placeholder."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        return None
+    value = value.strip()
+    usable = (
+        1 <= len(value) <= MAX_ID_CHARACTERS
+        and value.isprintable()
+        and not any(map(str.isspace, value))
+        and value.lower() not in _ABSENT
+        and not _UNFILLED.search(value)
+    )
+    if usable:
+        return value
+    return None
+
+
+def _json_member(name: str) -> Callable[[object], str | None]:
+    def read(value: object) -> str | None:
+        try:
+            parsed = value
+            if isinstance(value, str):
+                parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+        return clean_id(as_mapping(parsed).get(name))
+
+    return read
+
+
+def _id_or_object(value: object) -> str | None:
+    if isinstance(value, dict):
+        return clean_id(value.get("id"))
+    return clean_id(value)
+
+
+_session_of_json = _json_member("session_id")
+_parent_thread_of_json = _json_member("parent_thread_id")
+
+
+def _thread_parent(value: object) -> str | None:
+    # A thread of Codex that another started names it, or shares its session, which has the first
+    # thread's id.
+    return _parent_thread_of_json(value) or _session_of_json(value)
+
+
+def _session_of_user(value: object) -> str | None:
+    session = _session_of_json(value)
+    if session is None and isinstance(value, str):
+        found = _USER_WITH_SESSION.fullmatch(value.strip())
+        session = None
+        if found:
+            session = clean_id(found[1])
+    return session
+
+
+class HeaderSource(Value):
+    """A header that may carry the id."""
+
+    name: str  # in lower case
+    # takes the id out of the header's value; None for an unusable one
+    read: Callable[[object], str | None] = clean_id
+    # header with a second part, such as an agent's id; None without one
+    with_header: str | None = None
+    # reads the id of the agent that started this one; None: an agent with a second part belongs to
+    # the one without
+    read_parent: Callable[[object], str | None] | None = None
+
+    def find(self, headers: Texts) -> tuple[str, str, str | None] | None:
+        """(header, id, id of the agent that started it), or None without a usable value."""
+        raw = headers.get(self.name)
+        if raw is None or (value := self.read(raw)) is None:
+            return None
+        part = None
+        if self.with_header:
+            part = clean_id(headers.get(self.with_header))
+        parent = value if part else None
+        if self.read_parent is not None:
+            parent = self.read_parent(raw)
+        return self.name, f"{value}/{part}" if part else value, parent
+
+
+class HeaderPattern(Value):
+    """All headers with a given prefix and suffix, read in alphabetical order."""
+
+    prefix: str  # in lower case; the name begins with it
+    suffix: str  # in lower case; the name ends with it
+
+    def find(self, headers: Texts) -> tuple[str, str, None] | None:
+        """(header, id, None), or None without a usable value."""
+        shortest = len(self.prefix) + len(self.suffix)
+        for name in sorted(name for name in headers if name.endswith(self.suffix)):
+            fits = name.startswith(self.prefix) and len(name) > shortest
+            if fits and not _PARENT_NAME.search(name) and (value := clean_id(headers[name])):
+                return name, value, None
+        return None
+
+
+class BodySource(Value):
+    """A field of the body; `a.b` is the member `b` of the object `a`."""
+
+    name: str  # `a.b` is the member `b` of the object `a`
+    # takes the id out of the value; None for an unusable one
+    read: Callable[[object], str | None] = clean_id
+    # the value is the id of an earlier response; the conversation id is looked up from it
+    through_root: bool = False
+
+    def find(self, body: Mapping[str, object]) -> str | None:
+        """The id, or None without a usable value."""
+        outer, dot, inner = self.name.partition(".")
+        if dot:
+            found = mapping_at(body, outer).get(inner)
+        else:
+            found = body.get(outer)
+        if found is None:
+            return None
+        return self.read(found)
+
+
+def _headers(names: str) -> list[HeaderSource]:
+    return [HeaderSource(name=name) for name in names.split()]
+
+
+HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
+    # Agents that name their conversation.
+    HeaderSource(name="x-claude-code-session-id", with_header="x-claude-code-agent-id"),
+    # The other members of this header, the turn's id and times, change with each call.
+    HeaderSource(
+        name="x-codex-turn-metadata", read=_json_member("thread_id"), read_parent=_thread_parent
+    ),
+    *_headers("thread-id session-id session_id conversation_id x-opencode-session"),
+    *_headers("agent-session-id goose-session-id x-kilocode-taskid x-zoo-session-id"),
+    *_headers("x-qwen-code-session-id x-client-session-id x-interaction-id x-openwebui-chat-id"),
+    # Other gateways.
+    *_headers("x-litellm-session-id helicone-session-id x-bf-session-id x-switchyard-session-id"),
+    # Common names.
+    *_headers("x-session-id x-session-affinity x-thread-id"),
+    HeaderPattern(prefix="x-", suffix="-session-id"),
+)
+BODY_SOURCES: tuple[BodySource, ...] = (
+    BodySource(name="session_id"),
+    BodySource(name="conversation", read=_id_or_object),
+    *(BodySource(name=f"metadata.{of}_id") for of in ("session", "conversation", "thread", "chat")),
+    BodySource(name="metadata.user_id", read=_session_of_user),
+    BodySource(name="previous_response_id", through_root=True),
+    BodySource(name="prompt_cache_key"),
+)
+EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")  # wins over every other id
+ID_SOURCES = (EXPLICIT_HEADER, *HEADER_SOURCES, *BODY_SOURCES)
+"""All sources in the order in which they are read, configured headers second; the first usable one
+wins. Never read: `user`, `safety_identifier`, keys, addresses, traces: several
+conversations share those."""
+WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
+"""Sources whose value some clients share between conversations, to hit the provider's cache."""
+
+
+class Identity(Value):
+    """A request's id, and the place where it was found."""
+
+    source: str  # "header:<name>", "body:<field>" or "fingerprint"
+    value: str | None = None  # the client's id; None for a fingerprint
+    parent: str | None = None  # id of the agent that started this one, where the client sends it
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether the id names exactly one conversation, not a session of several agents."""
+        return self.source == f"header:{EXPLICIT_HEADER.name}"
+
+    @property
+    def weak(self) -> bool:
+        """Whether several conversations may share this id."""
+        return self.source in WEAK_SOURCES
+
+
+def identify(
+    headers: Texts,
+    body: Mapping[str, object],
+    settings: ConversationSettings,
+    *,
+    root_of: Callable[[str], str | None] | None = None,
+) -> Identity:
+    """The id that a request carries; the source is FINGERPRINT when it carries none. `headers` have
+    lower-case names. `root_of` gives the id of the conversation that an earlier response
+    (`previous_response_id`) belongs to, or None when it is not known."""
+    parent = _parent_of(headers, body)
+    # Most requests carry no id: a quick test whether any header could.
+    if (
+        settings.id_headers
+        or not _HEADER_NAMES.isdisjoint(headers)
+        or any(name.endswith(_HEADER_SUFFIXES) for name in headers)
+    ):
+        configured = (HeaderSource(name=name) for name in settings.id_headers)
+        for header in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
+            if found := header.find(headers):
+                name, value, started_by = found
+                parent = parent or started_by
+                if parent == value:
+                    parent = None
+                return Identity(source=f"header:{name}", value=value, parent=parent)
+    # Most requests have none of these fields: one set comparison instead of one look-up per source.
+    for source in () if _BODY_KEYS.isdisjoint(body) else BODY_SOURCES:
+        given = source.find(body)
+        if given is not None and source.through_root:
+            if root_of is not None:
+                given = root_of(given)
+            else:
+                given = None
+        if given is not None:
+            if parent == given:
+                parent = None
+            return Identity(source=f"body:{source.name}", value=given, parent=parent)
+    return Identity(source=FINGERPRINT, parent=parent)
+
+
+def _parent_of(headers: Texts, body: Mapping[str, object]) -> str | None:
+    """The id of the conversation that started this one, in a header or field with such a name."""
+    for name in headers:
+        if "parent" in name and _PARENT_NAME.search(name) and (value := clean_id(headers[name])):
+            return value
+    metadata = body.get("metadata")
+    for name, given in metadata.items() if isinstance(metadata, dict) else ():
+        if isinstance(name, str) and _PARENT_NAME.search(name):
+            return clean_id(given)
+    return None
+
+
+_HEADER_NAMES = frozenset(
+    source.name for source in (EXPLICIT_HEADER, *HEADER_SOURCES) if isinstance(source, HeaderSource)
+)
+_HEADER_SUFFIXES = tuple(s.suffix for s in HEADER_SOURCES if isinstance(s, HeaderPattern))
+_BODY_KEYS = frozenset(source.name.partition(".")[0] for source in BODY_SOURCES)

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.features.store_outages.breaker import SLOW, Breaker, CommitLimit
-from gateway.features.store_outages.guarded import GuardedStateStore
+from gateway.features.store_outages.breaker import SLOW, Breaker
+from gateway.features.store_outages.guarded import CommitLimit, GuardedStateStore
 from gateway.features.store_outages.spool import Spool, with_version
 from gateway.stores.call_json import size_of
 from gateway.stores.protocols import (
