@@ -41,7 +41,7 @@ def port(shared_gateway: AppServer, there: ScriptedUpstream) -> Iterator[int]:
     runtime = shared_gateway.app.runtime
     with httpx.Client(base_url=shared_gateway.base_url) as client:
         assert hear(client, json=HELLO).status == 200
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while b"gateway_requests_in_flight 0.0" not in runtime.metrics.render():
             assert time.monotonic() < deadline, "a request is still in flight"
             time.sleep(0.01)
@@ -186,7 +186,7 @@ def test_between_two_attempts(
     upstream.wait_for_requests()
     connection.close()
     metrics = str(client.base_url).replace("/v1/", "/metrics")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while b'gateway_errors_total{kind="client_gone"} 1.0' not in client.get(metrics).content:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -66,7 +66,7 @@ def test_metrics_count_what_happened(upstream: ScriptedUpstream, relay: Relay) -
     hear(client, json=HELLO)
     hear(client, "/embeddings", json={"model": "m", "input": "x"})
     hear(client, json=[])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while (found := exposed(client))["gateway_requests_in_flight"] > 1:
         assert time.monotonic() < deadline
     chat = 'gateway_requests_total{lane="%s",route="chat_completions",status="%s"}'
@@ -107,7 +107,7 @@ def log() -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
 def lines(log: Callable[[], list[dict[str, Any]]], count: int) -> list[dict[str, Any]]:
     """The lines of `count` requests; they are written when the client has its last byte."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         found = [line for line in log() if line["event"] == "request"]
         if len(found) >= count or time.monotonic() > deadline:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -156,12 +156,9 @@ def _by_own(options: WrapOptions, own: OwnGateway, budget: BudgetSettings | None
         return status
     lines = [_pilot_line(own, traces)]
     if budget is not None:
-        stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
-        stopped = any(stop["by"] == "budget" for stop in stops)
-        found = own.call(ledger.list_accounts(budget=budget.name))
-        now = time.time()
-        lines += [used_line(account, budget, now, stopped=stopped) for account in found]
-    lines += _act_lines(own, budget.name if budget else "", traces, since=before)
+        lines += _read(partial(_limit_lines, own, budget, traces), say)
+    acts = partial(_act_lines, own, budget.name if budget else "", traces, since=before)
+    lines += _read(acts, say)
     for line in filter(None, lines):
         say(line, first=False)
     return status
@@ -269,6 +266,17 @@ def _other(options: WrapOptions) -> str:
     return found
 
 
+def _limit_lines(
+    own: OwnGateway, budget: BudgetSettings, traces: "Sequence[Trace]"
+) -> Iterator[str]:
+    """What was used of the budget."""
+    ledger = accounting_of(own.server.runtime).ledger
+    stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
+    stopped = any(stop["by"] == "budget" for stop in stops)
+    for account in own.call(ledger.list_accounts(budget=budget.name)):
+        yield used_line(account, budget, time.time(), stopped=stopped)
+
+
 def _act_lines(
     own: OwnGateway, budget: str, traces: "Sequence[Trace]", since: float
 ) -> Iterator[str]:
@@ -313,10 +321,10 @@ def _own_traces(own: OwnGateway) -> "list[Trace]":
     return found
 
 
-def _read(read: "Callable[[], list[Trace]]", say: Say) -> list[Any]:
-    """The runs; the command's exit status counts, whatever happens to its summary."""
+def _read(read: "Callable[[], Iterable[Any]]", say: Say) -> list[Any]:
+    """A part of the summary; the command's exit status counts, whatever happens to it."""
     try:
-        return read()
+        return list(read())
     except Exception as exc:
         say(f"no summary: {exc}")
         return []
