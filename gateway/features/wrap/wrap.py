@@ -269,7 +269,7 @@ def _other(options: WrapOptions) -> str:
 def _limit_lines(
     own: OwnGateway, budget: BudgetSettings, traces: "Sequence[Trace]"
 ) -> Iterator[str]:
-    """What was used of the budget."""
+    """The use of the budget, a line for each account."""
     ledger = accounting_of(own.server.runtime).ledger
     stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
     stopped = any(stop["by"] == "budget" for stop in stops)
