@@ -14,9 +14,16 @@ import pytest
 from gateway.stores.filters import RunFilter
 from gateway.tasks import DeadlinePassed, OwnTime
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from steering_gateway_testing.agents import GUIDING, Agent, opening, run_log, trace, worker
+from steering_gateway_testing.agents import GUIDING, Agent, Answer, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]
+
+
+@pytest.fixture
+def path(upstream: ScriptedUpstream, tmp_path: Path) -> Path:
+    """The database of a gateway before a model that calls its tool nine times."""
+    upstream.default = worker(9)
+    return tmp_path / "runs.db"
 
 
 def passed(*_args: Any) -> None:
@@ -32,6 +39,13 @@ def settings(path: Path, **steering: Any) -> dict[str, Any]:
     }
 
 
+async def overrun(agent: Agent) -> Answer:
+    """A turn for which steering takes too long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OwnTime, "check", passed)
+        return await agent.turn()
+
+
 async def counted(http: httpx.AsyncClient, server: AppServer, reason: str, known: str) -> float:
     """The calls that went out unsteered for a reason; 0.0 when there was none."""
     text = (await http.get(f"{server.url}/metrics")).text
@@ -41,19 +55,15 @@ async def counted(http: httpx.AsyncClient, server: AppServer, reason: str, known
 
 
 async def test_an_overrun_repeats_what_was_injected_and_is_recorded(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, path: Path
 ) -> None:
     """The provider sees the prefix it has in its cache; record, API, page and metric say why."""
-    path = tmp_path / "runs.db"
-    upstream.default = worker(9)
     server = gateway_server(settings(path))
     agent = Agent(http, server.base_url)
     first = await agent.turn()
     assert "e3:" in (first.gateway("guidance") or "")
     given = upstream.last.messages
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OwnTime, "check", passed)
-        late = await agent.turn()
+    late = await overrun(agent)
     assert upstream.last.messages[: len(given)] == given
     assert (late.status, late.conversation) == (200, first.conversation)
     assert late.gateway("unsteered") == "deadline"
@@ -75,16 +85,12 @@ async def test_an_overrun_repeats_what_was_injected_and_is_recorded(
 
 
 async def test_an_overrun_on_the_first_call(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, path: Path
 ) -> None:
     """The client's own bytes go out, and the run has begun."""
-    path = tmp_path / "runs.db"
-    upstream.default = worker(9)
     server = gateway_server(settings(path))
     agent = Agent(http, server.base_url)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OwnTime, "check", passed)
-        late = await agent.turn()
+    late = await overrun(agent)
     assert upstream.last.body == agent.sent
     after = await agent.turn()
     assert (after.conversation, after.gateway("step")) == (late.conversation, "1")
@@ -102,14 +108,11 @@ async def test_an_overrun_on_the_first_call(
 )
 async def test_a_wait_without_end_holds_no_request(
     gateway_server: Start,
-    upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
-    tmp_path: Path,
+    path: Path,
     hanging: str,
 ) -> None:
     """After `max_wait_ms` the call goes out; it is recorded, and its steps are scored for that."""
-    path = tmp_path / "runs.db"
-    upstream.default = worker(9)
     server = gateway_server(settings(path, max_wait_ms=500))
 
     async def hangs(*_args: Any, **_kwargs: Any) -> None:
@@ -155,11 +158,9 @@ async def test_a_call_whose_conversation_is_not_found(
 
 @pytest.mark.slow
 async def test_many_new_conversations_at_once(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """With the default deadline all of them are recorded, and nearly all are steered."""
-    path = tmp_path / "runs.db"
-    upstream.default = worker(9)
     server = gateway_server({"storage": {"path": str(path)}})
     agents = [Agent(http, server.base_url, opening(f"Repair module {n}.")) for n in range(160)]
     for _ in range(2):

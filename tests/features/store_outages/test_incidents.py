@@ -52,6 +52,13 @@ PATIENT = {"commit_limit_ms": 60_000}
 BEGAN, ENDED = "the store is degraded", "the store works again"
 
 
+@pytest.fixture
+def path(upstream: ScriptedUpstream, tmp_path: Path) -> Path:
+    """The database of a gateway before a model that calls its tool nine times."""
+    upstream.default = worker(9)
+    return tmp_path / "runs.db"
+
+
 def settings(path: Path, **storage: Any) -> dict[str, Any]:
     return {**GUIDING, "storage": {"path": str(path), **QUICK, **storage}}
 
@@ -92,9 +99,9 @@ async def calls_of(path: Path, answer: Answer) -> tuple[list[int], int, int]:
 )
 async def test_a_store_that_cannot_be_written(
     gateway_server: Start,
-    upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
     tmp_path: Path,
+    path: Path,
     kind: str,
     streamed: bool,
 ) -> None:
@@ -102,8 +109,6 @@ async def test_a_store_that_cannot_be_written(
 
     `/readyz` says what is wrong, and the log has one line for the beginning and one for the end.
     """
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     undisturbed = gateway_server(settings(tmp_path / "other.db"))
     expected = places(await Agent(http, undisturbed.base_url).run(7, "x" * 50_000))
     async with logged() as lines:
@@ -136,11 +141,9 @@ async def test_a_store_that_cannot_be_written(
 
 
 async def test_a_start_while_the_file_is_locked(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """A gateway needs no write to start on its own file: it serves, and records what it served."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     first = gateway_server(settings(path))
     agent = Agent(http, first.base_url)
     await agent.run(2)
@@ -157,11 +160,9 @@ async def test_a_start_while_the_file_is_locked(
 
 
 async def test_a_deleted_file_is_made_again(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """It is noticed without any request; the next calls, patterns and keys are in the new file."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     async with logged() as lines:
         server = gateway_server(settings(path, **PATIENT))
         agent = Agent(http, server.base_url)
@@ -206,11 +207,10 @@ async def test_a_file_deleted_under_load(
 
 
 async def test_a_restored_backup_is_used(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """A file put in the place of the database is opened, and runs that it knows go on in it."""
-    upstream.default = worker(9)
-    path, backup = tmp_path / "runs.db", tmp_path / "backup.db"
+    backup = path.with_name("backup.db")
     server = gateway_server(settings(path))
     agent = Agent(http, server.base_url)
     await agent.run(2)
@@ -270,19 +270,17 @@ async def test_a_damaged_file_is_kept_and_said(
 
 
 async def test_a_lost_file_does_not_open_the_gateway(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """Keys made with `gateway keys` are required, and accepted, after their file was deleted."""
     from gateway.backends import open_stores
     from gateway.config.storage import StorageSettings
     from gateway.features.keys.keyring import make_key
 
-    path = tmp_path / "runs.db"
     stores = await open_stores(StorageSettings(path=str(path)))
     key = make_key("acme")
     await kept_keys(stores).add_key(key.record)
     await stores.close()
-    upstream.default = worker(9)
     server = gateway_server(settings(path))
     agent = Agent(http, server.base_url, headers={"x-gateway-key": key.text})
     assert (await agent.turn()).status == 200
@@ -297,11 +295,9 @@ async def test_a_lost_file_does_not_open_the_gateway(
 
 
 async def test_a_run_dropped_from_memory_continues_from_what_waits(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """With room for one conversation, three take turns while nothing can be stored."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     few = {**PLAIN["steering"], "max_conversations_in_memory": 1}
     server = gateway_server({**PLAIN, "steering": few, "storage": {"path": str(path), **QUICK}})
     agents = [
@@ -319,11 +315,9 @@ async def test_a_run_dropped_from_memory_continues_from_what_waits(
 
 
 async def test_what_does_not_fit_is_dropped_and_said_once(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """Records beyond `storage.spool_records` are counted; their steps are stored later."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     async with logged() as lines:
         server = gateway_server(settings(path, spool_records=3))
         agent = Agent(http, server.base_url)
@@ -346,14 +340,11 @@ async def test_what_does_not_fit_is_dropped_and_said_once(
 
 async def test_a_store_that_hangs(
     gateway_server: Start,
-    upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
-    tmp_path: Path,
+    path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Commits that do not return hold no answer; they are not made twice when they do."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     server = gateway_server(settings(path, commit_limit_ms=50))
     agent = Agent(http, server.base_url)
     await agent.turn()
@@ -378,11 +369,9 @@ async def test_a_store_that_hangs(
 
 
 async def test_a_history_that_cannot_be_looked_up(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """Its id names its conversation all the same: it is steered, and joined with what is stored."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     first = gateway_server(settings(path))
     agent = Agent(http, first.base_url, headers={"x-session-id": "s"})
     before = (await agent.run(3))[-1]
@@ -417,11 +406,9 @@ async def test_a_history_that_cannot_be_looked_up(
 
 
 async def test_stopping_writes_what_waits_or_says_what_is_lost(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """A gateway that ends during an incident tries once more; the next one stores the rest."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     async with logged() as lines:
         server = gateway_server(settings(path))
         agent = Agent(http, server.base_url)
@@ -441,11 +428,9 @@ async def _recorded(server: AppServer, http: httpx.AsyncClient, steps: int) -> b
 
 
 async def test_a_jump_of_the_clock_costs_no_run(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start, http: httpx.AsyncClient, path: Path
 ) -> None:
     """After 400 days in no time, runs are there and go on; the log says that they were spared."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     async with logged() as lines:
         earlier = gateway_server(settings(path))
         idle = (await Agent(http, earlier.base_url, opening("Before.")).run(2))[-1]
@@ -472,16 +457,13 @@ async def test_a_jump_of_the_clock_costs_no_run(
 @pytest.mark.parametrize("what", ["history", "join", "client"])
 async def test_an_answered_call_is_recorded_whatever_fails(
     gateway_server: Start,
-    upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
-    tmp_path: Path,
+    path: Path,
     monkeypatch: pytest.MonkeyPatch,
     what: str,
 ) -> None:
     """Its answer is not applied to its history, it is not joined with what another gateway has
     stored, or its client leaves before it is committed."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
     server = gateway_server(settings(path, **PATIENT))
     agent = Agent(http, server.base_url)
     (first,) = await agent.run(1)
