@@ -21,9 +21,10 @@ from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner, LearnReport
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.exchanges import RawCall
-from gateway.stores.learning import DecisionRow, LessonFilter, OutcomeRow
+from gateway.stores.learning import LessonFilter, OutcomeRow
 from gateway.stores.sql.learning import LearningStore
 from steering_gateway_testing.store_conformance import records
+from steering_gateway_testing.store_conformance.learning import a_decision
 from tests.features.learning.runs import Call, lessons_of, run, shell, state, stored
 from tests.features.learning.test_rules import RULE
 from tests.postgres import empty_database
@@ -109,17 +110,12 @@ async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
     calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
     pattern = await taught(gateways[0])
     for number in (1, 2):
-        decision = DecisionRow(
-            run_id=f"r{number:04}",
-            step_index=1,
+        decision = a_decision(
+            f"r{number:04}",
+            1,
             pattern_id=pattern.pattern_id,
-            owner=records.TENANT,
-            version=1,
-            share=0.5,
             given=number == 1,
-            similarity=1.0,
             key=pattern.lesson.key if pattern.lesson else "",
-            state="NORMAL",
         )
         await gateways[0].states.commit(replace(stored(number, calls), decisions=(decision,)))
     fast = learner(gateways[1])
@@ -154,18 +150,7 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     for each in (one, other):
         await each.read("r0000", records.TENANT)
     name, key = pattern.pattern_id, pattern.lesson and pattern.lesson.key
-    decision = DecisionRow(
-        run_id="r0001",
-        step_index=1,
-        pattern_id=name,
-        owner=records.TENANT,
-        version=1,
-        share=0.5,
-        given=True,
-        similarity=1.0,
-        key=key or "",
-        state="NORMAL",
-    )
+    decision = a_decision("r0001", 1, pattern_id=name, key=key or "")
     text = pattern.fields["recommended_action"]
     frame = f'LEARNED: "{text}"'
     given = records.an_injection(1, run_id="r0001", pattern_id=name, text=frame)
@@ -219,15 +204,11 @@ async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
     assert rule.pattern.lesson is not None
     runs = [f"r{number:04}" for number in range(2, 12)]
     for number in range(2, 12):
-        decision = DecisionRow(
-            run_id=runs[number - 2],
-            step_index=0,
+        decision = a_decision(
+            runs[number - 2],
+            0,
             pattern_id=rule.pattern.pattern_id,
-            owner=records.TENANT,
-            version=1,
-            share=0.5,
             given=number % 2 == 0,
-            similarity=1.0,
             key=rule.pattern.lesson.key,
             state="INIT",
         )

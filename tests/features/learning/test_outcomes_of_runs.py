@@ -8,8 +8,9 @@ import pytest
 
 from gateway.features.learning.life_cycle import near_outcome
 from gateway.features.learning.verdicts import best, implicit
-from gateway.stores.learning import DecisionRow, OutcomeRow
+from gateway.stores.learning import OutcomeRow
 from lab.learning import measure
+from steering_gateway_testing.store_conformance.learning import a_decision
 from tests.features.learning.runs import read, shell
 
 DEVELOPMENT_RUNS = Path(__file__).parents[4] / "shared/data/trajectories-dev.jsonl.gz"
@@ -24,18 +25,7 @@ def test_what_came_after_a_decision() -> None:
     ]
     failure = read(calls)[0].reading.failure
     assert failure is not None
-    decision = DecisionRow(
-        run_id="r",
-        step_index=1,
-        pattern_id="p",
-        owner="acme",
-        version=1,
-        share=0.5,
-        given=True,
-        similarity=1.0,
-        key=failure.key,
-        state="NORMAL",
-    )
+    decision = a_decision("r", 1, pattern_id="p", key=failure.key)
     assert near_outcome(decision, read(calls), ended=False, last_step=3) is None
     near = near_outcome(decision, read(calls), ended=True, last_step=3)
     assert near is not None

@@ -22,7 +22,6 @@ from gateway.features.learning.life_cycle import (
 )
 from gateway.reporting.evidence import e_values
 from gateway.stores.learning import (
-    DecisionRow,
     OutcomeRow,
     Posterior,
     SettledDecision,
@@ -30,6 +29,7 @@ from gateway.stores.learning import (
     Support,
 )
 from lab.learning import trials
+from steering_gateway_testing.store_conformance.learning import a_decision
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,8 @@ def test_less_success_is_seen_whatever_recurs() -> None:
     assert harm_of(unknown) == ""
 
 
-def a_decision(run_id: str, step: int, **after: object) -> SettledDecision:
-    decision = DecisionRow(
-        run_id=run_id,
-        step_index=step,
-        pattern_id="x",
-        owner="acme",
-        version=1,
-        share=0.5,
-        given=True,
-        similarity=1.0,
-        key="k",
-        state="NORMAL",
-    )
+def settled(run_id: str, step: int, **after: object) -> SettledDecision:
+    decision = a_decision(run_id, step, pattern_id="x")
     values: dict = {"recurred": False, "calls_to_success": None, "steps_left": 9} | after
     return SettledDecision(decision=decision, tenant="acme", at=float(step), **values)
 
@@ -131,19 +120,19 @@ def test_decisions_are_joined_with_what_came_of_their_runs() -> None:
 
     verdicts = [verdict("good", "told_api", "success"), verdict("bad", "correction", "failure")]
     decisions = [
-        a_decision("good", 1, steps_left=2),
-        a_decision("good", 3),
-        a_decision("bad", 1, steps_left=2, calls_to_success=1),
-        a_decision("left", 1, steps_left=2),
-        a_decision("went on", 1, steps_left=2, calls_to_success=1),
-        a_decision("open", 1, recurred=None),
+        settled("good", 1, steps_left=2),
+        settled("good", 3),
+        settled("bad", 1, steps_left=2, calls_to_success=1),
+        settled("left", 1, steps_left=2),
+        settled("went on", 1, steps_left=2, calls_to_success=1),
+        settled("open", 1, recurred=None),
     ]
     found = observations(decisions, verdicts)
     assert [each.success for each in found] == [True, True, False, None, None]
     assert [each.first for each in found] == [True, False, True, True, True]
     assert [each.recurred for each in found] == [False, False, True, True, False]
-    said_again = a_decision("open", 0, recurred=True)
-    of_rule = [*decisions[:1], a_decision("bad", 1), decisions[3], said_again]
+    said_again = settled("open", 0, recurred=True)
+    of_rule = [*decisions[:1], settled("bad", 1), decisions[3], said_again]
     people = observations(of_rule, verdicts, of_person=True)
     assert [each.recurred for each in people] == [False, True, False, True]  # however short
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from tests.examples import by_day
 from tests.features.litellm.lane import (
     KEY,
     a_body,
-    a_lane,
     a_target,
     events,
     message_of,
@@ -37,10 +35,9 @@ SILENT_S = 0.3
 
 
 @pytest.fixture
-async def lane() -> AsyncIterator[LiteLLMLane]:
-    """The lane with time limits that a test can wait for."""
-    async with a_lane(LIMITS) as made:
-        yield made
+def limits() -> TimeoutSettings:
+    """Only what stalls meets one."""
+    return LIMITS
 
 
 def sse(event: dict[str, Any]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,21 +18,12 @@ from tests.features.litellm.lane import (
     KEY,
     READ,
     a_body,
-    a_lane,
     a_target,
     finish_reasons,
     message_of,
     read_events,
     read_json,
 )
-
-
-@pytest.fixture
-async def lane() -> AsyncIterator[LiteLLMLane]:
-    """The lane over a pool of its own."""
-    async with a_lane(TimeoutSettings(), headers={"x-gateway-instance": "me"}) as made:
-        yield made
-
 
 CALLS = (
     ToolCall("read", {"path": "ä b.py", "lines": [1, 2]}, id="toolu_one"),

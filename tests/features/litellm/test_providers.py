@@ -6,13 +6,12 @@ import binascii
 import json
 import struct
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure
 from gateway.features.litellm.lane import LiteLLMLane
 from gateway.upstream.deployments import Target
@@ -20,7 +19,6 @@ from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
 from tests.features.litellm.lane import (
     READ,
     a_body,
-    a_lane,
     a_target,
     finish_reasons,
     message_of,
@@ -29,13 +27,6 @@ from tests.features.litellm.lane import (
 )
 
 Params = dict[str, Any]
-
-
-@pytest.fixture
-async def lane() -> AsyncIterator[LiteLLMLane]:
-    """The lane over a pool of its own."""
-    async with a_lane(TimeoutSettings()) as made:
-        yield made
 
 
 async def failure_of(lane: LiteLLMLane, target: Target, **fields: Any) -> UpstreamFailure:
