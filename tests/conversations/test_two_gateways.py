@@ -71,5 +71,5 @@ async def test_what_was_decided_late_is_not_decided_again() -> None:
         result = await agent.turn(number)
         assert result.conversation.run.undecided == []
     late = await agent.resolved()
-    await agent.steerer.catch_up(late, agent.request, 2.0)
+    await agent.caught_up(late)
     assert [each.position.step for each in late.conversation.run.undecided] == [3]
