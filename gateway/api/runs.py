@@ -38,6 +38,7 @@ from gateway.stores import filters, health, lists
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.severity import SeverityWord
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
@@ -91,6 +92,8 @@ def _as_dataclass(kind: Any) -> Any:
 class Run(Described, RunRecord):
     """A run with values derived from its totals."""
 
+    severity_word: SeverityWord  # the worst that it came to
+    steps_by_severity: Mapping[str, int]  # scored steps
     composite_mean: Annotated[float, Field(ge=0, le=1)]  # of the scored steps
     duration_s: float  # from the first call to the newest
     handed_over: int | None  # step at which it was asked to stop and report
@@ -143,16 +146,23 @@ class StepRecord(Described, StepRow):
     guidance: list[Guidance]  # decided at this step, in the order of the block
 
 
-class Thresholds(BaseModel):
-    """The thresholds in force now, to draw next to a run's curves."""
+class StateThresholds(BaseModel):
+    """The thresholds of the difficulty state that are in force now."""
 
     fast: float  # a score below it is easy
     slow: float  # a score above it is hard
     skip: float  # a score above it is very hard
     margin: float  # by how much a score must pass a threshold to undo its state
+
+
+class Thresholds(StateThresholds):
+    """The thresholds in force now, to draw next to a run's curves."""
+
     fire: float  # score from which a monitor fires
-    warn: float  # composite from which a step is at risk
-    danger: float  # composite from which a step is in trouble
+    at_risk: float  # composite from which a step is at risk
+    in_trouble: float  # composite from which a step is in trouble
+    warn: float  # an alias of `at_risk`
+    danger: float  # an alias of `in_trouble`
 
 
 class TraceState(BaseModel):

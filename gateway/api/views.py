@@ -27,6 +27,7 @@ def run_view(run: RunRecord, settings: Settings) -> FieldDict:
     budget = settings.steering.token_budget
     return {
         **_values(run),
+        **totals.in_words,
         "composite_mean": totals.composite_mean,
         "duration_s": run.duration_s,
         "handed_over": run.handed_over,
@@ -45,6 +46,8 @@ def thresholds(settings: Settings) -> dict[str, float]:
         "skip": fsm.skip_threshold,
         "margin": fsm.hysteresis_margin,
         "fire": settings.monitors.fire_threshold,
+        "at_risk": WARN_COMPOSITE,
+        "in_trouble": DANGER_COMPOSITE,
         "warn": WARN_COMPOSITE,
         "danger": DANGER_COMPOSITE,
     }

@@ -56,6 +56,7 @@ def trace_state(trace: RunTrace) -> FieldDict:
     """Returns a run with everything recorded of it, for an export."""
     return {
         "run": trace.run,
+        **trace.run.totals.in_words,
         "current_state": trace.run.state,
         "step_log": step_log(trace.steps),
         "steps": [{**asdict(step), "assessment": assessment(step)} for step in trace.steps],

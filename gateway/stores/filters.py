@@ -26,7 +26,7 @@ MAX_WORDS = 12  # of a search: more are not looked for
 LAST_TIME = 253402300799  # the end of the year 9999, the last one of every date library
 STATES = tuple(state.value for state in FSMState)
 TIMES = ("since", "until")
-_SEVERITY_OF = {words.replace(" ", "-"): name for name, words in SEVERITY_WORDS.items()}
+_SEVERITY_OF = {word: code for code, word in SEVERITY_WORDS.items()}
 _MODES = (LIVE, IMPORTED, *MODES)
 _DAY_S = 86400.0
 PERIODS = {"hour": 3600.0, "today": _DAY_S, "day": _DAY_S, "week": 7 * _DAY_S, "month": 30 * _DAY_S}
@@ -91,7 +91,7 @@ class RunFilter(Value):
     # (name, value) pairs, all of which the run has; value None = any
     tags: tuple[tuple[str, str | None], ...] = ()
     stopped: str | None = None  # who or what holds it, see STOPPED_BY
-    severity: str | None = None  # the worst that it came to: low, warn or danger
+    severity: str | None = None  # the code of the worst that it came to
     search: str | None = None  # words in its texts, see `phrases`
 
     @property
@@ -123,7 +123,7 @@ def run_filter(values: Fields, tenant: str | None) -> RunFilter:
 
 def in_words(text: str) -> str:
     """A choice of a filter; a severity by its name of earlier versions is given in words."""
-    return SEVERITY_WORDS.get(text, text).replace(" ", "-")
+    return SEVERITY_WORDS.get(text, text)
 
 
 def read_tag_filter(text: str) -> tuple[tuple[str, str | None], ...]:

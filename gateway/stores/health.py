@@ -7,7 +7,13 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from gateway.stores.severity import run_severity
+from gateway.stores.severity import (
+    SEVERITY_WORDS,
+    Severity,
+    SeverityWord,
+    by_word,
+    run_severity,
+)
 from gateway.stores.totals import CallTotals, CountedSteps
 from gateway.values import FieldDict, Fields, Value, frozen
 
@@ -59,7 +65,8 @@ class RecentRun:
     steps: int  # scored ones
     mean_composite: float  # of its scored steps, in [0, 1]
     peak_composite: float  # of its scored steps, in [0, 1]
-    severity: str = "low"  # the worst that it came to
+    severity_word: SeverityWord = "no-alarm"  # the worst that it came to
+    severity: Severity = "low"  # an alias of `severity_word`: low, warn or danger
 
 
 class RunCounts(CountedSteps):
@@ -74,7 +81,16 @@ class RunCounts(CountedSteps):
     clean_run_rate: float = 0.0  # clean of all runs, in [0, 1]
 
 
-class HealthSummary(RunCounts):
+class GradedRuns(RunCounts):
+    """Runs and their steps by severity."""
+
+    steps_by_severity: Mapping[str, int] = {}  # scored steps
+    runs_by_severity: Mapping[str, int] = {}  # runs by the worst severity they came to
+    # an alias of `runs_by_severity`, with the names of earlier versions: low, warn and danger
+    severity_runs: Mapping[str, int] = {}
+
+
+class HealthSummary(GradedRuns):
     """The health of the runs that a filter selects. `fires`, `severity` and `states` count
     scored steps. Ratios and composites are in [0, 1], rounded to 4 decimals. `saved_usd`
     covers the calls whose price is known with and without steering."""
@@ -83,7 +99,6 @@ class HealthSummary(RunCounts):
     peak_composite: float = 0.0  # the highest of a step
     cached_share: float = 0.0  # cached of all input tokens
     fires: Mapping[str, int] = {}  # scored steps at which a monitor fired, by monitor
-    severity_runs: Mapping[str, int] = {}  # runs by the worst severity they came to
     by_agent: tuple[AgentHealth, ...] = ()  # the agents with the most runs
     recent: tuple[RecentRun, ...] = ()  # the last 30 runs, oldest first
     limited: bool = False  # more runs match, and only the newest are in it
@@ -142,6 +157,8 @@ def summary(
         cached_share=_ratio(sums["cached_tokens"], sums["input_tokens"]),
         fires=counters.get("fired", {}),
         states={name: n for name, n in counters.get("states", {}).items() if n},
+        steps_by_severity=by_word(counters.get("severity", {})),
+        runs_by_severity=by_word(counted.severity_runs),
         severity_runs=counted.severity_runs,
         by_agent=by_agent,
         recent=recent,
@@ -161,13 +178,15 @@ def recent_run(
 ) -> RecentRun:
     """One point of the sparkline, rounded; `counts`: the run's counters as JSON."""
     counters = orjson.loads(counts)
+    severity = run_severity(peak, counters["fired"], counters["states"])
     return RecentRun(
         run_id=run_id,
         started_at=started_at,
         steps=steps,
         mean_composite=_rounded(mean),
         peak_composite=_rounded(peak),
-        severity=run_severity(peak, counters["fired"], counters["states"]),
+        severity_word=SEVERITY_WORDS[severity],
+        severity=severity,
     )
 
 

@@ -2,10 +2,13 @@
 
 One scale of severity for steps and runs, which every page and every alert uses:
 
-    low     nothing is wrong: no monitor fires, the composite is under 0.35, the state is not below
-    warn    at risk: a monitor fires, the composite reaches 0.35, or the state is SLOW
-    danger  in trouble: the composite reaches 0.6, the state is SKIP, or monitors have fired at
-            STUCK_STEPS steps: in a row for a step, in all for a whole run
+    no alarm    no monitor fires, the composite is under 0.35, the state is not below
+    at risk     a monitor fires, the composite reaches 0.35, or the state is SLOW
+    in trouble  the composite reaches 0.6, the state is SKIP, or monitors have fired at
+                STUCK_STEPS steps: in a row for a step, in all for a whole run
+
+Stored rows have a code for each (`Severity`); what leaves the gateway has the word. Fields of the
+API that had the code before stay beside the word, and filters take both.
 
 The composite alone is not enough: it is a weighted sum, and one monitor at its highest, which is
 what a loop looks like, remains under 0.6."""
@@ -15,18 +18,18 @@ from typing import Literal, get_args
 
 from gateway.stores.records import StepRow
 
-# Source: docs/names.md, the dashboard: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
-# under the first line is clean.
+# Source: docs/names.md, the dashboard: a run whose peak stays under the first line is clean.
 WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6
 
 Severity = Literal["low", "warn", "danger"]
-# The one table of severities, from the lowest, by the names that are stored: the words of pages,
-# commands and parameters. The lowest is no praise: runs fail without an alarm, too.
-SEVERITY_WORDS = {
-    "low": "no alarm",
-    "warn": "at risk",
-    "danger": "in trouble",
+SeverityWord = Literal["no-alarm", "at-risk", "in-trouble"]
+# The one table of severities, from the lowest: the words by the codes. The lowest is no praise:
+# runs fail without an alarm, too.
+SEVERITY_WORDS: Mapping[str, SeverityWord] = {
+    "low": "no-alarm",
+    "warn": "at-risk",
+    "danger": "in-trouble",
 }
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
@@ -38,8 +41,13 @@ LENGTH_MONITOR = "call_count"
 _STATES: Mapping[str, Severity] = {"SLOW": "warn", "SKIP": "danger"}
 
 
-def severity_of(composite: float) -> str:
-    """`low`, `warn` or `danger`."""
+def by_word(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts by severity, under its words."""
+    return {SEVERITY_WORDS[code]: count for code, count in counts.items()}
+
+
+def severity_of(composite: float) -> Severity:
+    """The severity by the composite alone."""
     if composite < WARN_COMPOSITE:
         return "low"
     if composite < DANGER_COMPOSITE:
@@ -54,12 +62,9 @@ def worst(*found: str) -> Severity:
 
 def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
     """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
-    if step.composite is None:
-        by_score = "low"
-    else:
-        by_score = severity_of(step.composite)
     by_fires = _severity_of_fires(bool(step.fired), stuck_steps)
-    return worst(by_score, by_fires, _STATES.get(step.state, "low"))
+    by_state = _STATES.get(step.state, "low")
+    return worst(severity_of(step.composite or 0.0), by_fires, by_state)
 
 
 def _severity_of_fires(fired: bool, times: int) -> Severity:

@@ -10,8 +10,8 @@ from gateway.config.load import CHOSEN_CONFIG
 from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
-from gateway.stores.severity import Severity, run_severity, severity_of
-from gateway.values import Value
+from gateway.stores.severity import SEVERITY_WORDS, Severity, by_word, run_severity, severity_of
+from gateway.values import FieldDict, Value
 
 RULES = "e3"  # the source of the universal rules, which are the same in every run
 DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
@@ -51,7 +51,8 @@ class CountedSteps(CallTotals):
     states: Mapping[str, int] = {}  # steps per difficulty state
     failure_types: Mapping[str, int] = {}  # steps per label that was reported
     models: Mapping[str, int] = {}  # calls per model asked
-    severity: Mapping[str, int] = {}  # scored steps per severity
+    # an alias of `steps_by_severity`, with the names of earlier versions: low, warn and danger
+    severity: Mapping[str, int] = {}
     unsteered: Mapping[str, int] = {}  # calls without a decision, per reason
     estimated: Mapping[str, float] = {}  # the estimated part of `calls`, `tokens` and `cost_usd`
     # pieces that reached the model, per source; `injections` is their sum
@@ -88,6 +89,14 @@ class RunTotals(CountedSteps):
     def worst_severity(self) -> Severity:
         """The worst that the run has come to."""
         return run_severity(self.composite_peak, self.fired, self.states)
+
+    @property
+    def in_words(self) -> FieldDict:
+        """The severity of the run and of its steps as it leaves the gateway."""
+        return {
+            "severity_word": SEVERITY_WORDS[self.worst_severity],
+            "steps_by_severity": by_word(self.severity),
+        }
 
     def including(
         self,

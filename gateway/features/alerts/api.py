@@ -13,6 +13,7 @@ from gateway.features.alerts.records import AlertRecord, DeliveryState, StoredAl
 from gateway.features.alerts.sender import alert_view
 from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.store import AlertStore
+from gateway.stores.severity import SeverityWord
 from gateway.values import FieldDict
 
 OPERATIONS = Operations()
@@ -40,6 +41,7 @@ class AlertDelivery(BaseModel):
 class Alert(BaseModel):
     """One alert."""
 
+    severity_word: SeverityWord  # how bad it is
     tenant: str | None = described("Null: about the gateway as a whole.")
     seen_at: float = described("When the condition was last seen.")
     link: str | None = described("With alerts.base_url.")

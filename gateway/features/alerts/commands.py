@@ -14,7 +14,6 @@ from gateway.features.alerts.records import AlertRecord, DeliveryState
 from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.store import AlertStore
-from gateway.stores.severity import SEVERITY_WORDS
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 
@@ -79,7 +78,7 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
         states = ", ".join(f"{each.sink} {_sent(each)}" for each in stored.deliveries)
         title = f"{one_line(alert.title, 100)}  [{states}]"
         when = formatting.ago(alert.raised_at)
-        severity = SEVERITY_WORDS[alert.severity]
+        severity = alert.severity_word
         line = f"{when:>10}  {severity:10}  {alert.rule:18}  {title}"
         answer(args, stored_alert_view(stored, settings), line)
     if not found and not args.json:

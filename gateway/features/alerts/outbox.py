@@ -28,6 +28,7 @@ from gateway.stores.sql.controls import ControlStore
 _MOST_IN_MEMORY = 1000
 _REFRESHES = 4  # a condition that lasts is noted in the store so often within a cooldown
 _LEASE_MARGIN_S = 30.0
+_DAY_MINUTES = 24 * 60
 _WEEKLY_S = 8 * 86_400.0  # one report of a week, whichever gateway finds it
 
 
@@ -105,7 +106,7 @@ class AlertOutbox:
         if is_new:
             self.metrics.raised.labels(found.rule).inc()
             self._log.warning(
-                "alert", rule=found.rule, severity=found.severity, about=found.subject
+                "alert", rule=found.rule, severity_word=alert.severity_word, about=found.subject
             )
             self.publish(alert)
         return is_new
@@ -248,11 +249,7 @@ def due_at(rule: str, now: float, settings: AlertSettings) -> float:
     begin, end = quiet
     local = datetime.fromtimestamp(due).astimezone()
     minute = local.hour * 60 + local.minute
-    if begin <= end:
-        within = begin <= minute < end
-    else:
-        within = minute >= begin or minute < end
-    if not within:
+    if (minute - begin) % _DAY_MINUTES >= (end - begin) % _DAY_MINUTES:
         return due
     over = local.replace(hour=end // 60, minute=end % 60, second=0, microsecond=0)
     return (over if over > local else over + timedelta(days=1)).timestamp()

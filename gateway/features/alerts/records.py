@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.stores.severity import Severity
+from gateway.stores.severity import SEVERITY_WORDS, Severity, SeverityWord
 from gateway.values import Value
 
 
@@ -13,12 +13,17 @@ class AlertRecord(Value):
     id: str  # unique; orders alerts by age
     key: str  # rule and subject; a key that is seen again is the same alert
     rule: str  # name of the condition
-    severity: Severity  # decides which receivers get it
+    severity: Severity  # an alias of `severity_word`: low, warn or danger
     title: str  # one line for people
     raised_at: float  # epoch seconds at which its condition was first seen
     tenant: str | None = None  # None: it concerns the gateway as a whole
     facts: Mapping[str, Any] = {}  # names and numbers; never texts of a conversation
     path: str = ""  # page about it, `/dashboard/...`; "" without one
+
+    @property
+    def severity_word(self) -> SeverityWord:
+        """The severity as it leaves the gateway."""
+        return SEVERITY_WORDS[self.severity]
 
 
 class QueuedAlert(Value):

@@ -61,7 +61,7 @@ class Finding(Value):
 
     rule: RuleName  # whose condition it is
     subject: str  # tells two conditions of one rule apart
-    severity: Severity  # decides which receivers get it
+    severity: Severity  # how bad it is, by its code
     title: str  # one line for people
     tenant: str | None = None  # None: it concerns the gateway as a whole
     facts: Mapping[str, Any] = {}  # names and numbers; never texts of a conversation

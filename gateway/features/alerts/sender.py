@@ -28,7 +28,7 @@ _MARKS = {"danger": "🔴", "warn": "🟠", "low": "🔵"}
 
 def alert_view(alert: AlertRecord, base_url: str | None) -> FieldDict:
     """An alert as plain values."""
-    names = ("id", "rule", "severity", "title", "tenant", "facts", "raised_at")
+    names = ("id", "rule", "severity_word", "severity", "title", "tenant", "facts", "raised_at")
     return {**{name: getattr(alert, name) for name in names}, "link": _link(alert, base_url)}
 
 

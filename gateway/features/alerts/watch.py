@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.api.views import picked
 from gateway.backends import Stores
 from gateway.budget_interface import Accounting, UsedAccount
 from gateway.config import Settings
@@ -55,22 +56,26 @@ class AlertWatch:
     # one entry when a loop begins to fail
     _log: Any = field(default_factory=lambda: get_logger("gateway.alerts"), init=False)
 
+    @property
+    def _own(self) -> AlertSettings:
+        return self.settings().of(AlertSettings)
+
     async def follow_rules(self) -> None:
         """Check again and again, without end."""
         while True:
             await self._attempt("rules of alerts not checked", self.check)
-            await asyncio.sleep(self.settings().of(AlertSettings).check_interval_s)
+            await asyncio.sleep(self._own.check_interval_s)
 
     async def follow_queue(self) -> None:
         """Deliver again and again, without end."""
         while True:
             await self._attempt("alerts not delivered", self._deliver)
-            await asyncio.sleep(min(_DELIVER_S, self.settings().of(AlertSettings).check_interval_s))
+            await asyncio.sleep(min(_DELIVER_S, self._own.check_interval_s))
 
     async def _attempt(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
         """Work if there is a sink. A failure is logged once until the same works again; it ends
         neither loop."""
-        if not self.settings().of(AlertSettings).sinks:
+        if not self._own.sinks:
             return
         try:
             await work()
@@ -83,17 +88,17 @@ class AlertWatch:
 
     def acted(self, run: str, tenant: str, act: Act) -> None:
         """Take in an act on the trouble of a run, for the next look."""
-        if self.settings().of(AlertSettings).sinks:
+        if self._own.sinks:
             self._acts.append((run, tenant, act))
 
     async def check(self) -> int:
         """Look once; returns how many alerts are new."""
         signals = await self._signals()
         now = time.time()
-        found = findings(signals, self.settings().of(AlertSettings).rules)
-        if self.settings().of(AlertSettings).rules.approval_asked and signals.store is None:
+        found = findings(signals, self._own.rules)
+        if self._own.rules.approval_asked and signals.store is None:
             found += await self._asked()
-        if self.settings().of(AlertSettings).rules.weekly_report and signals.store is None:
+        if self._own.rules.weekly_report and signals.store is None:
             found += await self._week(now)
         return sum([await self.outbox.take(one, now) for one in found])
 
@@ -183,8 +188,8 @@ async def start(runtime: Runtime) -> None:
     metrics = runtime.metrics.of(AlertMetrics)
 
     def publish(alert: AlertRecord) -> None:
-        about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
-        runtime.events.publish({"type": "alert", "tenant": alert.tenant, **about})
+        about = picked(alert, "tenant", "rule", "severity_word", "severity")
+        runtime.events.publish({"type": "alert", "alert_id": alert.id, **about})
 
     outbox = AlertOutbox(
         store,

@@ -51,7 +51,8 @@ def _environment() -> "Environment":
     made.globals["tabs"] = sorted(linked, key=lambda page: page.control)
     made.globals["assets"] = assets_version()
     made.globals["run_states"] = STATES
-    made.globals["severity_words"] = SEVERITY_WORDS
+    words = {code: word.replace("-", " ") for code, word in SEVERITY_WORDS.items()}
+    made.globals["severity_words"] = words
     made.globals["intervention_labels"] = KIND_LABELS
     return made
 

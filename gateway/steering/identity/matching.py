@@ -249,9 +249,7 @@ def _again(
     if first or exclusive:
         if named is None:
             return _matched(MatchKind.NEW, None)
-        if found.current:
-            compaction = None
-        else:
+        if not found.current:
             compaction = _compaction(request, branches, named, found=found)
     return compaction or _fork(request, branch.conversation_id, branches, found=found)
 

@@ -21,6 +21,7 @@ from steering_gateway_testing.patience import until
 from steering_gateway_testing.receiver import Receiver, alerting
 from tests.api.conftest import Start
 from tests.api.conftest import start as start
+from tests.severity_words import check_words
 
 
 def test_a_looping_run_is_reported_once_by_two_gateways(
@@ -48,6 +49,8 @@ def test_a_looping_run_is_reported_once_by_two_gateways(
         (listed,) = until(lambda: _delivered(first))
         text = client.get("/metrics").text
     assert listed["rule"] == "run_stuck"
+    assert check_words([listed, receiver.messages]) <= {"warn", "danger"}
+    assert listed["severity_word"] in ("at-risk", "in-trouble")
     assert listed["facts"]["run_id"] == agent.run_id
     assert listed["deliveries"][0]["attempts"] >= 1
     assert "secret file" not in json.dumps(receiver.messages)

@@ -36,6 +36,7 @@ from steering_gateway_testing.ports import LOOPBACK
 from steering_gateway_testing.receiver import Receiver
 from steering_gateway_testing.store_conformance.records import START
 from tests.features.alerts.conftest import kept
+from tests.severity_words import check_words
 
 DEAD_URL = f"http://{LOOPBACK}:1/T0PSECRET"
 
@@ -217,7 +218,11 @@ async def test_each_kind_of_receiver_gets_its_form(queue: Make, stores: Stores) 
     await one.outbox.deliver(START)
     (told,) = receivers["webhook"].messages[0]["alerts"]
     assert told["link"] == "https://gw.example/dashboard/runs/r1"
-    assert (told["rule"], told["severity"], told["tenant"]) == ("run_stuck", "danger", "acme")
+    assert (told["rule"], told["severity_word"], told["tenant"]) == (
+        "run_stuck",
+        "in-trouble",
+        "acme",
+    )
     assert told["facts"] == {"run_id": "r1", "steps": 7, "task": "Mend <the> fence"}
     signed = receivers["webhook"].headers[0]["x-gateway-signature"]
     at, mac = (part.split("=")[1] for part in signed.split(","))
@@ -230,6 +235,8 @@ async def test_each_kind_of_receiver_gets_its_form(queue: Make, stores: Stores) 
     assert content["allowed_mentions"] == {"parse": []}
     assert "r1 is stuck" in content["content"]
     assert receivers["deaf"].messages == []
+    for kind, server in receivers.items():
+        assert check_words(server.messages) == ({"danger"} if kind == "webhook" else set())
     for server in receivers.values():
         server.close()
 

@@ -289,6 +289,7 @@ async def summarizes_health(stores: Stores) -> None:
     assert summary.peak_composite == 0.75
     assert summary.fires == {"streak": 2, "hedge": 1}
     assert summary.severity == {"low": 2, "warn": 2, "danger": 1}
+    assert summary.steps_by_severity == {"no-alarm": 2, "at-risk": 2, "in-trouble": 1}
     assert summary.states == {"INIT": 1, "NORMAL": 3, "SLOW": 2}
     assert summary.failure_types == {"loop": 1}
     assert summary.models == {"small": 5}
@@ -310,9 +311,11 @@ async def summarizes_health(stores: Stores) -> None:
         steps=2,
         mean_composite=0.625,
         peak_composite=0.75,
+        severity_word="in-trouble",
         severity="danger",
     )
     assert summary.severity_runs == {"low": 2, "warn": 1, "danger": 1}
+    assert summary.runs_by_severity == {"no-alarm": 2, "at-risk": 1, "in-trouble": 1}
     late = await stores.runs.health_summary(RunFilter(since=records.START + 3))
     assert (late.total_runs, late.runs_with_fires) == (2, 0)
 
