@@ -6,9 +6,7 @@ import contextlib
 import functools
 import gc
 import importlib
-import ipaddress
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from gateway.hooks import features
 from gateway.observability.logging import configure_logging
 from gateway.process.workers import freeze_startup_objects
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.loopback_only import OUTSIDE, loopback_only
 from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.receiver import Receiver
 from tests.examples import load_profiles
@@ -35,7 +34,6 @@ _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEM
 # Without these LiteLLM downloads tables that it also carries.
 _LOCAL_TABLES = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
 _WORKERS = "PYTEST_XDIST_WORKER_COUNT"
-_outside: list[str] = []
 _printed: dict[str, Any] = {}
 
 # A gateway imports LiteLLM in the background, and that may outlast the test that started it.
@@ -95,71 +93,6 @@ def pytest_runtest_logfinish() -> None:
     give_back()
 
 
-class OutsideNetworkError(OSError):
-    """A test reached for something beyond the loopback interface."""
-
-
-def _is_loopback(host: object) -> bool:
-    if isinstance(host, bytes):
-        host = host.decode("ascii", "replace")
-    if host in (None, "", "localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(str(host).partition("%")[0])
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
-
-
-def _refuse(host: object) -> None:
-    if not _is_loopback(host):
-        _outside.append(str(host))
-        raise OutsideNetworkError(f"no network beyond loopback in tests: {host!r}")
-
-
-def _guard_sockets(patch: pytest.MonkeyPatch) -> None:
-    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
-    look_up = socket.getaddrinfo
-
-    def guarded_connect(self: socket.socket, address: Any) -> None:
-        if self.family != socket.AF_UNIX:
-            _refuse(address[0])
-        connect(self, address)
-
-    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
-        if self.family != socket.AF_UNIX:
-            _refuse(address[0])
-        return connect_ex(self, address)
-
-    def guarded_look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse(host)
-        return look_up(host, *args, **kwargs)
-
-    patch.setattr(socket.socket, "connect", guarded_connect)
-    patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
-    patch.setattr(socket, "getaddrinfo", guarded_look_up)
-
-
-def _guard_uvloop(patch: pytest.MonkeyPatch) -> None:
-    """uvloop connects and resolves in C, past the socket module."""
-    if sys.platform == "win32":
-        return
-    import uvloop
-
-    create, look_up = uvloop.Loop.create_connection, uvloop.Loop.getaddrinfo
-
-    async def guarded_create(self: Any, factory: Any, host: Any = None, *a: Any, **k: Any) -> Any:
-        _refuse(host)
-        return await create(self, factory, host, *a, **k)
-
-    async def guarded_look_up(self: Any, host: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse(host)
-        return await look_up(self, host, *args, **kwargs)
-
-    patch.setattr(uvloop.Loop, "create_connection", guarded_create)
-    patch.setattr(uvloop.Loop, "getaddrinfo", guarded_look_up)
-
-
 @pytest.fixture(autouse=True)
 def _quiet_log() -> None:
     """Only errors are printed, to a stream that outlives the test, unless it configures its own."""
@@ -171,21 +104,17 @@ def _quiet_log() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _loopback_only() -> Iterator[None]:
     """Refuse every connection and every name beyond loopback."""
-    with pytest.MonkeyPatch.context() as patch:
-        _guard_sockets(patch)
-        _guard_uvloop(patch)
+    with loopback_only():
         yield
 
 
 @pytest.fixture(autouse=True)
 def outside_attempts() -> Iterator[list[str]]:
-    """Hosts beyond loopback that were tried; one left at the end fails the test.
-
-    So code that copes with the refusal is found out too. A test of the guard clears the list.
-    """
-    _outside.clear()
-    yield _outside
-    assert not _outside, f"reached for hosts beyond loopback: {sorted(set(_outside))}"
+    """Hosts beyond loopback that were tried; one left at the end fails the test. A test of the
+    guard clears the list."""
+    OUTSIDE.clear()
+    yield OUTSIDE
+    assert not OUTSIDE, f"reached for hosts beyond loopback: {sorted(set(OUTSIDE))}"
 
 
 @pytest.fixture(autouse=True)

@@ -11,29 +11,29 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from steering_gateway_testing.gateways import RELAY_ONLY, Gateways, a_gateway, renewed
+from steering_gateway_testing.gateways import RELAY_ONLY, Gateways, relaying, renewed
+
+Pair = tuple[ScriptedUpstream, AppServer]
 
 
 @pytest.fixture(scope="session")
-def shared_upstream() -> Iterator[ScriptedUpstream]:
-    """The upstream of the shared gateway."""
-    with ScriptedUpstream() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def shared_gateway(
-    shared_upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AppServer]:
-    """A gateway with default settings that only relays; it has no keys and no deployments."""
-    with a_gateway(shared_upstream.base_url, tmp_path_factory.mktemp("relay")) as server:
-        yield server
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """An upstream, and a gateway with default settings that only relays; it has no keys and no
+    deployments."""
+    with relaying(tmp_path_factory.mktemp("relay")) as both:
+        yield both
 
 
 @pytest.fixture
-def there(shared_upstream: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
+def shared_gateway(pair: Pair) -> AppServer:
+    """The gateway that tests share."""
+    return pair[1]
+
+
+@pytest.fixture
+def there(pair: Pair) -> Iterator[ScriptedUpstream]:
     """The shared upstream with nothing scripted and nothing recorded yet."""
-    with renewed(shared_upstream) as upstream:
+    with renewed(pair[0]) as upstream:
         yield upstream
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ScriptedUpstream, closed_port
-from steering_gateway_testing.gateways import a_gateway, replace_settings
+from steering_gateway_testing.gateways import a_gateway, relaying, replace_settings
 from steering_gateway_testing.hearing import HELLO, STREAMED, Heard, hear
 from steering_gateway_testing.official import openai
 from steering_gateway_testing.text import echo
@@ -83,26 +83,26 @@ def a_fault(kind: FaultKind, **more: Any) -> Fault:
 
 
 @pytest.fixture(scope="module")
-def faulty() -> Iterator[ScriptedUpstream]:
-    with ScriptedUpstream() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(
-    faulty: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AppServer]:
-    """A gateway that repeats calls, with the limits that it has where nothing is configured."""
-    with a_gateway(faulty.base_url, tmp_path_factory.mktemp("faults"), RETRIES) as server:
-        yield server
+def faulty(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
+    """An upstream and a gateway that repeats calls, with the limits that it has where nothing is
+    configured."""
+    with relaying(tmp_path_factory.mktemp("faults"), RETRIES) as both:
+        yield both
 
 
 @pytest.fixture
-def upstream(faulty: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
+def gateway(faulty: tuple[ScriptedUpstream, AppServer]) -> AppServer:
+    return faulty[1]
+
+
+@pytest.fixture
+def upstream(faulty: tuple[ScriptedUpstream, AppServer]) -> Iterator[ScriptedUpstream]:
     """The upstream behind the gateway, healthy again after the test."""
-    faulty.reset()
-    yield faulty
-    faulty.default = echo
+    faulty[0].reset()
+    yield faulty[0]
+    faulty[0].default = echo
 
 
 @pytest.fixture

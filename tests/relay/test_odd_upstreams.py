@@ -15,10 +15,10 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from steering_gateway_testing import LoopbackServer
+from steering_gateway_testing.framed import Answering, answering, closed, kept_open, typed
 from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 from steering_gateway_testing.loopback import read_body, read_head
 from tests.examples import by_day
-from tests.upstream.framed import Answering, answering, closed, kept_open, typed
 
 Relay = Callable[..., httpx.Client]
 WHOLE: dict[str, Any] = {

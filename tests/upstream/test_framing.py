@@ -19,9 +19,17 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamUnreachab
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.native import NativeLane
 from gateway.wire.headers import RawHeaders
+from steering_gateway_testing.framed import (
+    CODINGS,
+    OK,
+    Answering,
+    answering,
+    chunks,
+    closed,
+    kept_open,
+)
 from steering_gateway_testing.loopback import listening
 from tests.examples import by_day
-from tests.upstream.framed import CODINGS, OK, Answering, answering, chunks, closed, kept_open
 from tests.upstream.test_http1 import LIMITS
 
 BODY = b"hello world"

@@ -58,6 +58,18 @@ def a_gateway(
     return gateways.made(settings or {}, directory / "gateway.db", {})
 
 
+@contextmanager
+def relaying(
+    directory: Path, settings: Mapping[str, Any] | None = None
+) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
+    """An upstream, and a gateway before it that only relays, for many tests to share."""
+    with (
+        ScriptedUpstream() as upstream,
+        a_gateway(upstream.base_url, directory, settings) as gateway,
+    ):
+        yield upstream, gateway
+
+
 class Gateways:
     """Starts gateways, and stops them at its end, the newest first.
 

@@ -9,10 +9,11 @@ import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from steering_gateway_testing.loopback import listening
 
-FORMS = {
+FORMS: dict[str, dict[str, bytes]] = {
     group: {name: form.encode("latin-1") for name, form in forms.items()}
     for group, forms in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
 }
@@ -44,9 +45,9 @@ def kept_open(body: bytes) -> dict[str, bytes]:
     def measured(form: bytes = LENGTHS["usual"]) -> bytes:
         return form.replace(b"%d", b"%d" % len(body)) + b"\r\n" + body
 
-    def chunked(**how: object) -> bytes:
+    def chunked(**how: Any) -> bytes:
         head = OK + CODINGS["usual"] + b"\r\n"
-        return head + chunks(body[:half], body[half:], **how)  # type: ignore[arg-type]
+        return head + chunks(body[:half], body[half:], **how)
 
     frames = {"a length": measured(), "chunks": one}
     return {
