@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
+from steering_gateway_testing.processes import GatewayProcess
 from tests.features.wrap.test_wrap import WAIT_S, environment, wrapped
-from tests.relay.processes import GatewayProcess
 
 pytestmark = pytest.mark.slow
 
