@@ -22,9 +22,9 @@ from tests.memory import peak_mb
 
 _NAMED = (  # what is not named makes two more groups, of features and of the rest
     ("live",),
+    ("relay",),
     ("api", "holds", "features/budgets", "clients"),
     ("dialects",),
-    ("relay",),
     ("seats", "wire", "steering", "text", "conversations"),  # large messages while it is small
     ("stores", "replicas", "features/postgres", "features/litellm"),
     ("commands", "config", "upstream", "library", "embedding"),
@@ -96,6 +96,11 @@ class _Groups:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._failed = set[str]()  # groups that reported a failure
         self._peaks: dict[str, int] = {}
+        self._collected = 0
+        # Of the last session like this one: the percents do not jump with each group that starts.
+        self._counted = f"groups/collected {config.option.markexpr}"
+        self._cache: pytest.Cache | None = getattr(config, "cache", None)
+        self._expected = self._cache.get(self._counted, 0) if self._cache else 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
@@ -116,6 +121,9 @@ class _Groups:
         finally:
             for process in self._running.values():
                 process.terminate()
+        session.testscollected = self._collected
+        if self._cache:
+            self._cache.set(self._counted, self._collected)
         return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -159,7 +167,8 @@ class _Groups:
 
     def _take(self, sent: _Sent, session: pytest.Session) -> None:
         if sent.kind == "collected":
-            session.testscollected += sent.value
+            self._collected += sent.value
+            session.testscollected = max(self._expected, self._collected)
         elif sent.kind == "peak":
             self._peaks[sent.group] = sent.value
         elif sent.kind == "report":
@@ -196,8 +205,8 @@ def _groups(tests: Path) -> list[tuple[str, ...]]:
     others = sorted(rooms - named - {"features"})
     features = tuple([room for room in others if room.startswith("features/")])
     spine = tuple([room for room in others if not room.startswith("features/")])
-    live, *rest = [tuple([room for room in each if room in rooms]) for each in _NAMED]
-    return [each for each in (live, features, spine, *rest) if each]
+    live, relay, *rest = [tuple([room for room in each if room in rooms]) for each in _NAMED]
+    return [each for each in (live, relay, features, spine, *rest) if each]
 
 
 def _has_tests(path: Path) -> bool:

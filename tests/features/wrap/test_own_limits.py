@@ -25,8 +25,6 @@ from steering_gateway_testing import Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.processes import GatewayProcess
 from tests.features.wrap.test_wrap import WAIT_S, environment, wrapped
 
-pytestmark = pytest.mark.slow
-
 CALLS = 4  # of $0.05: 20,000 tokens of input to gpt-4o
 USAGE = Usage(prompt_tokens=20_000, completion_tokens=0)
 PROGRAM = """
@@ -133,6 +131,7 @@ def ended(
     return ran, len(upstream.requests)
 
 
+@pytest.mark.slow
 def test_a_program_that_obeys_a_stop_ends_at_its_budget(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
@@ -147,6 +146,7 @@ def test_a_program_that_obeys_a_stop_ends_at_its_budget(
         assert str(tmp_path) not in said
 
 
+@pytest.mark.slow
 def test_no_command_raises_the_budget_of_its_program(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
@@ -165,6 +165,7 @@ def test_no_command_raises_the_budget_of_its_program(
     assert "budget: agent" not in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_was_changed_raises_nothing(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """Limits without a valid MAC are ignored, also where the proofs of keys were removed."""
     ran, calls = ended(tmp_path, upstream, HOSTILE)
@@ -172,6 +173,7 @@ def test_a_file_that_was_changed_raises_nothing(upstream: ScriptedUpstream, tmp_
     assert ran.stdout.split() == ["False"] * 3
 
 
+@pytest.mark.slow
 def test_the_key_of_a_config_is_no_key_of_the_wrap(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
@@ -199,6 +201,7 @@ print(call()[1])
     assert ran.stdout.split() == ["[]", "401", "2", "False"]
 
 
+@pytest.mark.slow
 def test_no_key_is_in_what_the_system_shows_of_a_wrapped_program(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ def found_in(acts: list[Change]) -> Callable[..., list[Change]]:
     return lambda kind, **_: [act for act in acts if act.kind == kind]
 
 
+@pytest.mark.slow
 def test_a_server_with_an_admin_key_keeps_its_budget(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
