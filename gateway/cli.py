@@ -17,7 +17,7 @@ from gateway.process import collect_less_often
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.serve": ("serve",),
     "commands.check_config": ("check-config",),
-    "commands.recorded": ("replay", "calibrate"),
+    "commands.recorded": ("replay",),
     "commands.patterns": ("patterns",),
     "commands.runs": ("runs", "steering"),
     "commands.control": ("audit", "migrate"),

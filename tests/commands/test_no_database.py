@@ -12,7 +12,7 @@ from gateway.cli import build_parser, main
 from tests.examples import by_day
 
 _NEED_NONE = {
-    *("demo", "wrap", "serve", "check-config", "history", "replay", "calibrate", "bench"),
+    *("demo", "wrap", "serve", "check-config", "history", "replay", "bench"),
     "completion",
 }
 _MAKE_ONE = ("migrate", "patterns add", "patterns import", "keys create", "alerts test")
