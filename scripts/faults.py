@@ -115,6 +115,18 @@ def room_of(fault: Fault) -> str:
     return next(room for room in ROOMS if fault.file.startswith(f"{room}/"))
 
 
+def in_order(room: str, file: str) -> list[str]:
+    """The test modules of a room; those that name the module of `file`, which are the likeliest to
+    notice a fault in it, come first."""
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    found = []
+    for each in ROOMS[room]:
+        path = ROOT / each
+        found += [path] if path.is_file() else sorted(path.rglob("test_*.py"))
+    found.sort(key=lambda path: module not in path.read_text())
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
 def fails(room: str, fault: Fault | None = None) -> bool:
     """Whether a test of a room fails, or hangs, in a copy of the checkout with the fault."""
     with tempfile.TemporaryDirectory() as folder:
@@ -124,8 +136,9 @@ def fails(room: str, fault: Fault | None = None) -> bool:
         if fault is not None:
             broken = copy / fault.file
             broken.write_text(planted(broken.read_text(), fault))
-        marks = ["-m", "not slow and not nightly"]
-        command = [sys.executable, "-m", "pytest", "-x", "-q", *marks, *ROOMS[room]]
+        tests = in_order(room, fault.file if fault is not None else "")
+        how = ["-x", "-q", "-p", "no:xdist", "-m", "not slow and not nightly"]
+        command = [sys.executable, "-m", "pytest", *how, *tests]
         paths = [str(copy), str(copy / "packages" / "steering-gateway-testing")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from scripts.faults import ROOMS, ROOT, drawn, faults_of, planted
+from scripts.faults import ROOMS, ROOT, drawn, faults_of, in_order, planted
 
 SOURCE = '''
 def is_over(used: int, limit: int, log: list[str]) -> bool:
@@ -44,3 +44,14 @@ def test_the_rooms_have_tests() -> None:
     """Each folder and each of its tests is there."""
     assert [each for room, tests in ROOMS.items() for each in (room, *tests)]
     assert all((ROOT / each).exists() for room, tests in ROOMS.items() for each in (room, *tests))
+
+
+def test_the_likeliest_tests_come_first() -> None:
+    """Those that name the module; then all others of the room, each once."""
+    found = in_order("gateway/core", "gateway/core/plan.py")
+    assert found.index("tests/steering/guidance/test_plan.py") < found.index(
+        "tests/conversations/test_body_tree.py"
+    )
+    assert sorted(found) == sorted(in_order("gateway/core", ""))
+    assert len(found) == len(set(found))
+    assert "tests/live/test_interventions.py" in found
