@@ -10,7 +10,7 @@ from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import Readings
-from gateway.core.pattern import PatternMatch, Query, Tier
+from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
 from gateway.core.plan import note, plan
 from gateway.steering.reader import READER
 from tests.steering.guidance.builders import GATES, Call, Run, a_step, e1, e2, e3, match, readings
@@ -208,6 +208,13 @@ def test_a_text_held_back_is_not_lost() -> None:
     assert (told.failure_type, told.severity) == ("hedge", 1)
 
 
+def test_a_failure_without_a_text_is_named() -> None:
+    """One that only patterns know of: nothing is said about it."""
+    call = Run().step(seen=readings("streak", failure_type="own_kind"))
+    assert call.plan.monitor is None
+    assert "monitor: no text for own_kind" in call.plan.reasons
+
+
 def test_the_cap_holds_over_all_failures() -> None:
     """Five monitor texts in a run, whatever they are about."""
     run = Run()
@@ -284,6 +291,23 @@ def test_matches_come_best_first_each_once_and_none_that_was_given() -> None:
     found = [match(old, 0.99), match(same, 0.7), match(new, 0.7), match(new, 0.7)]
     ids = [item.pattern.pattern_id for item in passing(query, found)]
     assert ids == sorted([new.pattern_id, same.pattern_id])
+
+
+def _rule_for(kind: str, text: str) -> Pattern:
+    """A universal rule for one kind of agent."""
+    return with_id(Pattern(tier=Tier.E3, fields={"instruction": text, "tags": [kind]}))
+
+
+def test_universal_rules_come_in_the_order_of_their_ids() -> None:
+    """Those for all agents first, then those for the query's kind; others are left out."""
+    plain = [e3(f"Rule {n}.") for n in range(4)]
+    own = [_rule_for("code", f"Own rule {n}.") for n in range(2)]
+    other = _rule_for("chat", "Another's rule.")
+    query = Query(tier=Tier.E3, text="", top_k=9, kind="code")
+    ids = [sorted(each.pattern_id for each in group) for group in (plain, own)]
+    for given in ([*plain, *own, other], [other, *own[::-1], *plain[::-1]]):
+        found = passing(query, [match(each) for each in given])
+        assert [each.pattern.pattern_id for each in found] == [*ids[0], *ids[1]]
 
 
 def test_a_further_pattern_has_to_be_about_as_near() -> None:

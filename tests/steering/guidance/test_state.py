@@ -41,6 +41,17 @@ def test_any_state_survives_json(state: GuidanceState) -> None:
     assert from_json(json.loads(json.dumps(to_json(state)))) == state
 
 
+def test_a_fork_has_the_blocks_that_were_sent_before_it() -> None:
+    """That at its first own message, too; the head of the prompt is the parent's."""
+    blocks = [
+        Injection(step=0, place="system", offset=9, text="head"),
+        Injection(step=1, place="message", offset=3, text="at"),
+        Injection(step=2, place="message", offset=4, text="after"),
+    ]
+    state = GuidanceState(injections=tuple(blocks), decided_step=2)
+    assert state.up_to(3) == GuidanceState(injections=tuple(blocks[:2]))
+
+
 def test_a_fresh_state_is_small() -> None:
     """Defaults are not written."""
     assert to_json(GuidanceState()) == {"v": 1}

@@ -99,6 +99,16 @@ def test_a_page_that_has_moved_is_counted_from_one_again() -> None:
     assert {entry.ending for each in found for entry in each.entries} == {Ending.UNMOVED}
 
 
+@pytest.mark.parametrize(("where", "repeats"), [("src/{}.py", 0), ("https://a.test/{}", 1)])
+def test_equal_texts_of_two_addresses_are_one_and_of_two_files_are_two(
+    where: str, repeats: int
+) -> None:
+    """Copies of a file are read each for itself; one page has many addresses."""
+    page = "\n".join(f"word{n} other{n} text of line number{n}" for n in range(40))
+    found = read([step("Read", {"file_path": where.format(n)}, page) for n in "ab"])
+    assert len(found[1].entries) == repeats
+
+
 def write(text: str) -> Step:
     """A file that is written as a whole."""
     arguments = {"file_path": "a.py", "content": text}
