@@ -25,11 +25,11 @@ import uvloop
 from bench.report import aligned, machine
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.fleet import Fleet, InTurn, balancer
+from steering_gateway_testing.named_agents import Named, Provider
 from steering_gateway_testing.outages import OUTAGES
 from steering_gateway_testing.postgres import PostgresServer, new_folder
 from tests.replicas.agents import all_ready
 from tests.replicas.config import shared
-from tests.replicas.one_id import Named, Provider
 
 _SPLIT = """
 SELECT count(*) FROM (

@@ -11,7 +11,7 @@ import httpx
 from gateway.core.decision_settings import Policy
 from gateway.features.history.reading import read_session
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
-from tests.features.history.sessions import Log
+from steering_gateway_testing.claude_code_sessions import Log
 from tests.features.history.test_agrees_with_live import sessions_in
 
 COMMAND = "git remote set-url origin git@example.test:team/app.git"

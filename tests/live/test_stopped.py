@@ -20,9 +20,9 @@ from steering_gateway_testing.browser import chromium, new_tab, running
 from steering_gateway_testing.official import anthropic, openai
 from steering_gateway_testing.patience import until
 from steering_gateway_testing.receiver import Receiver, alerting
+from steering_gateway_testing.runaway import Runaway
 from tests.dialects.test_gemini import MODEL, SHELL, body_of, parts_of
 from tests.examples import by_day
-from tests.features.budgets.runaway import Runaway
 from tests.postgres import empty_database
 
 Start = Callable[..., AppServer]

@@ -11,11 +11,11 @@ import pytest
 from gateway.steering.identity import conversation_id
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.fleet import Fleet, InTurn, balancer
+from steering_gateway_testing.named_agents import Named, Provider
 from steering_gateway_testing.outages import OUTAGES
 from steering_gateway_testing.postgres import PostgresServer
 from tests.replicas.agents import all_ready
 from tests.replicas.config import shared
-from tests.replicas.one_id import Named, Provider
 from tests.replicas.patterns import EAGER
 from tests.replicas.run_log import recorded
 

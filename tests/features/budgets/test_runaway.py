@@ -11,7 +11,7 @@ import pytest
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 from steering_gateway_testing.official import anthropic, openai
 from steering_gateway_testing.patience import until
-from tests.features.budgets.runaway import Runaway
+from steering_gateway_testing.runaway import Runaway
 
 Start = Callable[..., AppServer]
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.cli import main
-from tests.features.history.sessions import REJECTED, Log, looping, smooth, write_all
+from steering_gateway_testing.claude_code_sessions import REJECTED, Log, looping, smooth, write_all
 
 Capture = pytest.CaptureFixture[str]
 
