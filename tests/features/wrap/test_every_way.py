@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
+import httpx
 import pytest
 
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.processes import GatewayProcess
 from tests.features.wrap.test_wrap import WAIT_S, environment, wrapped
-
-pytestmark = pytest.mark.slow
+from tests.postgres import new_database
 
 ATTACK = Path(__file__).with_name("attack.py")
 KEY = "operators-key-" + "a" * 30
@@ -36,6 +37,7 @@ def paid(upstream: ScriptedUpstream) -> int:
     return sum(request.path != "/v1/files" for request in upstream.requests)
 
 
+@pytest.mark.slow
 def test_a_wrapped_program_tries_every_way(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """It ends at its budget, with its own exit status, though its database is gone at the end."""
     upstream.default = Reply("done", usage=USAGE)
@@ -47,6 +49,7 @@ def test_a_wrapped_program_tries_every_way(upstream: ScriptedUpstream, tmp_path:
     found = json.loads(ran.stdout.splitlines()[-1])
     assert "$0.2 of $0.2" in ran.stderr
     assert went_through(found) == []
+    assert any("budget_accounts" in str(came) for _, came in found["rows"])
     assert paid(upstream) == CALLS
 
 
@@ -58,6 +61,7 @@ def home() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", ["same", "nobody"])
 def test_a_client_of_a_server_tries_every_way(
     upstream: ScriptedUpstream, home: Path, user: str
@@ -102,3 +106,40 @@ def test_a_client_of_a_server_tries_every_way(
         assert done <= {"PermissionError", "FileNotFoundError"}
     assert went_through(found) == []
     assert paid(upstream) == CALLS
+
+
+async def test_rows_of_postgresql_that_were_changed_raise_nothing(
+    upstream: ScriptedUpstream, home: Path
+) -> None:
+    """By a program that may write to the gateway's database."""
+    upstream.default = Reply("done", usage=USAGE)
+    url = new_database()
+    config = {
+        "storage": {"url": url},
+        "auth": {"admin_key": KEY},
+        "budgets": [{"name": "daily", "scope": "tenant", "limits": {"usd": 0.20}}],
+        "default_upstream": {"api_base": upstream.base_url, "api_key": "sk-operators"},
+    }
+    with GatewayProcess(home, json.dumps(config)) as server:
+        async with httpx.AsyncClient(base_url=server.base_url, timeout=WAIT_S) as http:
+            for number in range(CALLS + 1):
+                last = await ask(http, f"task {number}")
+            assert last.status_code == 429
+            connection = await asyncpg.connect(url)
+            await connection.execute("DELETE FROM admin_keys")
+            await connection.execute(
+                "UPDATE budget_accounts SET limits = '{\"usd\": 100.0}', lifted = true, "
+                "usd = 0, calls = 0, version = version + 1"
+            )
+            assert (await ask(http, "after the rows were changed")).status_code == 429
+            await connection.execute("DELETE FROM budget_accounts")
+            await connection.execute("DELETE FROM run_controls")
+            assert (await ask(http, "after the rows were deleted")).status_code == 429
+            await connection.close()
+    assert paid(upstream) == CALLS
+
+
+async def ask(http: httpx.AsyncClient, task: str) -> httpx.Response:
+    """The answer to one call."""
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": task}]}
+    return await http.post("/chat/completions", json=body)
