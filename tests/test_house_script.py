@@ -194,6 +194,21 @@ def test_a_figure_over_its_limit_is_named(checkout: Path) -> None:
         assert (ended.returncode, message in ended.stderr) == (bool(message), True)
 
 
+def test_an_allowance_is_added_to_the_limit_on_size(checkout: Path) -> None:
+    """What a feature may add stands in a table of its own; the limit itself stays."""
+    pyproject = checkout / "pyproject.toml"
+    contracts = pyproject.read_text()
+    guard = [sys.executable, str(SCRIPT), "--guard", "--no-trace", "--root", str(checkout)]
+    nodes = measured("--no-trace", "--root", checkout)["figures"]["AST nodes"]
+    for allowed in (2, 1):
+        pyproject.write_text(
+            f'{contracts}\n[tool.house.limits]\n"AST nodes" = {nodes - 2}\n'
+            f"[tool.house.allowances]\na = {allowed}\n"
+        )
+        ended = subprocess.run(guard, capture_output=True, text=True, check=False)
+        assert ended.returncode == (allowed < 2)
+
+
 @pytest.mark.nightly
 def test_the_import_graph_is_that_of_import_linter() -> None:
     """The arrows of this package are those which the library behind import-linter finds."""

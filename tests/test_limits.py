@@ -23,6 +23,7 @@ def house_limits(text: str) -> dict[str, float]:
     """
     house = tomllib.loads(text)["tool"].get("house", {})
     limits: dict[str, float] = house.get("limits", {}) | house.get("trace-limits", {})
+    limits |= {f"allowance: {name}": nodes for name, nodes in house.get("allowances", {}).items()}
     return limits if "AST nodes" in limits else {}
 
 

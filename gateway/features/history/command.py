@@ -54,6 +54,7 @@ def add_parser(commands: Any) -> None:
 def _history(args: argparse.Namespace) -> int:
     from gateway.core.decision_settings import Policy
     from gateway.features.history.reading import SessionFilter, read_all, since
+    from gateway.features.history.sub_agents import with_orders
 
     if args.paths[-2:-1] == ["show"]:
         return _show(args)
@@ -75,6 +76,7 @@ def _history(args: argparse.Namespace) -> int:
             problems += 1
             sys.stderr.write(f"gateway: {visible(each.problem)}\n")
         readings += filter(wanted.takes, each.sessions)
+    readings = with_orders(readings)
     if args.json:
         from gateway.features.history.show import session_line
 

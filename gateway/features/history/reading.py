@@ -11,14 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
 from typing import NamedTuple, TextIO
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.errors import ConfigError
+from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found
+from gateway.features.history.orders import Order, orders_of, prompt_digest
+from gateway.features.history.prompt_cache import CallCost, Loss, Tokens, losses
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
@@ -72,24 +74,6 @@ def _past_rates(call: ModelCall) -> Rates | None:
     return next((p.rates for p in PAST_PRICES if p.model == name and day < p.until), None)
 
 
-class Tokens(NamedTuple):
-    """Tokens of calls by kind, each counted once."""
-
-    input: int = 0  # neither read from nor written into the cache
-    cache_read: int = 0  # input that the provider had cached
-    cache_write: int = 0  # input that the provider cached with this call
-    output: int = 0  # with those of reasoning
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self)
-
-    def plus(self, other: "Tokens") -> "Tokens":
-        """The sum of both."""
-        return Tokens(*(a + b for a, b in zip(self, other, strict=True)))
-
-
 def grouped(found: Mapping[str, int]) -> Tokens:
     """The tokens that `tokens_of` gives, in fewer kinds; reasoning counts as output."""
     return Tokens(
@@ -105,18 +89,6 @@ MOST_TOKENS = 10**8  # of one kind in one call: a hundred times the longest cont
 _TITLE = 80
 _ACCEPTED_PLAN = "Implement the following plan:"
 _HARD = (FSMState.SLOW, FSMState.SKIP)
-
-
-class CallCost(Struct, frozen=True, array_like=True):
-    """One model call of a session."""
-
-    key: str  # the same in every file that holds a copy of this answer; "" if unknown
-    step: int  # from 0; -1 before the first
-    at: float | None  # epoch seconds; None if unknown
-    model: str  # as the log names it
-    tokens: Tokens  # by kind, each counted once
-    usd: float | None  # US dollars; None without a known price
-    tools: int  # how many tools it calls
 
 
 class FirstAlarm(Value):
@@ -137,13 +109,22 @@ class Place(Value):
     alarmed: bool = False  # the gateway would have raised an alarm; else the person acted
 
 
+class Course(Value):
+    """The course of a session."""
+
+    losses: tuple[Loss, ...]  # input that was paid again
+    compactions: int  # number of times that the history was replaced by a summary
+    ending: Ending  # facts of the last messages
+
+
 class SessionReading(FileFacts, kw_only=True):
     """The result of reading one session; it holds no transcript, only what the person said."""
 
     path: str  # of the log file
     calls: tuple[CallCost, ...]  # one for each step
     human: tuple[HumanTurn, ...]  # acts of the person, with secrets masked
-    compactions: int  # number of times that the history was replaced by a summary
+    course: Course  # what happened to its cache and history, and its end
+    orders: tuple[Order, ...]  # calls that may have started a sub-agent
     alarms: tuple[FirstAlarm, ...]  # where the gateway would have raised one
     places: tuple[Place, ...]  # worth a look, in the order of the session
 
@@ -210,13 +191,21 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
     calls = tuple(_priced(call, starts, session.messages) for call in session.calls)
     human = tuple(replace(t, text=mask_repeated(t.text[:MOST_SAID])) for t in session.human)
     alarms = tuple(_alarms(outcomes))
+    answers = [call.position for call in session.calls]
+    compacted = {bisect_left(answers, position) for position in session.compactions}
+    order = replace(session.order, prompt=prompt_digest(task_of(session.messages, 0)))
     facts = {name: getattr(session, name) for name in FileFacts.__struct_fields__}
     return SessionReading(
-        **facts | {"title": mask_repeated(session.title) or _title(session, human)},
+        **facts | {"title": mask_repeated(session.title) or _title(session, human), "order": order},
         path=path,
         calls=calls,
         human=human,
-        compactions=len(session.compactions),
+        course=Course(
+            losses=tuple(losses(calls, compacted)),
+            compactions=len(session.compactions),
+            ending=ending_of(session),
+        ),
+        orders=tuple(orders_of(session.messages)),
         alarms=alarms,
         places=tuple(_places(alarms, human, starts)),
     )

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.features.history.findings import finding_lines, limit_lines
 from gateway.features.history.summary import PlaceToLook, SessionSums, Summary, largest
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent, print_line
 from gateway.text.sanitize import one_line
@@ -16,6 +17,7 @@ ROWS = 5  # of projects, models and weeks
 _ID_CHARACTERS = 8
 _NAME = 44
 _SAID = 200
+_TITLES = {"sub-agent": "sub-agents", "week": "week of"}
 _LEAST = 30  # characters of a text that is cut to fit into its line
 _BEFORE = 5  # steps before a place that its command shows
 
@@ -25,6 +27,8 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     total = summary.total
     command = shlex.join(["gateway", "history", *options])
     sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
+    if not sessions:
+        sessions = counted(summary.read.sub_agents, "sub-agent")
     print_line(console, f"{sessions}, {days(summary)}")
     cost = ""
     if total.usd:
@@ -39,6 +43,11 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     console.print(_sums(summary))
     for line in notes(summary):
         console.print(line, style="dim", markup=False)
+    console.print()
+    for line in finding_lines(summary):
+        print_line(console, line, "")
+    for line in limit_lines(summary):
+        console.print(line, markup=False, soft_wrap=True)
     console.print()
     for line in (acts(summary), alarmed(summary)):
         print_line(console, line)
@@ -62,14 +71,21 @@ def _sums(summary: Summary) -> Table:
     table = Table(box=None, pad_edge=False)
     for _ in range(2):
         table.add_column(no_wrap=True)
-    for name in ("sessions", "steps", "tokens", "cost"):
+    for name in ("sessions", "steps", "tokens", "cost", "dearest"):
         table.add_column(name, justify="right")
-    parts = (("project", summary.parts["project"]), ("model", summary.parts["model"]))
-    for title, rows in parts:
-        _add_rows(table, title, largest(rows, ROWS))
-    weeks = sorted(summary.parts["week"].items())[-ROWS:]
-    _add_rows(table, "week of", weeks)
+    for kind, sums in summary.parts.items():
+        rows = largest(sums, ROWS)
+        if kind == "session":
+            rows = [(title_of_row(summary, name), each) for name, each in rows]
+        elif kind == "week":
+            rows = sorted(sums.items())[-ROWS:]
+        _add_rows(table, _TITLES.get(kind, kind), rows)
     return table
+
+
+def title_of_row(summary: Summary, name: str) -> str:
+    """The title of the session with this id; its id without one."""
+    return summary.titles.get(name) or name
 
 
 def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, SessionSums]]) -> None:
@@ -81,6 +97,7 @@ def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, SessionSums]])
             f"{sums.steps:,}",
             count(sums.tokens.total),
             sums_cost(sums),
+            money(sums.dearest) if sums.sessions > 1 and sums.dearest else "",
         )
 
 
@@ -96,8 +113,8 @@ def sums_cost(sums: SessionSums) -> str:
 def notes(summary: Summary) -> Iterator[str]:
     """Lines about what the sums leave out, or hold besides sessions."""
     read = summary.read
-    if summary.unpriced:
-        names = ", ".join(sorted(summary.unpriced)[:ROWS])
+    if summary.read.unpriced:
+        names = ", ".join(sorted(summary.read.unpriced)[:ROWS])
         yield f"no price is known for: {one_line(names, _SAID)}"
     if read.sub_agents:
         yield f"with {counted(read.sub_agents, 'sub-agent')}, in the steps and cost above"
@@ -130,12 +147,12 @@ def _print_place(console: Console, number: int, each: PlaceToLook, command: str)
 
 def alarmed(summary: Summary) -> str:
     """The alarms that the gateway would have raised."""
-    if not summary.alarms:
+    if not summary.acts.alarms:
         return "The gateway would have raised no alarm."
-    monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
+    monitors = ", ".join(f"{n} {name}" for name, n in summary.acts.alarms.most_common())
     return (
-        f"The gateway would have raised {counted(summary.alarms.total(), 'alarm')} in "
-        f"{counted(summary.alarmed, 'session')}: {monitors}."
+        f"The gateway would have raised {counted(summary.acts.alarms.total(), 'alarm')} in "
+        f"{counted(summary.acts.alarmed, 'session')}: {monitors}."
     )
 
 

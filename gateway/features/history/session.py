@@ -8,11 +8,13 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from gateway.features.history.log_file import Unread
+from gateway.features.history.orders import Order
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.values import FieldDict, Value
 from gateway.wire.coerce import as_int, as_number, as_text
 
 HumanKind = Literal["message", "interrupt", "reject"]
+AWAY_S = 1800.0  # a person who answers later than this has not been waited for
 
 
 class ModelCall(Value):
@@ -41,9 +43,9 @@ class SessionFacts(Struct, kw_only=True):
 
     id: str  # the agent's own id of it
     agent: str  # name of the client
-    version: str = ""  # of the client; "" if unknown
     project: str = ""  # working directory; "" if unknown
     parent: str = ""  # id of the session that started this one; "" for none
+    order: Order = Order()  # of a sub-agent: what it was started for, as far as it is known
     title: str = ""  # as the agent shows it; "" without one
     started: float | None = None  # epoch seconds; None if unknown
     ended: float | None = None  # epoch seconds; None if unknown
@@ -52,10 +54,14 @@ class SessionFacts(Struct, kw_only=True):
 class FileFacts(SessionFacts, kw_only=True):
     """Facts that a file states of its sessions. Only its first session has its lines."""
 
+    version: str = ""  # of the client; "" if unknown
     outcome: bool | None = None  # success, if the file says; None if it does not
     lines: int = 0  # of the file
     unread: Sequence[Unread] = ()  # lines that were not understood
     reasons: Mapping[str, int] = {}  # number of these lines, by reason
+    # seconds by who took them: "model", "tool", "person", or "away" for a person's long pause;
+    # empty if the log has no times
+    spent: dict[str, float] = {}
 
 
 class Session(FileFacts, kw_only=True):
@@ -66,6 +72,19 @@ class Session(FileFacts, kw_only=True):
     calls: list[ModelCall] = []  # one for each answer
     human: list[HumanTurn] = []  # acts of the person, in their order
     compactions: list[int] = []  # indices of the messages that replaced all earlier ones
+    moment: float | None = None  # epoch seconds that `spent` has reached; None before the first
+
+    def took(self, who: str, at: float | None) -> None:
+        """Count the time since the last known moment for `who`: it ended at `at`. A moment before
+        that one counts for nobody: calls at the same time overlap."""
+        if at is None:
+            return
+        if self.moment is not None and at > self.moment:
+            passed = at - self.moment
+            if who == "person" and passed > AWAY_S:
+                who = "away"
+            self.spent[who] = self.spent.get(who, 0.0) + passed
+        self.moment = max(at, self.moment or at)
 
     def at(self, value: object) -> float | None:
         """Read a time stamp, extend the session's span to it, and return it."""
@@ -86,6 +105,7 @@ class Session(FileFacts, kw_only=True):
         message: FieldDict = {"role": "assistant", "content": text}
         if reasoning:
             message["reasoning_content"] = reasoning
+        self.took("model", noted.get("at"))
         self.calls.append(ModelCall(position=len(self.messages), **noted))
         self.messages.append(message)
         return message
@@ -101,6 +121,7 @@ class Session(FileFacts, kw_only=True):
     ) -> None:
         """Add the result of a call. `rejected`: the person refused it; None: its text says so."""
         message = {"role": "tool", "tool_call_id": call_id, "content": content}
+        self.took("tool", at)
         self.messages.append({**message, "is_error": True} if failed else message)
         if rejected is False:
             said = None
@@ -135,6 +156,8 @@ class Session(FileFacts, kw_only=True):
     ) -> None:
         """Note an act of the person: at the next message, or `back` messages before it. Nobody
         speaks to a sub-agent."""
+        if kind == "message":
+            self.took("person", at)
         if not self.parent or kind == "reject":
             position = len(self.messages) - back
             self.human.append(HumanTurn(kind=kind, position=position, text=text.strip(), at=at))

@@ -1,4 +1,5 @@
-"""Sums over many sessions, by project, model and week, with interruptions and alarms."""
+"""Sums over many sessions: what they cost, by project, session, kind of sub-agent, model, hour and
+week, what was paid again, where time went, how they ended, with interruptions and alarms."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec import Struct
 
-from gateway.features.history.reading import Place, SessionReading, Tokens
+from gateway.features.history.prompt_cache import Tokens, always_changes
+from gateway.features.history.reading import Place, SessionReading
+from gateway.features.history.sub_agents import names_of, root_of
 from gateway.values import Value
 
 MOST_PLACES = 10
@@ -21,6 +24,7 @@ class SessionSums(Struct, kw_only=True):
     tokens: Tokens = Tokens()  # by kind, each counted once
     usd: float = 0.0  # US dollars of the calls with a known price
     unpriced: int = 0  # tokens of calls whose price is unknown
+    dearest: float = 0.0  # US dollars of the one that cost most
 
 
 class PlaceToLook(Value):
@@ -41,45 +45,84 @@ class ReadSessions(Struct, kw_only=True):
     ended: float | None = None  # epoch seconds of the last; None if unknown
     lines: int = 0  # of all files
     unread: dict[str, int] = {}  # lines that were not read, by reason
+    unpriced: set[str] = set()  # models without a known price
 
 
 class Acts(Struct, kw_only=True):
-    """Number of each act of the person."""
+    """Number of each act of the person, and of the gateway's alarms."""
 
     interrupts: int = 0  # an answer was broken off
     rejects: int = 0  # a call was refused
     said: int = 0  # messages that the person typed
+    alarmed: int = 0  # sessions with an alarm
+    alarms: Counter[str] = msgspec.field(default_factory=Counter)  # number of alarms by monitor
+
+
+class Again(Struct, kw_only=True):
+    """Input that was paid again, for one cause."""
+
+    times: int = 0  # calls
+    tokens: int = 0  # of these calls, that the provider had seen before
+    usd: float = 0.0  # US dollars beyond the price of reading them from the cache
+
+
+class Lost(Struct, kw_only=True):
+    """Input that was paid again."""
+
+    causes: dict[str, Again] = {}  # by cause
+    changing: list[SessionReading] = []  # whose prompt begins otherwise at every call
+
+
+class Ends(Struct, kw_only=True):
+    """Number of sessions by their end, and their time; sub-agents are not among them."""
+
+    how: Counter[str] = msgspec.field(default_factory=Counter)  # as `Ending.how`
+    open_items: int = 0  # with things to do that were not done
+    asked: int = 0  # with a question to the person, who had given an order
+    next_steps: int = 0  # with a list of what is left to do
+    spent: Counter[str] = msgspec.field(default_factory=Counter)  # seconds by who took them
 
 
 class Summary(Struct, kw_only=True):
     """The contents of the first screen."""
 
     total: SessionSums = msgspec.field(default_factory=SessionSums)  # over all sessions
-    parts: dict[
-        str, dict[str, SessionSums]
-    ] = {}  # sums by `project`, `model` and `week`, then by value
-    unpriced: set[str] = set()  # models without a known price
+    # sums by `project`, `session` (the root of a tree), `sub-agent` (its kind), `model`, `hours`
+    # and `week`, then by value
+    parts: dict[str, dict[str, SessionSums]] = {}
+    titles: dict[str, str] = {}  # of sessions, by id
     # what was read, and what was not
     read: ReadSessions = msgspec.field(default_factory=ReadSessions)
-    acts: Acts = msgspec.field(default_factory=Acts)  # of people
-    alarmed: int = 0  # sessions with an alarm
-    alarms: Counter[str] = msgspec.field(default_factory=Counter)  # number of alarms by monitor
+    lost: Lost = msgspec.field(default_factory=Lost)  # input that was paid again
+    ends: Ends = msgspec.field(default_factory=Ends)  # of sessions, and their time
+    acts: Acts = msgspec.field(default_factory=Acts)  # of people, and alarms
     places: list[PlaceToLook] = []  # alarms, then acts, the newest first
 
 
+_KINDS = ("project", "session", "sub-agent", "model", "hours", "week")
+NIGHT = (22, 6)  # from and to this hour, by the clock of this machine
+
+
 def summarise(readings: Iterable[SessionReading]) -> Summary:
-    """The summary of sessions. A call that several files hold a copy of counts once, in the session
-    that began first."""
-    summary = Summary(parts={"project": {}, "model": {}, "week": {}})
+    """The summary of sessions as `with_orders` gives them. A call that several files hold a copy
+    of counts once, in the session that began first."""
+    summary = Summary(parts={kind: {} for kind in _KINDS})
+    ordered = sorted(readings, key=lambda r: (r.started or 0.0, r.id))
+    parents = {reading.id: reading.parent for reading in ordered}
+    names = names_of(ordered)
     seen: set[str] = set()
-    for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
-        fresh = _add_calls(summary, reading, seen)
+    for reading in ordered:
+        root = root_of(reading, parents)
+        agent = names.get(reading.id, "")
+        fresh = _add_calls(summary, reading, seen, root=root, agent=agent)
         if reading.calls and not fresh:
             summary.read.copies += 1
             continue
+        summary.titles[reading.id] = reading.title
         _add_session(summary, reading)
-        summary.alarmed += bool(reading.alarms)
-        summary.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
+        _add_facts(summary, reading, fresh)
+        summary.acts.alarmed += bool(reading.alarms)
+        summary.acts.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
         first = min(fresh, default=0)  # the steps before it are another session's
         own = sorted((p for p in reading.places if p.step >= first), key=lambda p: p.step)
         summary.places += [PlaceToLook(session=reading, place=place) for place in own]
@@ -89,10 +132,12 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
     return summary
 
 
-def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set[int]:
+def _add_calls(
+    summary: Summary, reading: SessionReading, seen: set[str], *, root: str, agent: str
+) -> set[int]:
     """Add the calls that no earlier session had; their steps."""
     fresh = set()
-    met: set[tuple[str, str]] = set()
+    spent: dict[tuple[str, str], float] = {}
     for call in reading.calls:
         if call.key:
             if call.key in seen:
@@ -100,7 +145,15 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
             seen.add(call.key)
         fresh.add(call.step)
         at = call.at if call.at is not None else reading.started
-        names = {"project": reading.place, "model": call.model or "unknown", "week": week_of(at)}
+        names = {
+            "project": reading.place,
+            "session": root,
+            "model": call.model or "unknown",
+            "hours": hours_of(at),
+            "week": week_of(at),
+        }
+        if agent:
+            names["sub-agent"] = agent
         rows = [(n, summary.parts[n].setdefault(name, SessionSums())) for n, name in names.items()]
         rows.append(("total", summary.total))
         for kind, sums in rows:
@@ -109,13 +162,35 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
             sums.usd += call.usd or 0.0
             if call.usd is None:
                 sums.unpriced += call.tokens.total
-            name = names.get(kind, "")
-            if (kind, name) not in met and not reading.parent:
-                met.add((kind, name))
+            place = (kind, names.get(kind, ""))
+            if place not in spent and (kind == "sub-agent" or not reading.parent):
                 sums.sessions += 1
+            spent[place] = spent.get(place, 0.0) + (call.usd or 0.0)
+            sums.dearest = max(sums.dearest, spent[place])
         if call.usd is None and call.tokens.total:
-            summary.unpriced.add(call.model or "unknown")
+            summary.read.unpriced.add(call.model or "unknown")
     return fresh
+
+
+def _add_facts(summary: Summary, reading: SessionReading, fresh: set[int]) -> None:
+    """Add what was paid again, the time, and the end of a session."""
+    for loss in reading.course.losses:
+        if loss.step not in fresh:
+            continue
+        again = summary.lost.causes.setdefault(loss.cause, Again())
+        again.times += 1
+        again.tokens += loss.tokens
+        again.usd += loss.usd
+    if always_changes(reading.calls, reading.course.losses):
+        summary.lost.changing.append(reading)
+    if reading.parent:
+        return  # its time is that of a call of its parent
+    summary.ends.spent.update(reading.spent)
+    ending = reading.course.ending
+    summary.ends.how[ending.how] += 1
+    summary.ends.open_items += bool(ending.open_items)
+    summary.ends.asked += ending.asked
+    summary.ends.next_steps += ending.next_steps
 
 
 def _add_session(summary: Summary, reading: SessionReading) -> None:
@@ -135,6 +210,17 @@ def _add_session(summary: Summary, reading: SessionReading) -> None:
     acts.interrupts += reading.acts("interrupt")
     acts.rejects += reading.acts("reject")
     acts.said += reading.acts("message")
+
+
+def hours_of(moment: float | None) -> str:
+    """Day or night, by the clock of this machine; "unknown" without a time."""
+    if moment is None:
+        return "unknown"
+    hour = datetime.fromtimestamp(moment).astimezone().hour
+    first, last = NIGHT
+    if last <= hour < first:
+        return f"day, {last}:00 to {first}:00"
+    return f"night, {first}:00 to {last}:00"
 
 
 def week_of(moment: float | None) -> str:
@@ -158,5 +244,6 @@ def largest(rows: dict[str, SessionSums], most: int) -> Sequence[tuple[str, Sess
             sums.tokens = sums.tokens.plus(each.tokens)
             sums.usd += each.usd
             sums.unpriced += each.unpriced
+            sums.dearest = max(sums.dearest, each.dearest)
         shown.append((f"{len(rest)} more", sums))
     return shown

@@ -207,13 +207,19 @@ def describe_action(action: Action) -> ActionFacts:
     )
 
 
+_ORDERS = re.compile(r'"(?:prompt|objective|(?:sub)?agent_(?:type|name))"\s*:')
+"""Arguments of tools that let a model answer. Source: those that start sub-agents in Claude Code,
+opencode, Qwen Code, Codex, Copilot CLI and Gemini CLI, and fetch pages with a question."""
+
+
 def _denies(action: Action, call: ReadCall, words: frozenset[str]) -> bool:
     """True for an answer that says no without an error. Of a look-up, no is an answer; a false
-    value in a record is no denial."""
+    value in a record is no denial, and the report of a model that was asked something needs to be
+    understood: "no issues found" is good news of a review."""
     effect = call.effect
     if effect.changes or effect.looks_up or effect.reads or call.program is not None:
         return False
-    if call.operation.startswith("$"):
+    if call.operation.startswith("$") or _ORDERS.search(action.arguments, 0, LABELLED_CHARS):
         return False
     result = action.observation.strip()
     if result[:1] in ("{", "[") and ('"no"' in result or "false" in words):

@@ -20,11 +20,22 @@ INTERRUPTED = "[Request interrupted by user]"
 class Log:
     """Lines of one session; each step costs 1,000 input and 100 output tokens."""
 
-    def __init__(self, number: int = 1, *, folder: str = "/home/me/shop") -> None:
+    def __init__(
+        self, number: int = 1, *, folder: str = "/home/me/shop", sub_agent: str = ""
+    ) -> None:
         self.id = str(UUID(int=number))
         self.lines: list[dict[str, Any]] = []
+        self.usage = {"input_tokens": 1000, "cache_read_input_tokens": 0, "output_tokens": 100}
+        self.model = "claude-sonnet-4-5-20250929"
         self._folder = folder
+        self._sub_agent = sub_agent  # its id, of a sub-agent of the session with this number
         self._answers = 0
+        self._now = START
+
+    def wait(self, seconds: float) -> Log:
+        """Let time pass before the next line."""
+        self._now += timedelta(seconds=seconds)
+        return self
 
     def user(self, content: Any, **more: Any) -> Log:
         """A line with the role of the user."""
@@ -45,11 +56,11 @@ class Log:
             blocks.append({**use, "name": name, "input": arguments})
         for block in blocks:
             message = {
-                "id": f"msg_{self.id}_{self._answers}",
+                "id": f"msg_{self.id}_{self._sub_agent}{self._answers}",
                 "role": "assistant",
-                "model": "claude-sonnet-4-5-20250929",
+                "model": self.model,
                 "content": [block],
-                "usage": {"input_tokens": 1000, "cache_read_input_tokens": 0, "output_tokens": 100},
+                "usage": dict(self.usage),
             }
             self._line("assistant", message, {"requestId": f"req_{self._answers}"})
         return self
@@ -61,12 +72,16 @@ class Log:
     def write(self, folder: Path) -> Path:
         """Write the session where the client keeps it below a home directory."""
         path = folder / ".claude/projects" / self._folder.replace("/", "-") / f"{self.id}.jsonl"
+        if self._sub_agent:
+            path = path.with_suffix("") / "subagents" / f"agent-{self._sub_agent}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in self.lines))
         return path
 
     def _line(self, kind: str, message: Mapping[str, Any], more: Mapping[str, Any]) -> Log:
-        at = START + timedelta(seconds=10 * len(self.lines))
+        at = self._now
+        self.wait(10)
+        side = {"isSidechain": True, "agentId": self._sub_agent} if self._sub_agent else {}
         self.lines.append(
             {
                 "type": kind,
@@ -77,6 +92,7 @@ class Log:
                 "version": "2.1.7",
                 "timestamp": at.isoformat(),
                 "message": message,
+                **side,
                 **more,
             }
         )

@@ -449,3 +449,15 @@ def test_each_host_that_does_not_answer_is_a_question_of_its_own() -> None:
         "gamma.test",
         "gamma.test",
     ]
+
+
+@pytest.mark.parametrize("kind", ["subagent_type", "agent_type", "prompt"])
+def test_the_report_of_a_sub_agent_is_not_judged_by_its_words(kind: str) -> None:
+    """ "No issues found" of a review is good news; the same words of a tool that acts are not."""
+    reports = [
+        step("Task", {kind: "general-purpose", "about": f"change {n}"}, "No issues found.")
+        for n in range(6)
+    ]
+    assert alarms(reports) == []
+    acting = [step("book", {"about": f"room {n}"}, "No rooms found.") for n in range(6)]
+    assert alarms(acting) != []

@@ -153,6 +153,7 @@ class _Thread:
         blocks = list_at(message, "content") or [{"type": "text", "text": ""}]
         if name in self._replies:
             index = self._replies[name]
+            session.took("model", at)
             session.messages[session.calls[index].position]["content"] += blocks
         else:
             self.tell()
@@ -169,6 +170,8 @@ class _Thread:
         session = self.session
         parts = as_list(content) or [{"type": "text", "text": as_text(content, "")}]
         parts = [part for part in parts if isinstance(part, dict)]
+        if not all(map(_is_word, parts)):
+            session.took("tool", at)
         summary = entry.get("isCompactSummary") is True
         if summary or self._compacts:
             session.compactions.append(len(session.messages))

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
+from gateway.features.history.orders import Order
 from gateway.features.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import (
     images_sum,
@@ -143,10 +144,12 @@ class _Rollout:
         spawn = mapping_at(meta, "source").get("subagent")
         if spawn is None and meta.get("thread_source") != "subagent":
             return
-        origin = mapping_at(as_mapping(spawn), "thread_spawn").get("parent_thread_id")
+        spawned = mapping_at(as_mapping(spawn), "thread_spawn")
+        origin = spawned.get("parent_thread_id")
         names = [meta.get(name) for name in ("parent_thread_id", "forked_from_id", "session_id")]
         known = (as_text(name, "") for name in (origin, *names, spawn))
         session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
+        session.order = Order(kind=text_at(spawned, "agent_role") or as_text(spawn, ""))
 
     def _item(self, item: Fields, at: float | None) -> str:
         kind = text_at(item, "type")
@@ -200,6 +203,7 @@ class _Rollout:
         """The answer that an item belongs to: the open one, or a new one."""
         session = self.session
         if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
+            session.took("model", at)
             return session.messages[session.calls[-1].position]
         key = text_at(item, "id") or text_at(item, "call_id")
         self._answer = _Answer(is_open=True, used=bool(self._early), spent=self._early)

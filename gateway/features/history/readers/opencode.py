@@ -12,7 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.features.history.orders import Order
+from gateway.features.history.session import Session, chat_usage, epoch, joined, tool_call
 from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
@@ -45,6 +46,7 @@ _KINDS = (
 """Types of parts. Source: the program's own schema, version 1.18."""
 _TEXTS = ("text", "reasoning")
 _COMPACTION_PROMPT = "What did we do so far?"  # sent instead of everything before a summary
+_TITLE = re.compile(r"(.*) \(@([^\s()]+) subagent\)", re.DOTALL)  # of a sub-agent
 _EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
 
 
@@ -131,6 +133,8 @@ def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
         parent=text_at(info, "parentID"),
         title=text_at(info, "title"),
     )
+    if session.parent and (asked := _TITLE.fullmatch(session.title)):
+        session.order = Order(task=asked[1], kind=asked[2])
     for message, parts in messages:
         at = session.at(mapping_at(message, "time").get("created"))
         for kind in (text_at(part, "type") for part in parts):
@@ -202,6 +206,9 @@ def _answer(
         key=key,
         cost_usd=as_number(finish.get("cost"), None) or None,
     )
+    begun = [mapping_at(mapping_at(part, "state"), "time").get("start") for part in of["tool"]]
+    moments = [epoch(moment) for moment in (*begun, mapping_at(message, "time").get("completed"))]
+    session.took("model", next(filter(None, moments), None))
     if of["tool"]:
         answer["tool_calls"] = [_call(part) for part in of["tool"]]
     for part in of["tool"]:
