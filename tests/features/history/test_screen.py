@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.features.history.prompt_cache import COMPACTION, MODEL, PAUSE, PREFIX
-from tests.features.history.sessions import Log, smooth, write_all
+from steering_gateway_testing.claude_code_sessions import Log, smooth, write_all
 
 Capture = pytest.CaptureFixture[str]
 REVIEW = "Look at the changes of pull request {} and list what is wrong with them."
