@@ -64,11 +64,17 @@ async def guarded(path: Path) -> AsyncIterator[Guarded]:
     await gateway.close()
 
 
+def command_of(path: Path, how: str, times: int) -> list[str]:
+    """What another process runs that moves the log into the file."""
+    return [sys.executable, "-c", _PROGRAM, str(path), how, str(times)]
+
+
 @contextmanager
 def another_process(path: Path, how: str, times: int) -> Iterator[subprocess.Popen[str]]:
     """One that has moved something into the file already."""
-    command = [sys.executable, "-c", _PROGRAM, str(path), how, str(times)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command_of(path, how, times), stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "0\n"
         try:
@@ -100,8 +106,9 @@ async def test_what_other_processes_move_into_the_file(
     """The store looks at the file again and again while they do, and is never in doubt."""
     with another_process(path, how, times) as first:
         waiting = asyncio.ensure_future(asyncio.to_thread(first.communicate))
-        others = [asyncio.ensure_future(run(list(first.args))) for _ in range(processes - 1)]
-        numbers = []
+        command = command_of(path, how, times)
+        others = [asyncio.ensure_future(run(command)) for _ in range(processes - 1)]
+        numbers: list[int] = []
         while not waiting.done():
             numbers.append(len(numbers))
             await commit(guarded, numbers[-1:])
