@@ -192,6 +192,19 @@ async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
     await database.close()
 
 
+async def test_nothing_is_read_while_the_file_is_opened_again(path: Path) -> None:
+    """Every operation says so until it is open, and then goes on as before."""
+    database = await _open(path)
+    reading = database.read(lambda c: c.execute("SELECT 1").get)
+    both = asyncio.gather(database.reopen(), reading, return_exceptions=True)
+    early = (await asyncio.wait_for(both, 120))[1]
+    assert isinstance(early, StoreUnavailable)
+    assert "is being opened again" in str(early)
+    await database.reopen()
+    assert await database.read(lambda c: c.execute("SELECT 1").get) == 1
+    await database.close()
+
+
 _LIMITED = """
 import asyncio, resource, signal, sys
 from gateway.stores.protocols import StoreError

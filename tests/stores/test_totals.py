@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.stores.commit_plan import repeated_call
+from gateway.stores.controls import alarm_subject
 from gateway.stores.records import StepRow
-from gateway.stores.severity import severity_of
-from gateway.stores.totals import RunTotals
+from gateway.stores.severity import severity_of, step_severity
+from gateway.stores.totals import RunRecord, RunTotals
+from gateway.stores.under_way import LiveRun
 from steering_gateway_testing.store_conformance.records import a_chat, a_step
 
 # Quarters add up exactly, in any order.
@@ -89,3 +92,31 @@ def test_a_caller_that_counts_retries_itself_is_not_counted_twice() -> None:
     """The call and the store count the same retries: the larger number is kept."""
     twice = repeated_call(a_chat("1"), a_chat("2", retries=1))
     assert repeated_call(twice, a_chat("3", retries=2)).retries == 2
+
+
+@pytest.mark.parametrize(
+    ("composite", "severity"), [(None, "low"), (0.1, "low"), (0.4, "warn"), (0.9, "danger")]
+)
+def test_the_severity_of_a_step_is_that_of_its_composite(
+    composite: float | None, severity: str
+) -> None:
+    """While no monitor fires; a step without one is no trouble."""
+    assert step_severity(a_step(composite=composite, fired=())) == severity
+
+
+def test_a_run_under_way_gives_the_evidence_of_what_fires() -> None:
+    """Not that of monitors that do not; before the first scored step there is none."""
+    step = a_step(fired=("streak", "hedge"), evidence={"streak": "3 times", "entropy": "low"})
+    fields: dict[str, Any] = dict.fromkeys(RunRecord.__struct_fields__, "")
+    run = RunRecord(**fields)
+    assert LiveRun(run=run, newest=step).reasons == {"streak": "3 times", "hedge": ""}
+    assert LiveRun(run=run).reasons == {}
+    assert LiveRun(run=run).severity == "low"
+
+
+def test_kinds_of_alarms_of_two_projects_have_two_subjects() -> None:
+    """Also where a name has a slash in it."""
+    names = [("a/b", "c", "streak"), ("a", "b/c", "streak"), ("a", "b", "c/streak")]
+    subjects = [alarm_subject(*each) for each in names]
+    assert len(set(subjects)) == len(names)
+    assert alarm_subject("acme", "shop", "streak") == "alarm/acme/shop/streak"
