@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.live.local import marker, tiny_tasks
-from gateway.core.render import FRAME_OPEN
+from gateway.core.guidance_text import FRAME_OPEN
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall, Usage
 
 FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"

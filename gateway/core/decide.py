@@ -9,6 +9,13 @@ from msgspec.structs import replace
 
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState
+from gateway.core.guidance_text import (
+    FRAME_CHARS,
+    ModelFamily,
+    Same,
+    model_family,
+    pattern_text,
+)
 from gateway.core.pattern import (
     ETrace,
     Pattern,
@@ -20,13 +27,6 @@ from gateway.core.pattern import (
     kinds,
 )
 from gateway.core.plan import Plan
-from gateway.core.render import (
-    FRAME_CHARS,
-    ModelFamily,
-    Same,
-    model_family,
-    pattern_text,
-)
 from gateway.core.step import Action, Step
 from gateway.values import Value
 

@@ -25,8 +25,8 @@ from gateway.core.edits import (
 )
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import KEPT_THERE, GuidanceState, Injection, Place
+from gateway.core.guidance_text import ADVISORY, FRAME_OPEN, frame
 from gateway.core.pattern import Tier
-from gateway.core.render import ADVISORY, FRAME_OPEN, frame
 from gateway.core.target import GuidanceTarget, system_marker
 from gateway.values import Value
 

@@ -5,9 +5,9 @@ The texts are in the rows of the monitors' table. A problem that persists gets t
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gateway.core.guidance_text import sanitise
 from gateway.core.monitors import FAILURE_TYPES, Readings
 from gateway.core.monitors.table import TABLE
-from gateway.core.render import sanitise
 from gateway.data_files import read_toml
 
 MAX_EVIDENCE_CHARS = 300

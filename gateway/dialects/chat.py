@@ -12,7 +12,7 @@ from gateway.core.edits import (
 )
 from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.values import FieldDict, Fields
-from gateway.wire.completion import assemble
+from gateway.wire.chat_assembly import assemble
 from gateway.wire.parsing import Loads
 from gateway.wire.request import Splice, append_to_message, insert_message
 

@@ -16,8 +16,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.core.guidance_settings import EtraceSettings, Gates
+from gateway.core.guidance_text import family_matches
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
-from gateway.core.render import family_matches
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.memory import MOST_RULES, PatternCopy, PatternMemory
 from gateway.steering.guidance.codec import read_lines, to_line

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from gateway.core.guidance_text import family_matches
 from gateway.core.pattern import PatternMatch, Tier
-from gateway.core.render import family_matches
 from gateway.stores.patterns import CopiedPattern, Mark, VectorSearch, scope_of
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.engine import Row

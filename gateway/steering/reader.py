@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.reader import Reader, Situation
 from gateway.core.step import Step
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.guidance.situation import read_situation, restored_edit
 
 

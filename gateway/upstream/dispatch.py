@@ -337,18 +337,14 @@ class Dispatcher:
         else:
             asked = outcome.retry_after_s
             again = outcome.retryable
-        if asked is None:
-            wait_s = self.settings.backoff_s * 2**at
-        else:
-            wait_s = asked
-            again = again and asked <= self.settings.max_retry_after_s
+        wait_s = retries.pause_s(asked, at, self.settings)
         for index in range(at + 1, len(schedule)):
             if schedule[index] is not schedule[at]:
                 for later in range(index, len(schedule)):
                     if call.admits is None or await call.admits(schedule[later]):
                         return later, 0.0
                 break
-            if again:
+            if again and wait_s is not None:
                 return index, wait_s
         return None, 0.0
 

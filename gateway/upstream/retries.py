@@ -1,5 +1,6 @@
-"""May a call be tried again, and at which targets in turn? One table of answers, for both lanes."""
+"""May a call be tried again, after how long, and at which targets in turn? For both lanes."""
 
+from gateway.config.settings import RouterSettings
 from gateway.upstream.deployments import Target
 
 # The same target may answer otherwise a moment later: it gave up waiting (408), wants a connection
@@ -30,6 +31,16 @@ def may_help(status: int, target: Target) -> bool:
     if status in WITH_OTHER_KEY:
         return bool(target.api_key) or not target.client_apis
     return status in AT_OTHER_TARGET
+
+
+def pause_s(asked: float | None, attempt: int, settings: RouterSettings) -> float | None:
+    """Returns the seconds to wait before the same target is asked again: what its answer asked for,
+    else twice as long at each attempt, which count from 0; None where it asked for too much."""
+    if asked is None:
+        return settings.backoff_s * float(2**attempt)
+    if asked > settings.max_retry_after_s:
+        return None
+    return asked
 
 
 def attempt_schedule(

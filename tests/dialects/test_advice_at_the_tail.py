@@ -11,8 +11,8 @@ import pytest
 from gateway.core.decide import Decided, Item
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, from_json, to_json
+from gateway.core.guidance_text import frame
 from gateway.core.placement import place
-from gateway.core.render import frame
 from gateway.core.target import GuidanceTarget
 from gateway.dialects.base import Dialect
 from gateway.dialects.chat import CHAT

@@ -16,9 +16,9 @@ from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.core.decide import passing
 from gateway.core.guidance_settings import EtraceSettings, Gates
+from gateway.core.guidance_text import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import Pattern, Query, Tier, causes, content
-from gateway.core.render import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.embedding import Embedder, EmbeddingError, Vector
 from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.core.guidance_settings import EtraceSettings
+from gateway.core.guidance_text import family_matches
 from gateway.core.pattern import Pattern, Query, Tier
-from gateway.core.render import family_matches
 from gateway.embedding.base import HashingEmbedder
 from gateway.library import PatternLibrary
 from gateway.library.memory import PatternCopy, PatternMemory

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.core.render import FRAME_OPEN
+from gateway.core.guidance_text import FRAME_OPEN
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING, Agent, trace, worker
 from steering_gateway_testing.values import Fault, FaultKind, Reply

@@ -9,7 +9,10 @@ import pytest
 
 from tests.recipes.conftest import ScratchCopy
 
-SETTINGS, BUDGETS = "gateway/features/budgets/settings.py", "gateway/features/budgets/rules.py"
+SETTINGS, BUDGETS = (
+    "gateway/features/budgets/settings.py",
+    "gateway/features/budgets/which_apply.py",
+)
 
 EFFECT = '''def _finish(found: Sequence[BudgetStatus]) -> Advice:
     """Ask the agent to hand over its work, on the smallest model."""

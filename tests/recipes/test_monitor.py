@@ -54,7 +54,7 @@ EVALUATE = """
 import json
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import PROFILES, MonitorSettings, make_suite
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.transcript.steps import steps_from_records
 
 def evaluate(steps, settings=MonitorSettings()):

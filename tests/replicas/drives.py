@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from gateway.core.decision_settings import Policy
-from gateway.core.render import FRAME_OPEN
+from gateway.core.guidance_text import FRAME_OPEN
 from gateway.wire.prefix_hash import extend, start_state
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING, RETRIED

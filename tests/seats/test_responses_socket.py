@@ -17,7 +17,7 @@ from wsproto.events import TextMessage
 
 from gateway.buffered_bytes import Room
 from gateway.config.settings import ServerSettings
-from gateway.core.render import FRAME_OPEN
+from gateway.core.guidance_text import FRAME_OPEN
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer

@@ -10,7 +10,7 @@ from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MonitorSettings, Readings, make_suite
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.step import Action, Step
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.transcript.steps import steps_from_records
 
 Message = dict[str, Any]

@@ -18,7 +18,7 @@ from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.reader import READER
 from steering_gateway_testing.planting import LOOPS, polling
 from tests.steering.builders import acts

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.decision_settings import Policy
-from gateway.core.render import frame
+from gateway.core.guidance_text import frame
 from gateway.core.step import Action, Step
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract, steps_from_records

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.completion import CompletionAssembler, add_event, assemble
+from gateway.wire.chat_assembly import CompletionAssembler, add_event, assemble
 from gateway.wire.sse import parse_event
 from steering_gateway_testing import Reply, ToolCall, Usage, chat
 from steering_gateway_testing.exchange import ID_MARK

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.completion import CompletionAssembler, merge_runs, parse_plain, plain_payloads
+from gateway.wire.chat_assembly import CompletionAssembler, merge_runs, parse_plain, plain_payloads
 
 pieces = st.sampled_from(["a", "", '"', "\\", "\\n", "\n\n", '","content":"', "é", "data: ", "😀"])
 few = st.integers(0, 1)

@@ -31,10 +31,10 @@ from gateway.features.budgets.guard import Admission, BudgetGuard, amounts_of
 from gateway.features.budgets.leases import BudgetLedger
 from gateway.features.budgets.metrics import BudgetMetrics
 from gateway.features.budgets.passed_on import FullGuard
-from gateway.features.budgets.rules import BudgetStatus
 from gateway.features.budgets.settings import METRICS, BudgetSettings, all_budgets, control_of
 from gateway.features.budgets.store import SQLBudgetStore
 from gateway.features.budgets.texts import account_view
+from gateway.features.budgets.which_apply import BudgetStatus
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from gateway import errors
 from gateway.features.budgets.accounts import STORE_AWAY, Account
-from gateway.features.budgets.rules import BudgetStatus, figure, window
 from gateway.features.budgets.settings import BudgetSettings
+from gateway.features.budgets.which_apply import BudgetStatus, figure, window
 from gateway.stores.controls import OpenQuestion
 from gateway.stores.totals import RAISE_IT, as_command
 from gateway.text.formatting import amount

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from openai import OpenAI
 
-from gateway.core.render import FRAME_OPEN
+from gateway.core.guidance_text import FRAME_OPEN
 from gateway.values import FieldDict, frozen
 
 Move = tuple[str, str, dict[str, str]]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gateway.app import build_app
 from gateway.config import LoggingSettings, settings_from_dict
-from gateway.core.render import ADVISORY, FRAME_CLOSE
+from gateway.core.guidance_text import ADVISORY, FRAME_CLOSE
 from gateway.features.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from gateway.core.decide import STANDING, Decided, Item, LessonDecision, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, latest
+from gateway.core.guidance_text import FRAME_CHARS, sanitise
 from gateway.core.pattern import Pattern, PatternMatch, Tier, Trust, content
 from gateway.core.plan import CHARS_PER_TOKEN
-from gateway.core.render import FRAME_CHARS, sanitise
 from gateway.core.step import Step
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.identity.ids import draw

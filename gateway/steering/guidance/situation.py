@@ -12,14 +12,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.core.guidance_text import sanitise
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.ledger.tries import REPEATS, Tries, Try
 from gateway.core.reader import COUNTED, SHOWN_AGAIN, Cause, Situation
-from gateway.core.render import sanitise
 from gateway.core.step import Action, ActionFacts, Step, alike
 from gateway.data_files import read_text
+from gateway.steering.evidence.action_facts import describe, describe_action
 from gateway.steering.evidence.commands import shell_command
-from gateway.steering.evidence.features import describe, describe_action
 from gateway.steering.evidence.outcomes import decisive_line, is_bare
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.word_lists import word_list

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from gateway.core.render import FRAME_CLOSE, FRAME_OPEN
+from gateway.core.guidance_text import FRAME_CLOSE, FRAME_OPEN
 from gateway.values import FieldDict, Fields, Value
 from gateway.wire.coerce import as_text, text_at
 

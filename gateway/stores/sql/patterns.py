@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec.structs import replace
 
+from gateway.core.guidance_text import family_matches
 from gateway.core.pattern import (
     Lesson,
     Pattern,
@@ -21,7 +22,6 @@ from gateway.core.pattern import (
     content_id,
     with_id,
 )
-from gateway.core.render import family_matches
 from gateway.stores import codec
 from gateway.stores import patterns as values
 from gateway.stores.learning import Posterior, StoredLesson, Support

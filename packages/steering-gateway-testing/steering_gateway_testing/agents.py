@@ -12,12 +12,12 @@ import httpx
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.core.render import FRAME_OPEN
+from gateway.core.guidance_text import FRAME_OPEN
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.traces import RunTrace
-from gateway.wire.completion import assemble
+from gateway.wire.chat_assembly import assemble
 from steering_gateway_testing.patience import DEADLINE_MS
 from steering_gateway_testing.received import ReceivedRequest
 from steering_gateway_testing.values import Reply, ToolCall

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import orjson
 
-from gateway.core.render import FRAME_CLOSE, FRAME_OPEN
+from gateway.core.guidance_text import FRAME_CLOSE, FRAME_OPEN
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 from steering_gateway_testing.agents import RETRIED, TOOLS, Message, opening
 from steering_gateway_testing.patience import until_async

@@ -19,8 +19,8 @@ from gateway.budget_interface import Amounts, CallSubject
 from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
 from gateway.features.budgets.estimate import Estimator, tokens_of_body
-from gateway.features.budgets.rules import applying, window
 from gateway.features.budgets.settings import all_budgets
+from gateway.features.budgets.which_apply import applying, window
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 
 Start = Callable[..., AppServer]

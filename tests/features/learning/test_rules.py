@@ -17,8 +17,8 @@ from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.core.decide import LessonQuery
+from gateway.core.guidance_text import FRAME_OPEN
 from gateway.core.pattern import Status
-from gateway.core.render import FRAME_OPEN
 from gateway.core.step import Action
 from gateway.features.keys.keyring import make_key
 from gateway.features.learning.book import LessonBook

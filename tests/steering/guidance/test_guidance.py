@@ -7,8 +7,8 @@ import re
 import pytest
 
 from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.guidance_text import FRAME_CLOSE
 from gateway.core.monitors import FAILURE_LABELS, Readings
-from gateway.core.render import FRAME_CLOSE
 from gateway.core.texts import (
     MAX_EVIDENCE_CHARS,
     SKIP_DIRECTIVE,

@@ -23,9 +23,9 @@ from gateway.core.edits import (
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Injection
+from gateway.core.guidance_text import ADVISORY, FRAME_CLOSE, FRAME_OPEN, frame
 from gateway.core.pattern import Pattern, Query, Tier, with_id
 from gateway.core.placement import Placed, place
-from gateway.core.render import ADVISORY, FRAME_CLOSE, FRAME_OPEN, frame
 from gateway.core.target import GuidanceTarget, target_for
 from gateway.core.texts import SKIP_DIRECTIVE, monitor_text
 from gateway.steering.transcript.content import without_guidance

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.pattern import Pattern, Tier
-from gateway.core.render import (
+from gateway.core.guidance_text import (
     ADVISORY,
     FRAME_CHARS,
     FRAME_CLOSE,
@@ -22,6 +21,7 @@ from gateway.core.render import (
     pattern_text,
     sanitise,
 )
+from gateway.core.pattern import Pattern, Tier
 from gateway.steering.transcript.content import without_guidance
 from tests.examples import examples
 from tests.steering.guidance.builders import e1, e2, e3

@@ -18,7 +18,7 @@ from gateway.core.monitors import RobustSettings
 from gateway.core.monitors.over_ledger import CallCount
 from gateway.core.monitors.settings import CALLS_OF_TALK, CALLS_OF_WORK
 from gateway.core.step import Action, Step, alike
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.reader import READER
 from gateway.steering.runs_of_transcript import ConversationFold
 from steering_gateway_testing.planting import step

@@ -12,7 +12,7 @@ from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MONITORS, make_suite
 from gateway.core.monitors.reference import EDIT_TOOLS, PHRASES, edited_path, failure_signature
 from gateway.core.step import Action, Step
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.transcript.steps import steps_from_records
 from tests.examples import examples
 from tests.steering.builders import acts, evaluate_reference, reference, thinks

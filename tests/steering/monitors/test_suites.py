@@ -26,7 +26,7 @@ from gateway.core.monitors import (
 )
 from gateway.core.monitors.reference import ReferenceSuite
 from gateway.core.monitors.table import TABLE, monitor_classes
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from tests.steering.builders import acts, evaluate, evaluate_reference, reference, thinks
 
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})

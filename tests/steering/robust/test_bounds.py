@@ -6,8 +6,8 @@ import pytest
 
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MonitorSettings, make_suite
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.evidence.commands import read_call
-from gateway.steering.evidence.features import describe
 from gateway.steering.evidence.outcomes import failure_line
 from steering_gateway_testing.planting import step
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.step import Step
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.evidence.outcomes import failure_line, is_empty, signature, without_volatile
 from gateway.steering.evidence.results import is_pending, is_transient
 

@@ -12,7 +12,7 @@ from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MonitorSettings, make_suite
 from gateway.core.step import Step
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.steering.evidence.features import describe
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.transcript.steps import extract
 from steering_gateway_testing.planting import INNOCENTS, LOOPS, edit_test_edit, planted, step
 from tests.examples import by_day

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.step import Action
-from gateway.steering.evidence.features import describe_action
+from gateway.steering.evidence.action_facts import describe_action
 from gateway.steering.evidence.results import HEAD_CHARS, TAIL_CHARS, sameness
 
 _WORDS = ("ok", "took", "row", "failed", "src/a.py", "3", "in", "=", "\n", "-", "\u00e9t\u00e9")
