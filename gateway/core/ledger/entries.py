@@ -176,8 +176,9 @@ LEAST_WORDS = 2  # words of a failure that says by itself what failed
 SHOWN_CHARS = 600  # end of a result in which the place of a failure is looked for
 _DIGITS = re.compile(r"\d+(?:\.\d+)*")
 _FAILING = re.compile(
-    r"(\d+) (?:\w+ )?(?:failed|failing|errors?|failures?)\b|(?:failures|errors)(?:=|: )(\d+)"
-    r"|\A(\d+) x /"
+    r"(?<!\d)(\d{1,9}) (?:\w+ )?(?:failed|failing|errors?|failures?)\b"
+    r"|(?:failures|errors)(?:=|: )(\d{1,9})"
+    r"|\A(\d{1,9}) x /"
 )
 _SEVERAL = re.compile(r"\A\d+ x / ")
 _WORD = re.compile(r"[^\W\d_]{4,}")  # long enough to be no word of grammar
