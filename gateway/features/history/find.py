@@ -35,6 +35,8 @@ class Found(Value):
         ConfigError: the file cannot be read."""
         assert self.format is not None, "only a file of a known format has sessions"
         sessions = list(self.format.read(log))
+        for each in sessions:
+            each.name_calls()
         for first in sessions[:1]:
             first.lines = log.seen
             first.unread = log.unread

@@ -1,17 +1,20 @@
 """One session of an agent, as every reader gives it: messages, model calls, what the person did."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.features.history.log_file import Unread
 from gateway.features.history.orders import Order
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.values import FieldDict, Value
 from gateway.wire.coerce import as_int, as_number, as_text
+from gateway.wire.messages import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
 AWAY_S = 1800.0  # a person who answers later than this has not been waited for
@@ -175,6 +178,19 @@ class Session(FileFacts, kw_only=True):
         if last is None or last.kind != "interrupt" or last.position <= answer:
             self.did("interrupt", "", at)
 
+    def name_calls(self) -> None:
+        """Give each answer without an id of its own one that is made of its time and content, so
+        that a copy of it in another file has the same."""
+        known = Counter(call.key for call in self.calls)
+        made: Counter[str] = Counter()
+        for index, call in enumerate(self.calls):
+            if call.at is None or (known[call.key] == 1 and own_id(call.key)):
+                continue
+            message = self.messages[call.position]
+            key = digest_fields(str(call.at), repr(call.usage), repr(message)).hex()
+            made[key] += 1
+            self.calls[index] = replace(call, key=f"{key}:{made[key]}")
+
     def count(self, kind: HumanKind) -> int:
         """The number of acts of one kind."""
         return sum(turn.kind == kind for turn in self.human)
@@ -198,6 +214,14 @@ def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
             session.id = f"{session.id}/{name}"
         if session.messages:
             yield session
+
+
+_MASKED = re.compile(r"(?i)[\W_0]*$|.*(?:x{3}|\*{2}|redact|mask|remov|hidden|anonym|scrub)")
+
+
+def own_id(*names: object) -> str:
+    """The first of these names that is an id, "" if none is: logs are published with ids masked."""
+    return next((n for n in names if isinstance(n, str) and not _MASKED.match(n)), "")
 
 
 def tool_call(call_id: object, name: object, arguments: object) -> FieldDict:

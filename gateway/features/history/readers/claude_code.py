@@ -11,12 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, family, joined
+from gateway.features.history.session import ModelCall, Session, family, joined, own_id
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import Fields
-from gateway.wire.coerce import as_list, as_text, list_at, mapping_at, text_at
+from gateway.wire.coerce import as_int, as_list, as_text, list_at, mapping_at, text_at
 
 AGENT = "claude-code"
 _MARKS = (
@@ -32,6 +32,7 @@ versions 2.1.37 and 2.1.332 write, and sessions of versions 1.0 to 2.1."""
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DENIED = (None, "user-rejected")  # newer versions say who refused a call
 _FROM_CLIENT = ("isCompactSummary", "isMeta", "isVisibleInTranscriptOnly", "interruptedByShutdown")
+_SENT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _COMMAND = re.compile(
     r"<command-message>[^<]{0,200}</command-message>\s{0,20}"
     r"<command-name>([^<]{0,200})</command-name>"
@@ -53,19 +54,22 @@ def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     threads: dict[str, _Thread] = {}
     roots: dict[str, str] = {}  # uuid of a sub-agent's line -> name of the sub-agent
-    seen: set[str] = set()  # a resumed session may hold its beginning twice
+    # a resumed session may hold its beginning twice; masked ids are the same for all lines
+    seen: dict[tuple[str, str], object] = {}
     for entry in log.records():
         kind = text_at(entry, "type")
         uuid = text_at(entry, "uuid")
-        if uuid in seen and kind in ("user", "assistant", "attachment"):
-            continue
+        if kind in ("user", "assistant", "attachment"):
+            mark = (uuid, text_at(entry, "timestamp"))
+            content = entry.get("message") or entry.get("attachment")
+            if any(mark) and content and content == seen.get(mark):
+                continue
+            seen[mark] = content
         side = ""
-        if uuid:
-            seen.add(uuid)
-            if entry.get("isSidechain") is True:
-                parent = text_at(entry, "parentUuid")
-                side = text_at(entry, "agentId") or roots.get(parent) or uuid
-                roots[uuid] = side
+        if entry.get("isSidechain") is True:
+            parent = text_at(entry, "parentUuid")
+            side = text_at(entry, "agentId") or roots.get(parent) or uuid or "unknown"
+            roots[uuid] = side
         thread = threads.get(side) or threads.setdefault(side, _Thread(log, side))
         if kind in ("user", "assistant"):
             thread.add(entry, kind)
@@ -92,7 +96,7 @@ class _Thread:
         """Read one line with a message."""
         session = self.session
         if not _UUID.fullmatch(session.id):
-            session.id = text_at(entry, "sessionId") or session.id
+            session.id = own_id(entry.get("sessionId")) or session.id
         session.version = text_at(entry, "version") or session.version
         session.project = session.project or text_at(entry, "cwd")
         at = session.at(entry.get("timestamp"))
@@ -149,10 +153,11 @@ class _Thread:
         model = text_at(message, "model")
         if model == "<synthetic>" or entry.get("isApiErrorMessage") is True:
             return  # written by the client itself
-        name = text_at(message, "id")
+        name = own_id(message.get("id"), entry.get("requestId"))
+        usage = mapping_at(message, "usage")
         blocks = list_at(message, "content") or [{"type": "text", "text": ""}]
-        if name in self._replies:
-            index = self._replies[name]
+        index = self._replies.get(name, -1)
+        if index >= 0 and self._goes_on(session.calls[index], name, usage):
             session.took("model", at)
             session.messages[session.calls[index].position]["content"] += blocks
         else:
@@ -163,8 +168,18 @@ class _Thread:
                 key = f"{name}:{text_at(entry, 'requestId')}"
             session.reply(at=at, key=key)["content"] = list(blocks)
         call = session.calls[index]
-        usage = mapping_at(message, "usage") or call.usage
-        session.calls[index] = replace(call, model=model or call.model, usage=usage)
+        session.calls[index] = replace(call, model=model or call.model, usage=usage or call.usage)
+
+    def _goes_on(self, call: ModelCall, name: str, usage: Fields) -> bool:
+        """True if a line belongs to an answer whose id, or lack of one, it shares. An id that
+        repeats over answers is none: after the results between them the prompt is another, of
+        which more was cached."""
+        sent = [as_int(usage.get(kind), 0) for kind in _SENT]
+        before = [as_int(call.usage.get(kind), 0) for kind in _SENT]
+        is_last = call.position == len(self.session.messages) - 1
+        if any(sent) and any(before) and sent != before:
+            return bool(name) and is_last
+        return is_last or bool(name) or any(sent[1:])
 
     def _user(self, entry: Fields, content: object, at: float | None) -> None:
         session = self.session

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
-from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
 from gateway.steering.transcript.content import (
     images_sum,
     item_call,
@@ -137,7 +137,7 @@ class _Rollout:
     def _meta(self, meta: Fields) -> None:
         self._known = True
         session = self.session
-        session.id = text_at(meta, "id") or session.id
+        session.id = own_id(meta.get("id")) or session.id
         session.version = text_at(meta, "cli_version")
         session.project = text_at(meta, "cwd")
         self._first = as_int(meta.get("subagent_history_start_ordinal"), 0)
@@ -147,8 +147,9 @@ class _Rollout:
         spawned = mapping_at(as_mapping(spawn), "thread_spawn")
         origin = spawned.get("parent_thread_id")
         names = [meta.get(name) for name in ("parent_thread_id", "forked_from_id", "session_id")]
-        known = (as_text(name, "") for name in (origin, *names, spawn))
-        session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
+        known = (own_id(name) for name in (origin, *names))
+        others = (name for name in known if name not in ("", session.id))
+        session.parent = next(others, as_text(spawn, "") or "subagent")
         session.order = Order(kind=text_at(spawned, "agent_role") or as_text(spawn, ""))
 
     def _item(self, item: Fields, at: float | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, chat_usage, family, joined, tool_call
+from gateway.features.history.session import Session, chat_usage, family, joined, own_id, tool_call
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, as_text, list_at, mapping_at, text_at
@@ -56,7 +56,7 @@ class _Events:
             name = log.stem
         self._main = Session(id=name, agent=AGENT)
         self._sessions = {"": self._main}
-        self._usages: dict[str, Fields] = {}  # by the id of the API call
+        self._usages: dict[str, Fields] = {}  # by the id of the API call, or agent and number
         self._counted = False  # the newest versions write a record of the usage of each call
         self._calls: list[tuple[Session, int, int]] = []  # each with its index and its output
         self._began: object = None
@@ -82,7 +82,10 @@ class _Events:
         elif kind in ("session.usage_record", "assistant.usage"):
             self._counted = True
             usage = mapping_at(data, "usage") or data
-            self._usages[text_at(usage, "apiCallId")] = usage
+            name = own_id(usage.get("apiCallId"))
+            # Without ids they stand in the order of the answers.
+            number = sum(known.startswith(f"{agent}#") for known in self._usages)
+            self._usages[name or f"{agent}#{number}"] = usage
         else:
             return self._of_session(session, kind, data, at=at)
         return True
@@ -98,7 +101,7 @@ class _Events:
         elif kind == "session.shutdown" and not self._counted:
             self._totals(data)
         elif kind in ("session.start", "session.resume"):
-            main.id = text_at(data, "sessionId") or main.id
+            main.id = own_id(data.get("sessionId")) or main.id
             main.version = text_at(data, "copilotVersion") or main.version
             folder = mapping_at(data, "context").get("cwd")
             main.project = main.project or as_text(folder, "")
@@ -107,9 +110,10 @@ class _Events:
     def finished(self) -> Iterable[Session]:
         """The session and those of its sub-agents."""
         main = self._main
-        for session in self._sessions.values():
+        for agent, session in self._sessions.items():
             for at, call in enumerate(session.calls):
-                if usage := self._usages.get(call.key):
+                usage = self._usages.get(call.key) or self._usages.get(f"{agent}#{at}")
+                if usage:
                     session.calls[at] = replace(call, usage=_usage(usage))
             session.compactions = [at for at in session.compactions if at < len(session.messages)]
             session.id = main.id
@@ -125,9 +129,13 @@ class _Events:
         session.user(text, user_words(typed) if is_own else "", at)
 
     def _answer(self, session: Session, data: Fields, at: float | None) -> None:
-        name = text_at(data, "apiCallId")
+        name = own_id(data.get("apiCallId"))
         text, thought = (text_at(data, key) for key in ("content", "reasoningText"))
-        if name and session.calls and session.calls[-1].key == name:  # a part of the same answer
+        if name:
+            is_part = bool(session.calls) and session.calls[-1].key == name
+        else:
+            is_part = bool(session.calls) and as_int(data.get("chunkIndex"), 0) > 0
+        if is_part:
             reply = session.messages[session.calls[-1].position]
             reply["content"] = joined(reply["content"], text, by="\n\n")
             if thought:
@@ -136,7 +144,7 @@ class _Events:
             output = as_int(data.get("outputTokens"), 0)
             self._calls.append((session, len(session.calls), output))
             model = text_at(data, "model")
-            key = name or text_at(data, "messageId")
+            key = own_id(name, data.get("messageId"))
             usage = chat_usage(0, output)
             reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
         for asked in map(as_mapping, list_at(data, "toolRequests")):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
 from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
@@ -68,7 +68,7 @@ class _Chat:
         elif "sessionId" in record and "projectHash" in record:
             self._change({key: record[key] for key in record if key != "messages"})
         elif kind in (*_ANSWERS, *_NOTICES, "user"):
-            name = text_at(record, "id") or f"#{len(self._messages)}"
+            name = self._name(record)
             self._messages[name] = {**self._messages.get(name, {}), **record}
             if kind == "qwen":
                 self.session.agent = "qwen-code"
@@ -78,7 +78,7 @@ class _Chat:
 
     def _change(self, fields: Fields) -> None:
         session = self.session
-        session.id = text_at(fields, "sessionId") or session.id
+        session.id = own_id(fields.get("sessionId")) or session.id
         self.is_known |= "sessionId" in fields
         session.at(fields.get("startTime"))
         session.title = text_at(fields, "summary") or session.title
@@ -90,15 +90,20 @@ class _Chat:
             else:
                 session.parent = "unknown"
         history = [as_mapping(message) for message in list_at(fields, "messages")]
-        is_shorter = not self._messages.keys() <= {text_at(m, "id") for m in history}
+        is_shorter = not self._messages.keys() <= set(map(self._name, history))
         for message in history:
-            name = text_at(message, "id")
-            is_new = message.get("type") == "user" and name and name not in self._messages
+            name = self._name(message)
+            is_new = message.get("type") == "user" and name not in self._messages
             if is_new and parts_text(message.get("content")):
                 self._messages[name] = message
                 if is_shorter:  # the summary of what is left out
                     self._summaries.add(name)
                     break
+
+    def _name(self, message: Fields) -> str:
+        """The id of a message; of one without an id its time, which stays when it grows."""
+        time = text_at(message, "timestamp") or f"#{len(self._messages)}"
+        return own_id(message.get("id")) or f"{message.get('type')} {time}"
 
     def close(self) -> None:
         """Write the session's messages."""

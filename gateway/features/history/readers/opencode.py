@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
-from gateway.features.history.session import Session, chat_usage, epoch, joined, tool_call
+from gateway.features.history.session import Session, chat_usage, epoch, joined, own_id, tool_call
 from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
@@ -47,7 +47,7 @@ _KINDS = (
 _TEXTS = ("text", "reasoning")
 _COMPACTION_PROMPT = "What did we do so far?"  # sent instead of everything before a summary
 _TITLE = re.compile(r"(.*) \(@([^\s()]+) subagent\)", re.DOTALL)  # of a sub-agent
-_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
+_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"(?:ses_|[^"1-9]*")')
 
 
 def matches(head: bytes, name: str) -> bool:
@@ -126,7 +126,7 @@ def _from_export(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
 
 def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
     session = Session(
-        id=text_at(info, "id") or log.stem,
+        id=own_id(info.get("id")) or log.stem,
         agent=AGENT,
         version=text_at(info, "version"),
         project=text_at(info, "directory"),

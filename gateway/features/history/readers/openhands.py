@@ -4,7 +4,7 @@ document. In a folder the file to begin with is `base_state.json`."""
 from collections.abc import Iterable
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, chat_usage, joined, tool_call
+from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
 from gateway.steering.transcript.content import json_text, read_content
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
@@ -85,7 +85,7 @@ class _Events:
             if len(costs) != len(usages):
                 costs = [{}] * len(usages)
             for usage, cost in zip(map(as_mapping, usages), map(as_mapping, costs), strict=True):
-                name = text_at(usage, "response_id")
+                name = own_id(usage.get("response_id")) or f"#{len(self._usage)}"
                 self._usage[name] = {**usage, "cost": cost.get("cost")}
         self._answers: dict[str, FieldDict] = {}  # id of the response -> its message
         self._asked: set[str] = set()  # ids of calls
@@ -143,10 +143,11 @@ class _Events:
 
     def _answer(self, event: Fields, text: str, at: float | None) -> FieldDict:
         """The message of an answer, whose calls come as events of their own."""
-        name = text_at(event, "llm_response_id")
-        if name and name in self._answers:
-            return self._answers[name]
-        found = self._usage.get(name, {})
+        name = own_id(event.get("llm_response_id"))
+        known = self._answers.get(name)
+        if known and (name or self._session.messages[-1] is known):
+            return known
+        found = self._usage.get(name or f"#{len(self._session.calls)}", {})
         usage = chat_usage(*(found.get(f"{kind}_tokens") for kind in _COUNTS))
         cost = as_number(found.get("cost"), None) or None
         model = text_at(found, "model")

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
-from gateway.features.history.session import Session, chat_usage, family, tool_call
+from gateway.features.history.session import Session, chat_usage, family, own_id, tool_call
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, list_at, mapping_at, text_at
@@ -36,7 +36,7 @@ def read(log: LogFile) -> Iterable[Session]:
 
 def _add(session: Session, record: Fields) -> bool:
     """Read one record. False if it is of no known type."""
-    session.id = text_at(record, "sessionId") or session.id
+    session.id = own_id(record.get("sessionId")) or session.id
     session.version = text_at(record, "version") or session.version
     session.project = session.project or text_at(record, "cwd")
     at = session.at(record.get("timestamp"))
