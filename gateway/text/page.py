@@ -1,6 +1,6 @@
 """HTML pages: one layout and one style sheet, and templates that escape and sanitize each value.
 
-The dashboard serves its pages; the history writes one file that loads nothing."""
+The dashboard serves its pages; reports and the history write files that load nothing."""
 
 from functools import cache
 from pathlib import Path
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from gateway.text import formatting, svg
-from gateway.text.sanitize import one_line, visible
+from gateway.text.sanitize import one_line, visible, without_folders
+from gateway.text.secrets import mask_repeated
+from gateway.values import Fields
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,6 +35,8 @@ _FILTERS = (
     formatting.size,
     formatting.aligned,
     one_line,
+    without_folders,
+    mask_repeated,
 )
 
 
@@ -60,6 +64,12 @@ def page_templates(*folders: Path) -> "Environment":
 def style_sheet() -> str:
     """The style sheet of all pages."""
     return (_SHARED / "app.css").read_text(encoding="utf-8")
+
+
+def rendered(folder: Path, template: str, values: Fields) -> str:
+    """The text of a template; a page has the style sheet in it, so that it loads nothing."""
+    style = Markup(style_sheet())  # noqa: S704 - a file of this package
+    return page_templates(folder).get_template(template).render(values, style=style)
 
 
 def _sanitized(value: Any) -> Any:

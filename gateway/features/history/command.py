@@ -41,7 +41,11 @@ def add_parser(commands: Any) -> None:
     history.add_argument("--project", default="", help="folder contains this text")
     history.add_argument("--agent", default="", help="only this agent, such as codex")
     history.add_argument("--json", action="store_true", help="one JSON object per session and line")
-    history.add_argument("--html", help=argparse.SUPPRESS)
+    html = "also write the screen to this page, to send; without what people and agents said"
+    history.add_argument("--html", type=Path, metavar="FILE", help=html)
+    words = "with --html: with the titles, tasks and reasons in their words"
+    history.add_argument("--with-words", action="store_true", help=words)
+    history.add_argument("--force", action="store_true", help="with --html: overwrite FILE")
     keep = "import them into the store as past runs, for the dashboard and lessons; each once"
     history.add_argument("--keep", action="store_true", help=keep)
     config = f"config file that --keep reads (default: ./{DEFAULT_FILE})"
@@ -61,9 +65,13 @@ def _history(args: argparse.Namespace) -> int:
     if args.steps:
         raise ConfigError("--steps: only with `show ID`")
     if args.html:
-        raise ConfigError("--html: use --keep, which puts the sessions on the dashboard's pages")
-    if args.json and args.keep:
-        raise ConfigError("--keep: not with --json, which writes nothing but its lines")
+        from gateway.features.history.page import check_file, write_page
+
+        check_file(args.html, overwrite=args.force)
+    elif args.with_words or args.force:
+        raise ConfigError("--with-words and --force: only with --html FILE")
+    if args.json and (args.keep or args.html):
+        raise ConfigError("--html and --keep: not with --json, which writes nothing but its lines")
     begin = None
     if args.since:
         begin = since(args.since, datetime.now(UTC))
@@ -94,6 +102,9 @@ def _history(args: argparse.Namespace) -> int:
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     print_screen(summarise(readings), console, options=[str(path) for path in args.paths])
+    if args.html:
+        write_page(args.html, readings, words=args.with_words)
+        console.print(f"page: {args.html}", markup=False, soft_wrap=True)
     if args.keep:
         logs = [each for each in found if each.format is not None]
         return run_keep(
@@ -112,8 +123,8 @@ def _show(args: argparse.Namespace) -> int:
     from gateway.core.decision_settings import Policy
     from gateway.features.history.show import show
 
-    if args.json or args.keep:
-        raise ConfigError("show: prints one session, without --json and --keep")
+    if args.json or args.keep or args.html:
+        raise ConfigError("show: prints one session, without --json, --keep and --html")
     *args.paths, _, name = args.paths
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     show(_found(args), name, args.steps, policy=Policy(), console=console)

@@ -9,12 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.features.history.findings import finding_lines, limit_lines
-from gateway.features.history.summary import PlaceToLook, SessionSums, Summary, largest
+from gateway.features.history.summary import (
+    ID_CHARACTERS,
+    PlaceToLook,
+    SessionSums,
+    Summary,
+    largest,
+)
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent, print_line
 from gateway.text.sanitize import one_line
 
 ROWS = 5  # of projects, models and weeks
-_ID_CHARACTERS = 8
 _NAME = 44
 _SAID = 200
 _TITLES = {"sub-agent": "sub-agents", "week": "week of"}
@@ -26,10 +31,7 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     """Print the summary. `options`: those of this call that a command to read more needs."""
     total = summary.total
     command = shlex.join(["gateway", "history", *options])
-    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
-    if not sessions:
-        sessions = counted(summary.read.sub_agents, "sub-agent")
-    print_line(console, f"{sessions}, {days(summary)}")
+    print_line(console, whose(summary))
     cost = ""
     if total.usd:
         cost = f", {money(total.usd)}"
@@ -57,8 +59,15 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
         _print_place(console, number, place, command=command)
 
 
-def days(summary: Summary) -> str:
-    """The days that the sessions are of."""
+def whose(summary: Summary) -> str:
+    """The number of sessions of each agent, and the days that they are of."""
+    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
+    if not sessions:
+        sessions = counted(summary.read.sub_agents, "sub-agent")
+    return f"{sessions}, {_days(summary)}"
+
+
+def _days(summary: Summary) -> str:
     first, last = (
         day_of(moment, year=True) for moment in (summary.read.started, summary.read.ended)
     )
@@ -73,19 +82,23 @@ def _sums(summary: Summary) -> Table:
         table.add_column(no_wrap=True)
     for name in ("sessions", "steps", "tokens", "cost", "dearest"):
         table.add_column(name, justify="right")
-    for kind, sums in summary.parts.items():
-        rows = largest(sums, ROWS)
-        if kind == "session":
-            rows = [(title_of_row(summary, name), each) for name, each in rows]
-        elif kind == "week":
-            rows = sorted(sums.items())[-ROWS:]
-        _add_rows(table, _TITLES.get(kind, kind), rows)
+    for title, rows in rows_of_sums(summary, ROWS):
+        _add_rows(table, title, rows)
     return table
 
 
-def title_of_row(summary: Summary, name: str) -> str:
-    """The title of the session with this id; its id without one."""
-    return summary.titles.get(name) or name
+def rows_of_sums(
+    summary: Summary, most: int
+) -> Iterator[tuple[str, Sequence[tuple[str, SessionSums]]]]:
+    """The tables of sums: the title of each, and its rows: the `most` dearest and the sum of the
+    rest, of weeks the last ones."""
+    for kind, sums in summary.parts.items():
+        rows = largest(sums, most)
+        if kind == "session":
+            rows = [(summary.titles.get(name, name), each) for name, each in rows]
+        elif kind == "week":
+            rows = sorted(sums.items())[-most:]
+        yield _TITLES.get(kind, kind), rows
 
 
 def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, SessionSums]]) -> None:
@@ -160,7 +173,7 @@ def short_id(session_id: str) -> str:
     """The beginning of an id, long enough to be typed; a sub-agent's is kept whole."""
     if "/" in session_id:
         return session_id
-    return session_id[:_ID_CHARACTERS]
+    return session_id[:ID_CHARACTERS]
 
 
 def day_of(moment: float | None, *, year: bool = False) -> str:

@@ -14,6 +14,7 @@ from gateway.features.history.sub_agents import names_of, root_of
 from gateway.values import Value
 
 MOST_PLACES = 10
+ID_CHARACTERS = 8  # of an id that is shown
 
 
 class SessionSums(Struct, kw_only=True):
@@ -90,7 +91,7 @@ class Summary(Struct, kw_only=True):
     # sums by `project`, `session` (the root of a tree), `sub-agent` (its kind), `model`, `hours`
     # and `week`, then by value
     parts: dict[str, dict[str, SessionSums]] = {}
-    titles: dict[str, str] = {}  # of sessions, by id
+    titles: dict[str, str] = {}  # of sessions, by id; the beginning of an id without one
     # what was read, and what was not
     read: ReadSessions = msgspec.field(default_factory=ReadSessions)
     lost: Lost = msgspec.field(default_factory=Lost)  # input that was paid again
@@ -113,12 +114,13 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
     seen: set[str] = set()
     for reading in ordered:
         root = root_of(reading, parents)
+        summary.titles.setdefault(root, root[:ID_CHARACTERS])
         agent = names.get(reading.id, "")
         fresh = _add_calls(summary, reading, seen, root=root, agent=agent)
         if reading.calls and not fresh:
             summary.read.copies += 1
             continue
-        summary.titles[reading.id] = reading.title
+        summary.titles[reading.id] = reading.title or reading.id[:ID_CHARACTERS]
         _add_session(summary, reading)
         _add_facts(summary, reading, fresh)
         summary.acts.alarmed += bool(reading.alarms)

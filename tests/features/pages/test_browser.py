@@ -20,11 +20,13 @@ from typing import Any
 import pytest
 
 from gateway.auth.authenticator import process_key
+from gateway.cli import main
 from gateway.offline.playback import ReplayPolicy
 from gateway.offline.replay import Work
 from lab import replay_page
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.browser import Tab, chromium, new_tab, running
+from steering_gateway_testing.claude_code_sessions import looping, smooth, write_all
 from steering_gateway_testing.control_plane import (
     LoopingAgent,
     a_finished_run,
@@ -496,3 +498,28 @@ async def test_an_alarm_is_called_wrong_by_a_key_or_a_click(
     await tab.following("document.querySelector('#step-7 [data-wrong]').click()")
     await tab.until(f"{before} === 'wrong'")
     await quiet(tab, server)
+
+
+async def test_a_page_of_a_history_fits_its_window_and_loads_nothing(
+    tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page of `gateway history --html`, wide and narrow, light and dark, and printed."""
+    write_all([looping(), smooth()], tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    page = tmp_path / "page.html"
+    assert main(["history", "--html", str(page), "--with-words"]) == 0
+    for width in (1440, 390):
+        for dark in (False, True):
+            await tab.look(width=width, dark=dark)
+            await tab.open(page.as_uri())
+            over = await tab.js("document.documentElement.scrollWidth - innerWidth")
+            assert over <= 0, width
+            assert await tab.js(AUDIT) == []
+            if SHOTS:
+                kind = "dark" if dark else "light"
+                await tab.picture(Path(SHOTS) / f"history-{width}-{kind}.png")
+    await tab.send("Emulation.setEmulatedMedia", media="print")
+    assert await tab.js("getComputedStyle(document.querySelector('.top')).display") == "none"
+    assert await tab.js("getComputedStyle(document.documentElement).colorScheme") == "light"
+    assert set(tab.requested) == {page.as_uri()}
+    assert tab.problems == []

@@ -1,0 +1,64 @@
+"""The first screen of `gateway history` as one file that loads nothing, to be sent to others."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from gateway.errors import ConfigError
+from gateway.features.history import findings, screen
+from gateway.features.history.reading import SessionReading
+from gateway.features.history.summary import summarise
+from gateway.text.page import rendered
+
+
+def check_file(file: Path, *, overwrite: bool) -> None:
+    """Raises ConfigError: the folder of the file is missing, or the file is not."""
+    if not file.parent.is_dir():
+        raise ConfigError(f"--html: there is no folder {str(file.parent)!r}")
+    if file.is_dir() or (os.path.lexists(file) and not overwrite):
+        raise ConfigError(f"--html: {str(file)!r} is there already: --force overwrites a file")
+
+
+def write_page(file: Path, readings: Sequence[SessionReading], *, words: bool) -> None:
+    """Write the page about sessions, whole or not at all, for this user alone to read. `words`:
+    with what people and agents said. Raises ConfigError: it cannot be written."""
+    text = page(readings, words=words)
+    made = file.with_name(f".{os.getpid()}.html")
+    try:
+        try:
+            made.touch(mode=0o600, exist_ok=False)
+            made.write_text(text, encoding="utf-8")
+            made.replace(file)
+        finally:
+            made.unlink(missing_ok=True)
+    except OSError as exc:
+        raise ConfigError(f"--html: {str(file)!r} cannot be written: {exc.strerror}") from exc
+
+
+def page(readings: Sequence[SessionReading], *, words: bool) -> str:
+    """The page about sessions, as HTML."""
+    summary = summarise(readings if words else map(without_words, readings))
+    values = {"summary": summary, "words": words, "screen": screen, "findings": findings}
+    return rendered(Path(__file__).with_name("templates"), "history.html", values)
+
+
+def without_words(reading: SessionReading) -> SessionReading:
+    """The reading without texts that a person or a model wrote, or that a command printed: of
+    places the monitor or the act stays, of sub-agents the kind."""
+    alarms = {
+        (True, alarm.step): f"alarm: {', '.join(alarm.monitors) or alarm.state}"
+        for alarm in reading.alarms
+    }
+    places = [
+        replace(each, what=alarms.get((each.alarmed, each.step), each.what.partition(":")[0]))
+        for each in reading.places
+    ]
+    return replace(
+        reading,
+        title="",
+        order=replace(reading.order, task=""),
+        reasons={"of a form that is not known": sum(reading.reasons.values())},
+        places=tuple(places),
+    )
