@@ -87,7 +87,6 @@ def grouped(found: Mapping[str, int]) -> Tokens:
 MOST_SAID = 2000  # characters of a person's message that are kept
 MOST_TOKENS = 10**8  # of one kind in one call: a hundred times the longest context there is
 _TITLE = 80
-_ACCEPTED_PLAN = "Implement the following plan:"
 _HARD = (FSMState.SLOW, FSMState.SKIP)
 
 
@@ -260,10 +259,7 @@ def _places(
     for at, turn in enumerate(human):
         step = bisect_left(starts, turn.position) - 1
         later = human[at + 1 : at + 3]
-        # A plan that is accepted for a fresh start is recorded as a call that was rejected, and an
-        # interruption.
-        accepted = any(after.text.startswith(_ACCEPTED_PLAN) for after in later)
-        if turn.kind == "message" or step < 0 or accepted:
+        if turn.kind == "message" or step < 0:
             continue
         said = turn.text
         if not said and later and later[0].kind == "message":

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import Unread
 from gateway.features.history.orders import Order
 from gateway.steering.transcript.interventions import is_interruption, rejection
@@ -157,9 +158,13 @@ class Session(FileFacts, kw_only=True):
     def did(
         self, kind: HumanKind, text: str = "", at: float | None = None, *, back: int = 0
     ) -> None:
-        """Note an act of the person: at the next message, or `back` messages before it. Nobody
-        speaks to a sub-agent."""
+        """Note an act of the person: at the next message, or `back` messages before it. A text
+        that a client wrote is none, and nobody speaks to a sub-agent."""
         if kind == "message":
+            words = typed_words(text)
+            if text and not words:
+                return
+            text = words
             self.took("person", at)
         if not self.parent or kind == "reject":
             position = len(self.messages) - back

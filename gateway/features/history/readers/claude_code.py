@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import ModelCall, Session, family, joined, own_id
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
-from gateway.steering.transcript.user_words import user_words
 from gateway.values import Fields
 from gateway.wire.coerce import as_int, as_list, as_text, list_at, mapping_at, text_at
 
@@ -37,11 +37,6 @@ _COMMAND = re.compile(
     r"<command-message>[^<]{0,200}</command-message>\s{0,20}"
     r"<command-name>([^<]{0,200})</command-name>"
 )
-_NOT_WORDS = re.compile(
-    r"<(?:local-command-\w+|command-name|bash-(?:input|stdout|stderr)|task-notification"
-    r"|teammate-message|user-memory-input|system-reminder)>|Operation stopped by hook|Caveat: "
-)
-"""Beginnings of messages with the role of the user that no person typed."""
 
 
 def matches(head: bytes, name: str) -> bool:
@@ -240,6 +235,6 @@ def _words(texts: list[Any]) -> str:
         if command := _COMMAND.match(text):
             arguments = text.partition("<command-args>")[2].partition("</command-args>")[0]
             found.append(f"{command[1]} {arguments}".strip())
-        elif text and not _NOT_WORDS.match(text):
-            found.append(user_words(text))
+        else:
+            found.append(typed_words(text))
     return joined(*found)

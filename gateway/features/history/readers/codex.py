@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
 from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
@@ -25,7 +26,6 @@ from gateway.steering.transcript.content import (
     read_content,
 )
 from gateway.steering.transcript.interventions import is_interruption
-from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
 
@@ -46,7 +46,6 @@ _EVENTS = re.compile(
     r"|task_|terminal_interaction|thread_|turn_|undo|view_image|warning|web_search"
 )
 """Types without a message of their own. Source: the program of version 0.171 and earlier logs."""
-_NOT_WORDS = re.compile(r"<(?:turn_aborted|skill|user_shell_command|\w*notification|\w+_mode)\b")
 _COUNTS = ("input", "output", "cached_input", "cache_write_input", "reasoning_output")
 
 
@@ -192,7 +191,7 @@ class _Rollout:
             elif not self._form.has_events:
                 parts = as_list(content) or [{"text": content}]
                 texts = [text_at(as_mapping(part), "text").strip() for part in parts]
-                words = joined(*(user_words(t) for t in texts if not _NOT_WORDS.match(t)))
+                words = joined(*map(typed_words, texts))
                 if words:
                     self._said(words, at)
 
@@ -246,9 +245,9 @@ class _Rollout:
             self._answer.is_open = False
         elif kind == "user_message":
             if event.get("kind") in ("plain", None):
-                self._said(user_words(text_at(event, "message")), at)
+                self._said(text_at(event, "message"), at)
         elif (typed := _typed(event)) is not None:
-            self._said(user_words(typed), at)
+            self._said(typed, at)
         elif not _EVENTS.match(kind):
             return f"unknown event {kind!r}"
         return ""
@@ -256,12 +255,12 @@ class _Rollout:
     def _said(self, text: str, at: float | None) -> None:
         """Note what a person typed; some versions write it as two events."""
         session = self.session
-        text = text.strip()
+        words = typed_words(text)
         back = int(bool(session.messages) and session.messages[-1].get("role") == "user")
         last = None
         if session.human:
             last = session.human[-1]
-        place = ("message", text, len(session.messages) - back)
+        place = ("message", words, len(session.messages) - back)
         if last is None or (last.kind, last.text, last.position) != place:
             session.did("message", text, at, back=back)
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, family, joined, own_id, tool_call
-from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, as_text, list_at, mapping_at, text_at
 
@@ -126,7 +125,7 @@ class _Events:
         is_own = data.get("source") in (None, "", "user")
         is_own = is_own and not data.get("isAutopilotContinuation")
         text = text_at(data, "transformedContent") or typed
-        session.user(text, user_words(typed) if is_own else "", at)
+        session.user(text, typed if is_own else "", at)
 
     def _answer(self, session: Session, data: Fields, at: float | None) -> None:
         name = own_id(data.get("apiCallId"))

@@ -6,20 +6,17 @@ time it grows), changes of either (`$set`) and returns to an earlier message (`$
 are written into the answer that made them, with their results. What was undone stays a part of the
 session, because it was done and paid for."""
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
 from gateway.steering.transcript.content import json_text
-from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, list_at, mapping_at, text_at
 
 _ANSWERS = ("gemini", "qwen")
 _NOTICES = ("info", "error", "warning")
-_NOT_WORDS = re.compile(r"System: Please continue\.|<(?:state_snapshot|conversation_summary)\b")
 _ENDED = ("success", "error", "cancelled")
 
 
@@ -131,7 +128,7 @@ class _Chat:
             session.compact(text)
         elif text or not responses:
             typed = parts_text(message.get("displayContent")) or text
-            session.user(text, "" if _NOT_WORDS.match(typed) else user_words(typed), at)
+            session.user(text, typed, at)
 
     def _answer(self, name: str, message: Fields, at: float | None) -> None:
         session = self.session

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
 from gateway.features.history.session import Session, chat_usage, epoch, joined, own_id, tool_call
 from gateway.steering.transcript.content import json_text
-from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
     as_int,
@@ -161,11 +161,14 @@ def _user(session: Session, parts: list[_Object], at: float | None) -> None:
             typed.append("")
         elif kind == "compaction":
             content.append({"type": "text", "text": _COMPACTION_PROMPT})
-        elif kind == "subtask" or (kind == "text" and part.get("ignored") is not True):
-            if kind == "subtask":
-                text = text_at(part, "prompt")
+        elif kind == "subtask":  # a command, whose prompt is the program's or of a file
+            content.append({"type": "text", "text": text_at(part, "prompt")})
+            if command := text_at(part, "command"):
+                typed.append(f"/{command}")
+        elif kind == "text" and part.get("ignored") is not True:
             content.append({"type": "text", "text": text})
-            typed += [] if part.get("synthetic") is True else [user_words(text)]
+            if part.get("synthetic") is not True and (words := typed_words(text)):
+                typed.append(words)
     if content:
         session.user(content)
         if typed:

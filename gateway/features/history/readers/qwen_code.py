@@ -10,7 +10,6 @@ from typing import Any
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
 from gateway.features.history.session import Session, chat_usage, family, own_id, tool_call
-from gateway.steering.transcript.user_words import user_words
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, list_at, mapping_at, text_at
 
@@ -54,7 +53,7 @@ def _add(session: Session, record: Fields) -> bool:
         typed = text_at(payload, "displayText") or text
         is_own = record.get("subtype") in _TYPED
         is_own = is_own and record.get("provenance") in (None, "real_user")
-        session.user(text, user_words(typed) if is_own else "", at)
+        session.user(text, typed if is_own else "", at)
     elif kind == "system" and record.get("subtype") == "chat_compression":
         contents = [as_mapping(each) for each in list_at(payload, "compressedHistory")]
         texts = [parts_text(each.get("parts")) for each in contents if each.get("role") == "user"]
