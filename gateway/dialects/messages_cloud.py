@@ -23,8 +23,10 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder
 from gateway.wire.upstream_errors import name_of
 
-_INVOKE = re.compile(r"(/model/)(.+)(/invoke(-with-response-stream)?)")
-_PREDICT = re.compile(r"(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))")
+_INVOKE = re.compile(r"\A(/model/)(.+)(/invoke(-with-response-stream)?)")
+_PREDICT = re.compile(
+    r"\A(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))"
+)
 _PLACE = "projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
 _VERSION = "anthropic_version"  # what makes a body of Bedrock's one of Messages
 _PIECE = 4096  # bytes given to the decoder at once: it copies what it has not read yet

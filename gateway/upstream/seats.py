@@ -23,7 +23,7 @@ _PATHS = (
     (re.compile(r"/v1(?:alpha|beta)?\d*/(?:projects|publishers)/"), "vertex"),
     (re.compile(rf"(?:/v1\w*)?/(?:tunedM|m)odels/[^/]+(?::|%3A)(?:{_VERBS})$"), "google"),
     (re.compile(r"/v1(?:alpha|beta)\d*/|/upload/v1(?:alpha|beta)?\d*/"), "google"),
-    (re.compile(r"/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
+    (re.compile(r"\A/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
     (re.compile(r"/backend-api/"), "chatgpt"),
 )
 _MODEL = re.compile(r"/model/(.+)/(?:invoke|converse|count)|odels/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)")
