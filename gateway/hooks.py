@@ -52,6 +52,7 @@ class Feature(NamedTuple):
     # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
     # `keys`: class of `Keys`, which the authenticator asks. `rights`: class of `Rights`.
     # `accounting`: class of `Accounting`, which counts what calls use.
+    # `agent_of`: function of a file that gives the agent whose session it is; "" if it is none.
     # `agreed`: async function of the `Stores` and the question to which a person has said yes; it
     # does what was asked for, and gives the questions that this answers, too.
     # `key_budgets`: async function of the `Stores` that gives the budgets of keys.

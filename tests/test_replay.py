@@ -210,6 +210,19 @@ def test_broken_lines_are_reported_and_the_rest_is_replayed(tmp_path: Path) -> N
     assert "a.jsonl:5: neither `messages` nor `steps`" in err
 
 
+def test_the_log_of_an_agent_is_named_with_the_command_that_reads_it(tmp_path: Path) -> None:
+    """In one line, however long it is; what was recorded beside it is replayed."""
+    log = tmp_path / "session.jsonl"
+    line = {"type": "user", "parentUuid": None, "message": {"role": "user", "content": "go"}}
+    log.write_text((json.dumps(line) + "\n") * 50, encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        replay(log)
+    assert str(refused.value) == f"{log}: a session of claude-code: gateway history {log}"
+    status, out, err = replay(log, write(tmp_path / "a.jsonl", a_run("a")), as_json=True)
+    assert (status, err) == (1, f"gateway: {refused.value}\n")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["a"]
+
+
 def test_files_without_a_run_are_refused(tmp_path: Path) -> None:
     """An empty file is said to be one."""
     empty = tmp_path / "empty.jsonl"

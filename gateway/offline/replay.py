@@ -15,6 +15,7 @@ import orjson
 
 from gateway.config import read_file, settings_from_dict
 from gateway.errors import ConfigError
+from gateway.hooks import given
 from gateway.offline import recordings
 from gateway.offline.playback import (
     ANSWERED,
@@ -137,16 +138,27 @@ def run_replay(
 def replay_files(
     files: Sequence[Path], work: Work, *, jobs: int | None, out: TextIO, err: TextIO
 ) -> tuple[list[Replayed], int]:
-    """The replays that a report needs, and the number of recordings that cannot be read; JSON lines
-    go to `out`, problems and progress to `err`. Raises ConfigError: no recording can be read."""
+    """The replays that a report needs, and the number of recordings that cannot be read and of
+    agents' own logs among the files; JSON lines go to `out`, problems and progress to `err`. Raises
+    ConfigError: no recording can be read."""
     known = err.isatty() and all(file.is_file() for file in files)
     found = recordings.recording_files(files)
+    agents = {
+        file: name for agent_of in given("agent_of") for file in found if (name := agent_of(file))
+    }
+    notes = [
+        f"{file}: a session of {name}: gateway history {file}" for file, name in agents.items()
+    ]
+    if notes and len(notes) == len(found):
+        raise ConfigError("; ".join(notes))
+    err.writelines(f"gateway: {note}\n" for note in notes)
+    found = [file for file in found if file not in agents]
     total = None
     if known:
         total = sum(1 for _ in recordings.read_lines(found))
     lines = ((f"{file.name}:{number}", text) for file, number, text in recordings.read_lines(found))
     kept: list[Replayed] = []
-    seen = problems = 0
+    seen = problems = len(agents)
     with progress_bar(err) as bar:
         replays = replay_lines(lines, work, jobs=jobs)
         for replayed in bar.track(replays, total=total, description="replaying"):

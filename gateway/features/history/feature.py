@@ -2,4 +2,7 @@
 
 from gateway.hooks import Feature
 
-FEATURE = Feature(commands={"history": "command:add_parser"})
+FEATURE = Feature(
+    commands={"history": "command:add_parser"},
+    parts={"agent_of": "find:agent_of"},
+)

@@ -87,6 +87,14 @@ def identify(path: Path) -> Found:
     return replace(found, problem=f"{path}: not a session log of {_known()}")
 
 
+def agent_of(path: Path) -> str:
+    """The agent whose session log a file is; "" for recorded runs and for what is no log."""
+    found = identify(path).format
+    if found is None or found.name == "recordings":
+        return ""
+    return found.name
+
+
 def _in_folder(folder: Path) -> list[Found]:
     problems: list[Found] = []
     files = list(_files(folder, problems))
