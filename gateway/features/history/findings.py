@@ -41,7 +41,7 @@ def _again(summary: Summary) -> str:
         return "Cache: nothing to report."
     worst = sorted(found.items(), key=lambda item: (item[1].usd, item[1].tokens), reverse=True)
     causes = ", ".join(
-        f"{money(each.usd)} after {cause} ({counted(each.times, 'call')})" for cause, each in worst
+        f"{money(each.usd)} in {counted(each.times, 'call')} {cause}" for cause, each in worst
     )
     share = ""
     if summary.total.usd:

@@ -12,10 +12,10 @@ from gateway.upstream.model_costs import capabilities
 from gateway.values import Value
 
 LIFETIME_S = 300.0  # of an entry of the cache. Source: Anthropic's and OpenAI's documentation
-PAUSE = "a pause of over 5 minutes"
-COMPACTION = "a compaction"
-MODEL = "a change of the model"
-PREFIX = "no pause (a changed prefix, or lost by the provider)"
+PAUSE = "after a pause of over 5 minutes"
+COMPACTION = "after a compaction"
+MODEL = "after a change of the model"
+PREFIX = "without a pause (the prefix changed, or the provider lost it)"
 _LEAST = 1024  # tokens; OpenAI and Anthropic cache no shorter prefix
 _SHARE = 0.1  # of a prompt: less is the end that changes, or rounding to the cache's blocks
 _EVERY_CALL = 0.8  # share of calls without a prefix of the one before, of a prefix that changes

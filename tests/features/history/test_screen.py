@@ -131,7 +131,7 @@ def test_what_the_cache_lost_is_named_with_its_cause(
         cause, 3e-6
     )  # dollars per token of input; a write costs 1.25, a read .1
     assert lost["usd"] == pytest.approx(40_010 * price * 1.15, rel=1e-6)
-    assert f"after {cause} (1 call)" in screen(capsys)
+    assert f" in 1 call {cause}" in screen(capsys)
 
 
 def test_a_cache_that_works_is_nothing_to_report(home: Path, capsys: Capture) -> None:
