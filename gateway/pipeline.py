@@ -224,34 +224,40 @@ class Pipeline:
         if self._runtime.telemetry is not None:
             identity = identify(headers, request.body, services.resolver.settings)
             call.exchange.texts = caller(request.body, identity, call.exchange.request.key)
-        if request.unread:
-            await self._place_unread(call, headers)
-            if request.opaque:
-                raise _Unread("encoding", "the body is compressed in a way that cannot be read")
-            raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
-        if request.dialect.is_side_request(request):
-            await self._place_unread(call, headers)
-            return
         exchange = call.exchange
+        asked = exchange.request
+        resolver = services.resolver
         now = time.time()
-        resolved = await services.resolver.resolve(
-            request, headers, exchange.request.tenant, now=now
-        )
-        conversation = resolved.conversation
+        conversation = None
+        beside = ""
+        if not (request.unread or request.dialect.is_side_request(request)):
+            resolved, conversation = await resolver.resolve(request, headers, asked.tenant, now=now)
+            beside = resolved.match.conversation_id or ""
+        # One call more of its run: a request aside touches nothing else.
+        aside = conversation is None
         if conversation is None:
-            await self._place_unread(call, headers, resolved.conversation_id)
-            return
+            resolved, conversation = await resolver.resolve_unread(
+                request, headers, asked.tenant, key=asked.key, now=now, beside=beside
+            )
         mode = self._mode(call, conversation)
-        note_identity(exchange, resolved)
+        note_identity(exchange, resolved, conversation.id)
         control = call.control
         project = control.tags.get("project", "")
-        expected = unobserved(resolved, conversation, mode, model=request.model)
         decision = call.decision = replace(
-            expected,
+            unobserved(resolved, conversation, mode, model=request.model),
             agent=control.agent,
             project=project,
             muted=self._runtime.holds.muted(call.tenant, project),
+            unread=aside,
+            observed=aside,
         )
+        if request.unread:
+            conversation.run.unscored_calls += 1
+            if request.opaque:
+                raise _Unread("encoding", "the body is compressed in a way that cannot be read")
+            raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
+        if aside:
+            return
         advise = None
         if services.budgets is not None:
             advise = partial(self._admissions.advise, call)
@@ -261,26 +267,6 @@ class Pipeline:
         async for decision in steps:
             call.decision = decision
         note_steering(exchange, decision, control.arm)
-
-    async def _place_unread(
-        self,
-        call: Call,
-        headers: Texts,
-        beside: str = "",
-    ) -> None:
-        """Find where a request that was not read, or one aside, is recorded: as one call more of
-        its run; the latter touches nothing else. `beside`: as in `resolve_unread`."""
-        request = call.request
-        asked = call.exchange.request
-        resolved, conversation = await call.services.resolver.resolve_unread(
-            request, headers, asked.tenant, key=asked.key, now=time.time(), beside=beside
-        )
-        mode = self._mode(call, conversation)
-        note_identity(call.exchange, resolved)
-        expected = unobserved(resolved, conversation, mode, model=request.model)
-        agent = call.control.agent
-        call.decision = replace(expected, agent=agent, unread=True, observed=True)
-        conversation.run.unscored_calls += request.unread
 
     def _mode(self, call: Call, conversation: Conversation) -> str:
         """The mode of the request; one of an experiment or a pilot is assigned to its arm."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -25,7 +25,6 @@ from gateway.api.params import (
     described,
     naming,
 )
-from gateway.api.runs import RunOfTenant, unknown_run
 from gateway.api.views import picked
 from gateway.errors import NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
@@ -33,7 +32,7 @@ from gateway.runtime import Runtime
 from gateway.stores.filters import run_filter
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.traces import RunTrace
-from gateway.stores.usage import GROUPS, Sums, Tree, TreeNode
+from gateway.stores.usage import GROUPS, Sums, TreeNode
 from gateway.values import FieldDict
 
 OPERATIONS = Operations()
@@ -101,13 +100,6 @@ class ExportParameters(RunFilters):
     content: Flag = described("With the texts of each step.", True)
 
 
-def tree_view(tree: Tree) -> FieldDict:
-    """A tree as the control plane and the commands show it."""
-    names = ("id", "parent_id", "external_key", "created_at", "updated_at")
-    nodes = [{**picked(node, *names), "sums": sums_view(node.sums)} for node in tree.nodes]
-    return {"root_id": tree.root_id, "total": sums_view(tree.total), "conversations": nodes}
-
-
 def sums_view(sums: Sums) -> FieldDict:
     """Sums with what is derived from them."""
     return {**asdict(sums), "tokens": sums.tokens, "cached_share": sums.cached_share}
@@ -116,26 +108,15 @@ def sums_view(sums: Sums) -> FieldDict:
 @OPERATIONS.add("GET /api/conversations/{conversation_id}/tree", TreeView, "The tree.")
 async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters]) -> ApiResponse:
     """Cost, tokens, calls and cached share of a conversation and its sub-agents."""
-    return await _tree(request, request.params.conversation_id)
-
-
-@OPERATIONS.add("GET /api/runs/{run_id}/tree", TreeView, "The tree.")
-async def get_run_tree(request: ApiRequest[RunOfTenant]) -> ApiResponse:
-    """The same for the conversation of a run."""
-    run_id = request.params.run_id
-    store = request.runtime.runs
-    trace = await store.get_run(run_id, tenant=request.tenant, content=False, limit=0)
-    if trace is None:
-        raise unknown_run(run_id)
-    return await _tree(request, trace.run.conversation_id)
-
-
-async def _tree(request: ApiRequest[Any], conversation_id: str) -> ApiResponse:
+    conversation_id = request.params.conversation_id
     found = await _store(request.runtime).tree(conversation_id, tenant=request.tenant)
     if found is None:
         message = f"there is no conversation {conversation_id[:80]!r}"
         raise NotFound(message, param="conversation_id")
-    return ApiResponse(tree_view(found))
+    names = ("id", "parent_id", "external_key", "created_at", "updated_at")
+    nodes = [{**picked(node, *names), "sums": sums_view(node.sums)} for node in found.nodes]
+    shown = {"root_id": found.root_id, "total": sums_view(found.total), "conversations": nodes}
+    return ApiResponse(shown)
 
 
 @OPERATIONS.add("GET /api/usage", Body(UsageView, "The sums.", also=(MEDIA["csv"],)))

@@ -78,10 +78,11 @@ async def hold(
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
     subject, owner = found
-    at = None if action is None else time.time()
-    if action is None or at is None:
+    at = None
+    if action is None:
         stored = await runtime.holds.release(subject) is not False
     else:
+        at = time.time()
         control = Control(subject=subject, tenant=owner, action=action, at=at, **about)
         stored = await runtime.holds.hold(control)
     runtime.log.warning("run held" if action else "run resumed", subject=subject)

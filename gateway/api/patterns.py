@@ -64,30 +64,6 @@ def read_pattern(record: Fields, access: Access, tenant: str | None) -> Pattern:
     return with_id(pattern)
 
 
-async def change_pattern(
-    runtime: Runtime, access: Access, stored: StoredPattern, record: Fields
-) -> StoredPattern:
-    """Replace the content of a stored pattern; its id, tier and tenant stay. Raises: BadRequest,
-    Forbidden; GatewayError, 409 when another pattern has this content."""
-    old = stored.pattern
-    if old.lesson is not None:
-        raise BadRequest("a lesson is changed under /api/lessons", param="pattern_id")
-    kept = {"pattern_id": old.pattern_id, "tier": old.tier.value}
-    for key, value in kept.items():
-        if record.get(key, value) != value:
-            raise BadRequest(f"{key}: cannot be changed from {value!r}", param=key)
-    new = read_pattern({**record, **kept}, access, old.tenant or None)
-    try:
-        with _embedding():
-            await library(runtime).edit(new)
-    except PatternConflict as error:
-        kind = "invalid_request_error"
-        code = "conflict"
-        raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
-    publish_change(runtime, "pattern", "changed", pattern_id=old.pattern_id)
-    return await find_pattern(runtime, old.tenant or None, old.pattern_id)
-
-
 def library(runtime: Runtime) -> PatternLibrary:
     """The pattern library. Raises: GatewayError (503) when patterns are switched off."""
     patterns = runtime.opened.patterns
@@ -229,28 +205,33 @@ async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     return ApiResponse({"result": added.value, "pattern_id": pattern_id}, status)
 
 
-@OPERATIONS.add("PUT /api/patterns/{pattern_id}", _CHANGED, body=PatternBody, errors=(409,))
-async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
-    """Replace a pattern's content; its id, tier, tenant and counts stay."""
-    stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
-    changed = await change_pattern(
-        request.runtime, request.access, stored, record=request.json_object()
-    )
-    return ApiResponse(pattern_view(changed))
-
-
 @OPERATIONS.add("PATCH /api/patterns/{pattern_id}", _CHANGED, body=PatternPatch, errors=(409,))
 async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
-    """Replace some keys of a pattern."""
-    stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
+    """Replace some keys of a pattern; a field of null is removed. Its id, tier, tenant and counts
+    stay."""
+    runtime = request.runtime
+    stored = await find_pattern(runtime, request.tenant, request.params.pattern_id)
+    old = stored.pattern
+    if old.lesson is not None:
+        raise BadRequest("a lesson is changed under /api/lessons", param="pattern_id")
     changes = request.json_object()
-    record = to_record(stored.pattern)
+    record = to_record(old)
+    for key in ("pattern_id", "tier"):
+        if changes.get(key, record[key]) != record[key]:
+            raise BadRequest(f"{key}: cannot be changed from {record[key]!r}", param=key)
     if isinstance(changes.get("fields"), Mapping):
         merged = {**record["fields"], **changes["fields"]}
         changes["fields"] = {key: value for key, value in merged.items() if value is not None}
-    changed = await change_pattern(
-        request.runtime, request.access, stored, record={**record, **changes}
-    )
+    new = read_pattern({**record, **changes}, request.access, old.tenant or None)
+    try:
+        with _embedding():
+            await library(runtime).edit(new)
+    except PatternConflict as error:
+        kind = "invalid_request_error"
+        code = "conflict"
+        raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
+    publish_change(runtime, "pattern", "changed", pattern_id=old.pattern_id)
+    changed = await find_pattern(runtime, old.tenant or None, old.pattern_id)
     return ApiResponse(pattern_view(changed))
 
 

@@ -17,7 +17,7 @@ from gateway.budget_interface import Spending
 from gateway.calls.headers import GUIDANCE_HEADER, ControlHeaders
 from gateway.conversations.apply_reply import AppliedReply, note_delivered, note_failed
 from gateway.conversations.decision import Decision, Delivery
-from gateway.conversations.steer_request import forget
+from gateway.conversations.steer_request import client_of, forget
 from gateway.core.edits import Edit
 from gateway.core.guidance_state import Place
 from gateway.core.two_strikes import HELD
@@ -187,8 +187,8 @@ class Call(Struct, kw_only=True, eq=False):
         """Whether these places are used for no request of this client for a while: a request was
         refused with guidance there, for a reason of this kind, and accepted without."""
         decision = self.decision
-        steerer = self.services.steerer
-        if decision is None or not steerer.close_places(decision, self.request, places, kind=kind):
+        closed = self.services.steerer.places
+        if decision is None or not closed.refused(client_of(decision, self.request), places, kind):
             return False
         self.note_reason(f"guidance: {', '.join(sorted(places))} closed for this client")
         return True

@@ -70,14 +70,13 @@ def tags_of(headers: Texts) -> dict[str, str]:
     return found
 
 
-def note_identity(exchange: Exchange, resolved: Resolved) -> None:
-    """Note the conversation of a request; a side request may belong to none."""
+def note_identity(exchange: Exchange, resolved: Resolved, conversation_id: str) -> None:
+    """Note the conversation of a request."""
     label = identity_label(resolved.source, resolved.match.kind)
     exchange.notes["identity"] = label
-    exchange.notes["conversation"] = resolved.conversation_id
+    exchange.notes["conversation"] = conversation_id
     headers = exchange.response.headers
-    if named := resolved.conversation_id.encode("ascii", "replace"):
-        headers.append((b"x-gateway-conversation-id", named))
+    headers.append((b"x-gateway-conversation-id", conversation_id.encode("ascii", "replace")))
     headers.append((b"x-gateway-identity", label.encode("ascii", "replace")))
 
 

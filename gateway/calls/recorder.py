@@ -118,7 +118,7 @@ class Recorder:
         if isinstance(response_id, str) and response_id and call.target is not None:
             self._keep_place(call, response_id)
             if reply.pending_id is None:
-                await self.answers.keep(call.services, call.tenant, response_id, target=call.target)
+                await self.answers.keep(call.tenant, response_id, target=call.target)
         if reply.pending_id is None and call.spending is not None:
             await call.settle()
         await self._record_when_scored(call, completion, reply.pending_id)
@@ -462,9 +462,7 @@ class BackgroundAnswers:
             await self._recorder.catch_up(call)
             await self._recorder.record(call, None, pending_id=response_id)
             as_json = call_to_json(call, call.decision or decision, time.time())
-            kept = await self.keep(
-                call.services, tenant, response_id, target=call.target, call=as_json
-            )
+            kept = await self.keep(tenant, response_id, target=call.target, call=as_json)
         finally:
             call.stored = True
             decision = call.decision or decision
@@ -528,12 +526,7 @@ class BackgroundAnswers:
         return await self._attempt(lambda: store.take_call(tenant, response_id), True)
 
     async def keep(
-        self,
-        services: Services,
-        tenant: str,
-        response_id: str,
-        target: Target | None,
-        call: str = "",
+        self, tenant: str, response_id: str, target: Target | None, call: str = ""
     ) -> asyncio.Task[bool] | None:
         """Keep what is known of an answer, with the call that it completes as JSON. With several
         gateways that is awaited: the next request may go to another one. Returns the task whose
@@ -680,8 +673,6 @@ def _result(conversation: Conversation, chain: ChainState, values: Fields) -> De
             incoming=Incoming(
                 hashes=hashes, signature=branch.signature, has_tools=branch.has_tools
             ),
-            conversation=conversation,
-            conversation_id=conversation.id,
         ),
         mode=values["mode"],
         conversation=conversation,

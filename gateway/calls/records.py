@@ -100,8 +100,6 @@ def _call_row(call: Call, decision: Decision, outcome: Outcome) -> CallRow:
     if outcome.completion:
         served = outcome.completion.get("model")
     finish = choices[0][1] if choices else None
-    elapsed_s = time.perf_counter() - timing.started
-    own_s = timing.overhead_s or max(0.0, elapsed_s - timing.waited_s)
     return CallRow(
         request_id=exchange.request.id,
         model_requested=exchange.request.model,
@@ -119,9 +117,9 @@ def _call_row(call: Call, decision: Decision, outcome: Outcome) -> CallRow:
         reasoning_tokens=tokens.reasoning,
         cost_usd=outcome.cost_usd,
         cost_unsteered_usd=outcome.cost_unsteered_usd,
-        latency_s=elapsed_s,
+        latency_s=time.perf_counter() - timing.started,
         first_byte_s=timing.first_byte_s,
-        overhead_ms=own_s * 1000,
+        overhead_ms=timing.own_s() * 1000,
         timings_ms=call.timings_ms,
         attempts=max(1, len(upstream.attempts)),
         retries=decision.conversation.history.branch.retries,
@@ -329,9 +327,9 @@ def _acts(call: Call, decision: Decision) -> tuple[str, ...]:
     """Returns the kinds of acts that were decided for this call, carried out or not. For a
     refused call that is only the end of the run."""
     conclusion = decision.conclusion
-    if call.control.mode or conclusion is None or decision.unsteered:
-        if call.control.mode:
-            return (OWN_MODE,)
+    if call.control.mode:
+        return (OWN_MODE,)
+    if conclusion is None or decision.unsteered:
         return ()
     decided = conclusion.decided
     proposal = conclusion.proposal

@@ -241,12 +241,8 @@ class ConversationIndex:
         for name, item in items.items():
             self._items[tenant, name] = item
 
-    def conversation_for_prefix(
-        self, tenant: str, prefix: BodyPrefix | None
-    ) -> Conversation | None:
+    def conversation_for_prefix(self, tenant: str, prefix: BodyPrefix) -> Conversation | None:
         """The conversation whose latest request the prefix is, if it still is."""
-        if prefix is None:
-            return None
         return self._by_id.get(self.bodies.conversation_of(tenant, prefix) or "")
 
     def _forget(self, conversation: Conversation) -> None:

@@ -33,8 +33,8 @@ from gateway.conversations.index import ConversationIndex
 from gateway.core.fold import RunSnapshot
 from gateway.core.step import Step
 from gateway.observability.logging import get_logger
-from gateway.steering.identity import Identity, Incoming, PrefixHashRef, calls_hash, child_id
-from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
+from gateway.steering.identity import Identity, Incoming, PrefixHashRef, child_id
+from gateway.steering.identity.rebuilt import tail_key
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.protocols import RunStore, StateStore, StoreError
@@ -47,7 +47,6 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.values import FieldDict
-from gateway.wire.prefix_hash import PrefixHashes
 
 _log = get_logger("gateway.conversations")
 _MAX_PARENTS = 16  # forks of forks; a fork has rows only from the step at which it left its parent
@@ -97,27 +96,17 @@ class ConversationLoader:
         await self.load(tenant, known.id)
         return False
 
-    async def _load_under(self, tenant: str, keys: Sequence[bytes]) -> list[str]:
+    async def load_under(self, tenant: str, keys: Sequence[bytes]) -> list[str]:
         """Load the conversations that are stored under these hashes; their ids."""
         rows = await self._store.find_prefix_hashes(tenant, keys) if keys else ()
         for row in rows:
             await self.load(tenant, row.conversation_id)
         return [row.conversation_id for row in rows]
 
-    async def load_awaiting_results(self, tenant: str, calls: Iterable[str]) -> None:
-        """Load the conversations whose latest reply made these calls."""
-        await self._load_under(tenant, [calls_hash(tenant, calls)])
-
-    async def load_newest(self, tenant: str, hashes: PrefixHashes) -> None:
-        """Load the conversations whose latest reply is the one that this history follows, as far as
-        their clients have sent only part of theirs before."""
-        keys = [newest_key(tenant, digest) for digest in latest_turn(hashes)[1:]]
-        await self._load_under(tenant, keys)
-
     async def load_tail(self, tenant: str, tail: bytes) -> None:
         """Load the conversations whose history is this from its first reply to its latest one."""
         key = tail_key(tenant, tail)
-        for name in await self._load_under(tenant, [key]):
+        for name in await self.load_under(tenant, [key]):
             found = self._index.get(name)
             if found is not None:
                 self._index.add_prefix_hash(found, key, found.history.branch.served_hash)
@@ -126,7 +115,7 @@ class ConversationLoader:
         """The answer with this id, and its conversation's id; ("", None) when it is unknown."""
         found = self._index.response(tenant, response_id)
         if found is None:
-            await self._load_under(tenant, [response_hash(tenant, response_id)])
+            await self.load_under(tenant, [response_hash(tenant, response_id)])
             found = self._index.response(tenant, response_id)
         return found or ("", None)
 

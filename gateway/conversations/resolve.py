@@ -33,6 +33,7 @@ from gateway.steering.identity import (
     Incoming,
     MatchKind,
     PrefixHashRef,
+    calls_hash,
     conversation_id,
     identify,
     is_client_retry,
@@ -40,10 +41,17 @@ from gateway.steering.identity import (
     match,
     read_request,
 )
-from gateway.steering.identity.rebuilt import end_of_reply, is_distinctive, with_tails
+from gateway.steering.identity.rebuilt import (
+    end_of_reply,
+    is_distinctive,
+    latest_turn,
+    newest_key,
+    with_tails,
+)
 from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
 from gateway.values import FieldDict, Texts, Value
+from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
@@ -53,13 +61,11 @@ _MANY_MESSAGES = 1000  # new messages whose digests are made in a thread: each t
 
 
 class Resolved(Value):
-    """A request with its conversation."""
+    """The findings about the conversation of a request."""
 
     source: str  # where the id came from
-    match: ConversationMatch  # how the request relates to the conversation
+    match: ConversationMatch  # how the request relates to its conversation
     incoming: Incoming  # what matching read
-    conversation: Conversation | None  # None for a side request
-    conversation_id: str  # of the conversation that a side request belongs to, too
     unread: str = ""  # why the store could not be asked; "" when it was or need not be
     # whether other gateways may have decided about calls that neither this one nor what it could
     # read of the store knows
@@ -78,21 +84,19 @@ class ConversationResolver:
 
     async def resolve(
         self, request: SteeredRequest, headers: Texts, tenant: str, now: float
-    ) -> Resolved:
-        """The conversation of one request; the request becomes its latest one."""
+    ) -> tuple[Resolved, Conversation | None]:
+        """The conversation of one request, which becomes its latest one; None for a side
+        request."""
         search = await self._read(request, headers, tenant)
         verdict = await self._find(search)
-        found = apply_request(self.index, verdict, search, now=now)
-        resolved_id = found.id if found is not None else verdict.conversation_id
-        return Resolved(
+        resolved = Resolved(
             source=search.identity.source,
             match=verdict,
             incoming=search.incoming,
-            conversation=found,
-            conversation_id=resolved_id or "",
             unread=search.unread,
             lags=verdict.kind in _EXTENDS and bool(self.shared or search.unread),
         )
+        return resolved, apply_request(self.index, verdict, search, now=now)
 
     async def _read(self, request: SteeredRequest, headers: Texts, tenant: str) -> Search:
         """Read what the request says of its conversation, and its history."""
@@ -114,15 +118,20 @@ class ConversationResolver:
         if named or response is not None:
             request.complete(named, response.earlier() if response is not None else None)
         known = None
-        if response is not None:
-            identity = _with_response(identity, request.body)
-        elif request.known is not None:
-            known = self._same_bytes(request, identity, tenant)
         checked = ""
-        if known is not None:
-            checked = known.id
-        if self.shared and checked and not await self._is_current(tenant, checked):
-            known = self._same_bytes(request, identity, tenant)
+        if response is not None:
+            # That answer decides, unless the client sent an id that only this conversation uses.
+            if identity.value is None or identity.weak:
+                field = "conversation"
+                if request.body.get("previous_response_id"):
+                    field = "previous_response_id"
+                identity = Identity(source=f"body:{field}")
+        elif (prefix := request.known) is not None:
+            known = self._same_bytes(prefix, identity, tenant)
+            if known is not None:
+                checked = known.id
+                if self.shared and not await self._is_current(tenant, checked):
+                    known = self._same_bytes(prefix, identity, tenant)
         root = b""
         tail = None
         chain = None  # of the latest request of the conversation, if that had all its messages
@@ -175,7 +184,7 @@ class ConversationResolver:
             if value is not None:
                 await self.loader.load_key(tenant, value)
             elif incoming.calls and looks_unique(incoming.calls):
-                await self.loader.load_awaiting_results(tenant, incoming.calls)
+                await self.loader.load_under(tenant, [calls_hash(tenant, incoming.calls)])
             if value is None or self.index.branches_of(tenant, value):
                 await self.loader.load_prefix_hashes(tenant, incoming)
         except StoreError as exc:
@@ -189,10 +198,10 @@ class ConversationResolver:
         return verdict
 
     def _same_bytes(
-        self, request: SteeredRequest, identity: Identity, tenant: str
+        self, prefix: BodyPrefix, identity: Identity, tenant: str
     ) -> Conversation | None:
         """The conversation whose latest request this one begins with, byte for byte."""
-        found = self.index.conversation_for_prefix(tenant, request.known)
+        found = self.index.conversation_for_prefix(tenant, prefix)
         if found is None or identity.value in (None, found.external_key):
             return found
         return None
@@ -284,7 +293,8 @@ class ConversationResolver:
             chosen = newest()
         if chosen is None:
             with suppress(StoreError):
-                await self.loader.load_newest(tenant, hashes)
+                keys = [newest_key(tenant, digest) for digest in latest_turn(hashes)[1:]]
+                await self.loader.load_under(tenant, keys)
             chosen = newest()
         if chosen is None:
             return verdict
@@ -358,14 +368,7 @@ class ConversationResolver:
             self.index.growing_bodies.keep(owner, replace(grown, conversation_id=found.id))
         read = found.history.prefix
         self.index.used(found, len(read.raw) if read is not None else 0)
-        resolved = Resolved(
-            source=identity.source,
-            match=verdict,
-            incoming=incoming,
-            conversation=found,
-            conversation_id=found.id,
-        )
-        return resolved, found
+        return Resolved(source=identity.source, match=verdict, incoming=incoming), found
 
     async def _grown(
         self, request: SteeredRequest, headers: Texts, owner: tuple[str, ...]
@@ -376,17 +379,6 @@ class ConversationResolver:
             return None
         again = is_client_retry(headers)
         return await self.index.growing_bodies.find(owner, messages, again=again)
-
-
-def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
-    """Returns the identity of a request that names the answer from which it continues. That
-    answer decides, unless the client sent an id that only this conversation uses."""
-    if identity.value is None or identity.weak:
-        field = "conversation"
-        if body.get("previous_response_id"):
-            field = "previous_response_id"
-        return Identity(source=f"body:{field}")
-    return identity
 
 
 def _of(verdict: ConversationMatch) -> str | None:

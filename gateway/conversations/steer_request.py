@@ -358,13 +358,6 @@ class RequestSteerer:
         decision, memory = self._place(decision, request)
         return self._keep(decision, request, replace(memory, pinned_model=None))
 
-    def close_places(
-        self, decision: Decision, request: SteeredRequest, places: frozenset[Place], kind: Kind
-    ) -> bool:
-        """Whether these places are not used for this client for a while: with guidance there a call
-        was refused, for a reason of this `kind`, and without it accepted."""
-        return self.places.refused(_client(decision, request), places, kind)
-
     @staticmethod
     def _keep(decision: Decision, request: SteeredRequest, memory: RunMemory) -> Decision:
         """The decision was made in time: the run remembers it."""
@@ -413,7 +406,7 @@ class RequestSteerer:
         if until is not None:
             messages = messages[:until]
         if self.places.any:
-            closed = self.places.closed(_client(decision, request))
+            closed = self.places.closed(client_of(decision, request))
             target = replace(target, closed=closed)
         placed = place(
             messages,
@@ -488,7 +481,8 @@ def unsteered(decision: Decision, request: SteeredRequest, reason: str) -> Decis
     return with_reasons(plain, f"unsteered: {reason}")
 
 
-def _client(decision: Decision, request: SteeredRequest) -> Client:
+def client_of(decision: Decision, request: SteeredRequest) -> Client:
+    """The client of a request, for which places are closed."""
     tenant = decision.conversation.tenant
     return Client(tenant, decision.agent, request.dialect.name, model=decision.model)
 

@@ -151,7 +151,7 @@ class Workloads:
         if self._changes is None:
             return
         with suppress(StoreError):  # the refresh before has logged it
-            for change in await self._changes.newest("policy", limit=1):
+            for change in await self._changes.find(kind="policy", limit=1):
                 if change.body != "null":
                     _log.warning(
                         "published policy not followed any more: routes are those of "
@@ -162,7 +162,7 @@ class Workloads:
     async def _follow_pilot(self, changes: ChangeStore) -> None:
         """Read the pilot as it is now. The first gateway to see that enough runs have an outcome
         ends the draws."""
-        newest = next(iter(await changes.newest("pilot", limit=1)), None)
+        newest = next(iter(await changes.find(kind="pilot", limit=1)), None)
         pilot = self.pilot = pilot_of(newest) or self.pilot
         if pilot is None or not pilot.draws or await changes.judged(pilot.id) < pilot.most:
             return

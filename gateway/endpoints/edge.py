@@ -164,7 +164,7 @@ class Edge:
 
     def _finish(self, exchange: Exchange, headers: RawHeaders) -> None:
         duration = time.perf_counter() - exchange.timing.started
-        overhead = exchange.timing.overhead_s or max(0.0, duration - exchange.timing.waited_s)
+        overhead = exchange.timing.own_s()
         self._metrics.observe(
             exchange.route,
             exchange.response.status,

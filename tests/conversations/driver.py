@@ -49,10 +49,14 @@ class Call:
     """One request in progress."""
 
     resolved: Resolved
+    found: Conversation | None  # its conversation; None for a side request
 
     @property
     def conversation(self) -> str:
-        return self.resolved.conversation_id
+        """The id of its conversation, or of the one that a side request belongs to."""
+        if self.found is not None:
+            return self.found.id
+        return self.match.conversation_id or ""
 
     @property
     def match(self) -> ConversationMatch:
@@ -133,21 +137,22 @@ class Driver:
         """Resolve a request."""
         fields = {"model": "m", "messages": messages, "tools": tools, **body}
         request = parsed(self.index, TENANT, fields)
-        resolved = self.resolve(request, headers or {})
-        found = resolved.conversation
+        resolved, found = self.resolve(request, headers or {})
         if found is not None and resolved.match.kind in (MatchKind.CONTINUE, MatchKind.COMPACTION):
             branch = found.history.branch
             turns = max(branch.steps, resolved.incoming.hashes.state.turns)
             found.history.branch = replace(branch, steps=turns)
-        return Call(resolved=resolved)
+        return Call(resolved=resolved, found=found)
 
-    def resolve(self, request: SteeredRequest, headers: Mapping[str, str]) -> Resolved:
+    def resolve(
+        self, request: SteeredRequest, headers: Mapping[str, str]
+    ) -> tuple[Resolved, Conversation | None]:
         """The conversation of a parsed request."""
         return self._runner.run(self._resolver.resolve(request, headers, TENANT, now=0.0))
 
     def finish(self, call: Call, reply: Mapping[str, Any]) -> Call:
         """Apply the complete reply to a request."""
-        if call.resolved.conversation is not None:
+        if call.found is not None:
             decision, applied = self.answer(call, reply)
             note_delivered(decision, applied)
             note_ended(decision)
@@ -155,18 +160,18 @@ class Driver:
 
     def answer(self, call: Call, reply: Mapping[str, Any]) -> tuple[Decision, AppliedReply]:
         """Apply the complete reply to a request; it is not sent yet."""
-        assert call.resolved.conversation is not None
+        assert call.found is not None
         finish = "tool_calls" if reply.get("tool_calls") else "stop"
         completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
-        decision = _decision(call.resolved, call.resolved.conversation)
+        decision = _decision(call.resolved, call.found)
         note_sending(decision)
         applied = apply_reply(decision, completion, replies_in(completion), self.index)
         return decision, applied
 
     def fail(self, call: Call) -> None:
         """End a call without a complete reply."""
-        if call.resolved.conversation is not None:
-            decision = _decision(call.resolved, call.resolved.conversation)
+        if call.found is not None:
+            decision = _decision(call.resolved, call.found)
             apply_reply(decision, None, [], self.index)
 
     def turn(self, messages: list[Any], reply: Mapping[str, Any], **how: Any) -> Call:

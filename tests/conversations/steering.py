@@ -151,9 +151,9 @@ class Agent:
             await stores.close()
         body = {"model": self.model, "messages": self.messages, "tools": self.tools}
         self.request = parsed(self.index, TENANT, body)
-        found = await self._resolver.resolve(self.request, {}, TENANT, now=1.0)
-        assert found.conversation is not None
-        expected = unobserved(found, found.conversation, mode, model=self.model)
+        found, conversation = await self._resolver.resolve(self.request, {}, TENANT, now=1.0)
+        assert conversation is not None
+        expected = unobserved(found, conversation, mode, model=self.model)
         return replace(expected, muted=self.muted)
 
     async def call(

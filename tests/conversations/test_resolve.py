@@ -11,6 +11,7 @@ import pytest
 
 from gateway.calls.headers import identity_label
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.conversations.conversation import Conversation
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import Resolved
 from gateway.dialects import CHAT
@@ -58,7 +59,7 @@ def resolving(store: StateStore) -> Any:
     index = an_index(100, 100)
     resolver = a_resolver(index, store)
 
-    async def call(*messages: dict[str, Any]) -> Resolved:
+    async def call(*messages: dict[str, Any]) -> tuple[Resolved, Conversation | None]:
         raw = orjson.dumps({"model": "m", "messages": [*OPENING, *messages]})
         known = index.bodies.longest("t", raw, CHAT.list_key)
         return await resolver.resolve(CHAT.parse(raw, orjson.loads, known), {}, "t", 0.0)
@@ -70,7 +71,7 @@ async def test_a_request_remembers_its_own_bytes(database: Database) -> None:
     """A request that waits for the store keeps its own bytes, not those of one that came since."""
     store = WaitingStore(database)
     resolve = resolving(store)
-    opened = await resolve()
+    _, opened = await resolve()
     one = [says("assistant", "One way."), says("user", "On.")]
     other = [says("assistant", "Another."), says("user", "On."), says("assistant", "Yes.")]
     waiting = spawn(resolve(*other, says("user", "And on.")))
@@ -78,12 +79,12 @@ async def test_a_request_remembers_its_own_bytes(database: Database) -> None:
     moved_on = await resolve(*one)
     store.answers.set()
     parted = await waiting
-    assert moved_on.conversation is opened.conversation
-    assert parted.conversation is not None
-    assert parted.conversation is not opened.conversation
-    for found, messages in ((moved_on, one), (parted, [*other, says("user", "And on.")])):
-        assert found.conversation is not None
-        prefix = found.conversation.history.prefix
+    assert moved_on[1] is opened
+    assert parted[1] is not opened
+    for sending, messages in ((moved_on, one), (parted, [*other, says("user", "And on.")])):
+        found, conversation = sending
+        assert conversation is not None
+        prefix = conversation.history.prefix
         assert prefix is not None
         sent = orjson.dumps({"model": "m", "messages": [*OPENING, *messages]})
         assert prefix.raw == sent
@@ -95,17 +96,18 @@ async def test_a_request_remembers_its_own_bytes(database: Database) -> None:
 async def test_an_opening_is_not_looked_up(database: Database) -> None:
     """A first request is new without a query of the store."""
     resolve = resolving(WaitingStore(database))
-    found = await asyncio.wait_for(resolve(), 120)
+    found, _ = await asyncio.wait_for(resolve(), 120)
     assert identity_label(found.source, found.match.kind) == "new"
 
 
 async def test_the_next_request_is_not_looked_up(database: Database) -> None:
     """A request one reply ahead of memory continues without a query of the store."""
     resolve = resolving(WaitingStore(database))
-    first = await resolve()
-    second = await asyncio.wait_for(resolve(says("assistant", "Hm."), says("user", "On.")), 120)
+    _, first = await resolve()
+    on = resolve(says("assistant", "Hm."), says("user", "On."))
+    second, continued = await asyncio.wait_for(on, 120)
     assert identity_label(second.source, second.match.kind) == "prefix"
-    assert second.conversation_id == first.conversation_id
+    assert continued is first
 
 
 async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> None:
@@ -117,10 +119,10 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
         for n in range(20)
     ]
     for raw in bodies:
-        found = await resolver.resolve(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
-        assert found.conversation is not None
-        branch = found.conversation.history.branch
-        found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
+        found, conversation = await resolver.resolve(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
+        assert conversation is not None
+        branch = conversation.history.branch
+        conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
     known = [index.bodies.longest("t", raw, CHAT.list_key) for raw in bodies]
     assert [prefix is not None for prefix in known] == [False] * 17 + [True] * 3
     # Those that went are not counted any more: of the three that stayed the oldest goes next.
@@ -132,16 +134,16 @@ async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database
     index = an_index(2, 1)
     resolver = a_resolver(index, SQLStateStore(SQLiteEngine(database)))
 
-    async def opened(n: int) -> Resolved:
+    async def opened(n: int) -> tuple[Resolved, Conversation | None]:
         raw = orjson.dumps({"messages": [says("user", f"Task {n}. " * 60)], "model": "m"})
         return await resolver.resolve(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
 
     first = [await opened(n) for n in range(4)]
     assert len(index) == 4
-    for found in first:
-        assert found.conversation is not None
-        branch = found.conversation.history.branch
-        found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
+    for found, conversation in first:
+        assert conversation is not None
+        branch = conversation.history.branch
+        conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
     await opened(5)
     assert len(index) == 2
 
@@ -153,11 +155,11 @@ async def test_the_conversation_that_was_used_longest_ago_is_dropped(database: D
 
     async def served(task: str, *more: dict[str, Any]) -> str:
         raw = orjson.dumps({"messages": [says("user", task), *more], "model": "m"})
-        found = await resolver.resolve(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
-        assert found.conversation is not None
-        branch = found.conversation.history.branch
-        found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
-        return found.conversation.id
+        found, conversation = await resolver.resolve(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
+        assert conversation is not None
+        branch = conversation.history.branch
+        conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
+        return conversation.id
 
     first = await served("Fix the parser.")
     second = await served("Write the manual.")
@@ -181,10 +183,11 @@ async def test_bytes_that_are_known_are_those_of_the_clients_own_conversation(
         return await resolver._read(request, {"x-session-id": client}, "t"), request
 
     _, request = await search("mine")
-    opened = await resolver.resolve(request, {"x-session-id": "mine"}, "t", 0.0)
+    _, opened = await resolver.resolve(request, {"x-session-id": "mine"}, "t", 0.0)
+    assert opened is not None
     found, _ = await search(name, says("assistant", "Yes."), says("user", "On."))
     assert (found.known is not None) is read_on
-    assert found.known is None or found.known.id == opened.conversation_id
+    assert found.known is None or found.known.id == opened.id
 
 
 async def test_items_of_answers_are_read_once(database: Database) -> None:

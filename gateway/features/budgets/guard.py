@@ -110,7 +110,7 @@ class BudgetGuard:
             applied = ()
         if not any(which.steers(each.budget) for each in applied):
             return NO_ADVICE
-        accounts = await self._accounts(applied)
+        accounts = await self.ledger.look([each.wanted for each in applied])
         estimate = self._estimate(subject.model, subject.root, body)
         if estimate.guessed:
             usual = Amounts(calls=body.calls)
@@ -382,9 +382,6 @@ class BudgetGuard:
             guessed=estimate.guessed,
             binding=binding,
         )
-
-    async def _accounts(self, applied: Sequence[which.Applied]) -> list[Account]:
-        return await self.ledger.look([each.wanted for each in applied])
 
 
 def _refused(error: BudgetExceeded, by: which.Applied) -> OverBudget:

@@ -122,7 +122,7 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         raise ConfigError(f"pilot: the config sets {own}; remove it first")
     store = kept(stores.changes, "pilot: this store keeps no pilots")
     now = time.time()
-    known = await store.newest("pilot", limit=_MOST_CHANGES)
+    known = await store.find(kind="pilot", limit=_MOST_CHANGES)
     newest = known[0] if known else None
     pilot = pilot_of(newest)
     found = None

@@ -115,10 +115,6 @@ class ChangeStore:
             if last is None or last.subject != subject or last.at < time.time() - _SAME_S:
                 await self.append(last, {"act": "load", **_masked(changed)}, **about)
 
-    async def newest(self, kind: str | None = None, *, limit: int = 100) -> list[Change]:
-        """The newest changes, of one kind or of all, newest first."""
-        return await self.find(kind=kind, limit=limit)
-
     async def put(self, change: Change, *, after: str | None) -> bool:
         """Append a change, unless another change of its kind was stored in the meantime.
         `after`: the id of the newest change that the author has seen, None for none. Returns
@@ -142,13 +138,10 @@ class ChangeStore:
 
         return await self._engine.transact(work)
 
-    async def append(
-        self, newest: Change | None, body: object, prefix: str = "", **named: str
-    ) -> bool:
-        """Append a change, if `newest` is still the newest of its kind. Its id begins with
-        `prefix`; `named`: its other fields."""
-        change = _act(body=body, prefix=prefix, **named)
-        return await self.put(change, after=newest.id if newest else None)
+    async def append(self, newest: Change | None, body: object, **named: str) -> bool:
+        """Append a change, if `newest` is still the newest of its kind; `named`: its other
+        fields."""
+        return await self.put(_act(body=body, **named), after=newest.id if newest else None)
 
     async def put_pilot(
         self, pilot: Pilot, newest: Change | None, author: str, reason: str
@@ -183,10 +176,8 @@ def pilot_of(change: Change | None) -> Pilot | None:
         return None
 
 
-def _act(
-    kind: str, subject: str, body: object = None, prefix: str = "act-", **named: str
-) -> Change:
-    own = prefix + secrets.token_hex(8)
+def _act(kind: str, subject: str, body: object, **named: str) -> Change:
+    own = f"act-{secrets.token_hex(8)}"
     text = msgspec.json.encode(body).decode()
     return Change(id=own, kind=kind, subject=subject, at=time.time(), body=text, **named)
 

@@ -62,8 +62,7 @@ def test_the_sums_of_a_tree(
     """From any conversation of it: six calls of three agents, by hand; none of another client."""
     runs = get(server, "runs", key="web")["runs"]
     assert len(runs) == 3
-    trees = [get(server, f"runs/{run['id']}/tree") for run in runs]
-    trees += [get(server, f"conversations/{run['conversation_id']}/tree") for run in runs]
+    trees = [get(server, f"conversations/{run['conversation_id']}/tree") for run in runs]
     assert all(tree == trees[0] for tree in trees)
     total = trees[0]["total"]
     assert (total["runs"], total["calls"], total["tokens"]) == (3, 6, 6 * 11_000)

@@ -103,8 +103,8 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
             for body in ({"status": "active"}, {"advice": "curl it | sh"}):
                 assert client.patch("/api/lessons/e1-one", json=body).status_code == 403
             assert client.post("/api/runs/run-1/forget").status_code == 403
-            pattern = {"tier": "e1", "fields": {"a": "b"}}
-            assert client.put("/api/patterns/e1-one", json=pattern).status_code == 403
+            pattern = {"fields": {"a": "b"}}
+            assert client.patch("/api/patterns/e1-one", json=pattern).status_code == 403
     with client_of(gateway, ADMIN) as operator, client_of(gateway, ACME) as acme:
         one_of_acme = "/api/lessons/e1-one?tenant=acme"
         changed = operator.patch(one_of_acme, json={"status": "trial"}).json()

@@ -34,14 +34,14 @@ def _a_change(number: int, kind: str = "policy") -> Change:
 async def lists_changes_newest_first(stores: Stores) -> None:
     """Each with every field as it was, of one kind or of all."""
     changes = _changes(stores)
-    assert await changes.newest() == []
+    assert await changes.find() == []
     first, second, other = _a_change(1), _a_change(2), _a_change(3, "pilot")
     assert await changes.put(first, after=None)
     assert await changes.put(second, after=first.id)
     assert await changes.put(other, after=None)
-    assert await changes.newest() == [other, second, first]
-    assert await changes.newest("policy") == [second, first]
-    assert await changes.newest("policy", limit=1) == [second]
+    assert await changes.find() == [other, second, first]
+    assert await changes.find(kind="policy") == [second, first]
+    assert await changes.find(kind="policy", limit=1) == [second]
 
 
 async def appends_to_what_its_author_knew(stores: Stores) -> None:
@@ -50,11 +50,11 @@ async def appends_to_what_its_author_knew(stores: Stores) -> None:
     assert not await changes.put(_a_change(1), after="unknown")
     asked = [changes.put(_a_change(number), after=None) for number in range(1, 6)]
     assert sorted(await asyncio.gather(*asked)) == [False] * 4 + [True]
-    assert len(await changes.newest()) == 1
-    (only,) = await changes.newest()
+    assert len(await changes.find()) == 1
+    (only,) = await changes.find()
     # Its author's clock is behind: it is the newest all the same.
     assert await changes.put(_a_change(-9), after=only.id)
-    assert [each.id for each in await changes.newest()] == ["policy--9", only.id]
+    assert [each.id for each in await changes.find()] == ["policy--9", only.id]
 
 
 async def keeps_a_pilot(stores: Stores) -> None:
@@ -68,7 +68,7 @@ async def keeps_a_pilot(stores: Stores) -> None:
     pilot = Pilot(id="p", runs=runs, windows=((1.5, 2.5), (3.5, None)), most=7, applied=(runs,))
     assert await changes.put_pilot(pilot, later, "someone", "a reason")
     assert not await changes.put_pilot(pilot, later, "another", "too late")
-    newest, before = await changes.newest("pilot")
+    newest, before = await changes.find(kind="pilot")
     assert (before, newest.subject, newest.tenant, pilot_of(newest)) == (later, "p", "t", pilot)
     outcomes = ("success", "failure", "other", None)
     for number, outcome in enumerate(outcomes):
