@@ -218,7 +218,14 @@ def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) 
     tools = len(read_calls(message, read_content(message.get("content"))))
     usd = cost_of(call, tokens)
     return CallCost(
-        call.key, step, call.at, model=call.model, tokens=grouped(tokens), usd=usd, tools=tools
+        call.key,
+        step,
+        call.at,
+        model=call.model,
+        tokens=grouped(tokens),
+        usd=usd,
+        tools=tools,
+        position=call.position,
     )
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.features.history.prompt_cache import Tokens, always_changes
 from gateway.features.history.reading import Place, SessionReading
@@ -120,18 +121,29 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
         if reading.calls and not fresh:
             summary.read.copies += 1
             continue
+        reading = _without_copy(reading, min(fresh, default=0))
         summary.titles[reading.id] = reading.title or reading.id[:ID_CHARACTERS]
         _add_session(summary, reading)
         _add_facts(summary, reading, fresh)
         summary.acts.alarmed += bool(reading.alarms)
         summary.acts.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
-        first = min(fresh, default=0)  # the steps before it are another session's
-        own = sorted((p for p in reading.places if p.step >= first), key=lambda p: p.step)
-        summary.places += [PlaceToLook(session=reading, place=place) for place in own]
+        places = sorted(reading.places, key=lambda place: place.step)
+        summary.places += [PlaceToLook(session=reading, place=place) for place in places]
     summary.places.reverse()
     summary.places.sort(key=lambda each: not each.place.alarmed)
     del summary.places[MOST_PLACES:]
     return summary
+
+
+def _without_copy(reading: SessionReading, first: int) -> SessionReading:
+    """A session without what happened before its step `first`, the first one of its own."""
+    copied = max((call.position for call in reading.calls if call.step < first), default=-1)
+    return replace(
+        reading,
+        human=tuple(turn for turn in reading.human if turn.position > copied),
+        alarms=tuple(alarm for alarm in reading.alarms if alarm.step >= first),
+        places=tuple(place for place in reading.places if place.step >= first),
+    )
 
 
 def _add_calls(

@@ -89,7 +89,8 @@ class _Rollout:
     def __init__(self, log: LogFile) -> None:
         self.session = Session(id=log.stem, agent=AGENT)
         self._model = ""
-        self._known = False  # the line about the session was read; a fork holds those of others
+        # id of the session that this is a fork of, else its own; "" before the line about it
+        self._origin = ""
         self._first = 0  # number of the first line that is no copy of the parent's
         self._answer = _Answer()
         self._form = _Form()
@@ -108,7 +109,7 @@ class _Rollout:
     def add(self, record: Fields) -> str:
         """Read one line. Returns why it was not understood, "" if it was."""
         at = self.session.at(record.get("timestamp"))
-        if self._known and as_int(record.get("ordinal"), self._first) < self._first:
+        if self._origin and as_int(record.get("ordinal"), self._first) < self._first:
             return ""
         kind = text_at(record, "type")
         payload = mapping_at(record, "payload")
@@ -116,7 +117,7 @@ class _Rollout:
             return self._item(payload, at)
         if kind == "event_msg":
             return self._event(payload, at)
-        if kind == "session_meta" and not self._known:
+        if kind == "session_meta":
             self._meta(payload)
         elif kind == "compacted":
             self._compacted(payload)
@@ -134,7 +135,10 @@ class _Rollout:
         return ""
 
     def _meta(self, meta: Fields) -> None:
-        self._known = True
+        is_copy = bool(self._origin)  # from the session that was forked
+        self._origin = own_id(meta.get("forked_from_id"), meta.get("id")) or self.session.id
+        if is_copy:
+            return
         session = self.session
         session.id = own_id(meta.get("id")) or session.id
         session.version = text_at(meta, "cli_version")
@@ -202,10 +206,14 @@ class _Rollout:
     def _reply(self, item: Fields, at: float | None) -> FieldDict:
         """The answer that an item belongs to: the open one, or a new one."""
         session = self.session
+        key = own_id(item.get("id"), item.get("call_id"))
         if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
             session.took("model", at)
-            return session.messages[session.calls[-1].position]
-        key = text_at(item, "id") or text_at(item, "call_id")
+            call = session.calls[-1]
+            session.calls[-1] = replace(call, key=call.key or key)
+            return session.messages[call.position]
+        if self._early and not key:
+            key = f"{self._origin}:{self._total}"
         self._answer = _Answer(is_open=True, used=bool(self._early), spent=self._early)
         self._early = Counter()
         return session.reply(model=self._model, at=at, key=key, usage=_usage(self._answer.spent))
@@ -225,7 +233,7 @@ class _Rollout:
         if self._answer.used:
             key = call.key
         else:
-            key = name or call.key
+            key = own_id(name, call.key) or f"{self._origin}:{self._total}"
         self.session.calls[-1] = replace(call, usage=_usage(self._answer.spent), key=key)
         self._answer.used = self._form.follows = True
 
@@ -234,9 +242,10 @@ class _Rollout:
         if kind == "token_count":
             info = mapping_at(event, "info")
             total = info.get("total_token_usage") or self._total
-            if total != self._total and not self._form.has_records:
-                self._usage(mapping_at(info, "last_token_usage"))
+            grew = total != self._total
             self._total = total
+            if grew and not self._form.has_records:
+                self._usage(mapping_at(info, "last_token_usage"))
         elif kind == "turn_aborted":
             self._answer.is_open = False
             if event.get("reason") in ("interrupted", None):

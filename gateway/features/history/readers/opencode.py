@@ -188,15 +188,13 @@ def _assistant(session: Session, message: _Object, parts: list[_Object], at: flo
         last = session.messages[-1:]
         prompted = bool(last) and json_text(last[0]["content"]).count(_COMPACTION_PROMPT) > 0
         session.compactions.append(len(session.messages) - prompted)
-    for number, answer in enumerate(answers):
-        _answer(session, message, answer, at=at, key=f"{message.get('id')}:{number}")
+    for answer in answers:
+        _answer(session, message, answer, at)
     if failure == "MessageAbortedError":
         session.did("interrupt", at=session.at(mapping_at(message, "time").get("completed")))
 
 
-def _answer(
-    session: Session, message: _Object, parts: list[_Object], at: float | None, key: str
-) -> None:
+def _answer(session: Session, message: _Object, parts: list[_Object], at: float | None) -> None:
     of = {kind: [part for part in parts if part.get("type") == kind] for kind in _KINDS}
     if not (of["text"] or of["tool"] or of["step-finish"]):
         return  # the call failed or was stopped before the model answered
@@ -205,8 +203,7 @@ def _answer(
         *("\n".join(text_at(part, "text") for part in of[kind]) for kind in _TEXTS),
         model=text_at(message, "modelID"),
         usage=_usage(mapping_at(finish, "tokens")),
-        at=at,
-        key=key,
+        at=at,  # which a fork keeps, whose messages have new ids
         cost_usd=as_number(finish.get("cost"), None) or None,
     )
     begun = [mapping_at(mapping_at(part, "state"), "time").get("start") for part in of["tool"]]
