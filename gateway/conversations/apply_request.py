@@ -123,9 +123,12 @@ def _continued(
         if search.unread and current is None:
             opened.unsaved.version = UNREAD
         return opened
+    run = current.run
+    if incoming.compacts:
+        asked = replace(run.memory.guidance, summary_asked=True)
+        run.memory = replace(run.memory, guidance=asked)
     if verdict.kind is MatchKind.SUMMARY:
         return current
-    run = current.run
     history = current.history
     if run.kept_fold is not None and not run.kept_fold.has_read(incoming.hashes):
         run.kept_fold = None  # what was read before another gateway went on
@@ -330,7 +333,8 @@ def compact(conversation: Conversation, incoming: Incoming) -> None:
     # The store keeps prefix hashes by the first message, and this history has a new one.
     history.root = b""
     run.answers.clear()
-    run.memory = replace(run.memory, guidance=run.memory.guidance.compacted())
+    guidance = run.memory.guidance.compacted(summed_up=incoming.has_compaction())
+    run.memory = replace(run.memory, guidance=guidance)
 
 
 def _kept(conversation: Conversation, incoming: Incoming) -> tuple[RunSnapshot | None, int]:

@@ -80,8 +80,9 @@ class LessonQuery(Value):
 
     keys: tuple[str, ...]  # of the run's failures, newest first
     exclude: frozenset[str]  # ids of lessons that are not wanted, because the run has them
+    begins: bool = False  # the run's first call, or the first after a summary: rules are wanted
     unit: str = ""  # seed of the draws: the same one through the run
-    actions: tuple[Action, ...] = ()  # the newest calls; empty at the run's start
+    actions: tuple[Action, ...] = ()  # the newest calls; empty before there are any
     # gives the messages before the agent's first answer
     opening: Callable[[], Sequence[Any]] = tuple
 
@@ -98,19 +99,20 @@ class Lessons(Protocol):
     """The lessons of earlier runs; `LessonSettings` in `gateway/steering/guidance/lessons.py`."""
 
     def query(self, guidance: GuidanceState, newest: Step | None, step: int) -> LessonQuery | None:
-        """The look-up at the first decision of a run, and after a step with calls; None for none.
-        `newest`: the newest scored step, number `step`."""
+        """The look-up at the first decision of a run, at the first one after a summary of its
+        history, and after a step with calls; None for none. `newest`: the newest scored step,
+        number `step`."""
 
     def added(
         self,
         decided: Decided,
         matches: Sequence[LessonMatch],
         *,
-        unit: str,
+        query: LessonQuery,
         injection: InjectionSettings,
     ) -> Decided:
-        """The decision about a call with those of the lessons that are drawn. `unit`: of the
-        draw."""
+        """The decision about a call with those of the lessons that are drawn. `matches`: what was
+        found for `query`."""
 
 
 def decide(

@@ -53,12 +53,18 @@ class GuidanceState(Value, omit_defaults=True):
     # step of the newest decision about a lesson, by the lesson's id
     lesson_steps: Mapping[str, int] = {}
     lessons: int = 0  # number of lessons given
+    summary_asked: bool = False  # the client has asked for a summary of its history
+    rules_due: bool = False  # the history is a summary, and the rules are given once more
 
     def next_run(self) -> GuidanceState:
         """Returns the state with which the conversation's next run starts: caps are fresh, and
         the head of the prompt keeps the rules that this run or an earlier one began with."""
         head = [item for item in self.injections if item.place == "system" and item.step < 0]
-        return GuidanceState(injections=tuple([replace(i, step=_EARLIER_RUN) for i in head]))
+        return GuidanceState(
+            injections=tuple([replace(i, step=_EARLIER_RUN) for i in head]),
+            summary_asked=self.summary_asked,
+            rules_due=self.rules_due,
+        )
 
     def up_to(self, position: int) -> GuidanceState:
         """The state that a fork copies: blocks that were sent before it leaves its parent."""
@@ -67,11 +73,13 @@ class GuidanceState(Value, omit_defaults=True):
         )
         return replace(self, injections=kept, decided_step=None)
 
-    def compacted(self) -> GuidanceState:
+    def compacted(self, *, summed_up: bool) -> GuidanceState:
         """The state after the client rewrote its history: injections between messages are gone.
-        Caps, allowances and injections in the system message are kept."""
+        Caps, allowances and injections in the system message are kept. `summed_up`: a summary
+        stands in place of the history, which one that was asked for does, too."""
         kept = tuple(item for item in self.injections if item.place == "system")
-        return replace(self, injections=kept)
+        due = self.rules_due or self.summary_asked or summed_up
+        return replace(self, injections=kept, rules_due=due, summary_asked=False)
 
     def merged(self, stored: GuidanceState) -> GuidanceState:
         """The state after another gateway has stored `stored` of the same run in the meantime. What
@@ -93,6 +101,8 @@ class GuidanceState(Value, omit_defaults=True):
             injections=tuple(sorted((*stored.injections, *own), key=lambda item: item.step)),
             lesson_steps=_highest(self.lesson_steps, stored.lesson_steps),
             lessons=max(self.lessons, stored.lessons),
+            summary_asked=self.summary_asked,
+            rules_due=self.rules_due,
         )
 
 

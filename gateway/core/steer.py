@@ -225,9 +225,9 @@ def conclude(
 ) -> Conclusion:
     """The decision, given the results of the look-ups."""
     decided = decide(memory.guidance, proposal.plan, found, injection=rules.injection)
-    if lessons and proposal.lessons is not None and rules.lessons is not None:
+    if proposal.lessons is not None and rules.lessons is not None:
         decided = rules.lessons.added(
-            decided, lessons, unit=proposal.lessons.unit, injection=rules.injection
+            decided, lessons, query=proposal.lessons, injection=rules.injection
         )
     after = replace(
         memory,

@@ -59,7 +59,8 @@ KINDS: Texts = MappingProxyType(
 """Kinds of a person's message, and what each means. Source: the labelled sessions."""
 READER = "reader"  # source of the answers of `reader.model`, which are no verdicts
 TITLE = "title"  # metric of the title that it gave a run
-NO_SUPPORT = ("unsure", "failed_again")  # kinds of evidence, of earlier versions
+MARK = "mark"  # kind of the evidence that a person marked a call: a rule is to be given there
+NO_SUPPORT = (MARK, "unsure", "failed_again")  # kinds of evidence, two of earlier versions
 
 
 @frozen
@@ -67,11 +68,12 @@ class EvidenceRow(OfLesson):
     """One run's support of a lesson."""
 
     tenant: str  # owner of the run
-    # `said`; of earlier versions distilled, fix, fact, unsure, practice, repair, dead_end and
-    # failed_again
+    # `said` or MARK; of earlier versions distilled, fix, fact, unsure, practice, repair, dead_end
+    # and failed_again
     kind: str
     conversation: str  # root of the run's tree; support counts different ones
-    task: str  # digest of the run's task; support counts different ones
+    # digest of the run's task; support counts different ones. Of a MARK the calls that it is for
+    task: str
     at: float  # epoch seconds of the step
     key_name: str = ""  # gateway key of the run; "" without one
 

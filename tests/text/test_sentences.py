@@ -32,17 +32,20 @@ OTHER = (
 
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_sentences_with_nearly_equal_words_are_one_saying(one: str, other: str) -> None:
+    """In whichever order they are compared, and in scripts without spaces, too."""
     assert nearly_equal(one, other)
     assert nearly_equal(other, one)
 
 
 @pytest.mark.parametrize(("one", "other"), OTHER)
 def test_opposites_and_other_wishes_are_not_joined(one: str, other: str) -> None:
+    """No word that denies, no exchanged words and no other name is passed over."""
     assert not nearly_equal(one, other)
     assert not nearly_equal(other, one)
 
 
 def test_a_text_is_split_into_its_sentences_and_lines() -> None:
+    """A point within a number ends none."""
     text = "Run 3.11 first. Then commit!\n\n- push it\n先测试。再提交\uff01"
     assert sentences(text) == [
         "Run 3.11 first.",

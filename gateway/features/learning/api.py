@@ -104,17 +104,27 @@ class LessonDetail(LessonRecord):
     applies_when: dict[str, str] = described(
         "Where it was learned, for the operator: a person's words, their key's name, the project."
     )
+    reminds_at: list[str]  # calls that people marked: at calls like these a rule is given again
     evidence: list[Evidence]  # newest first
     decisions: list[LessonOccasion]  # newest first
 
 
+class MarkedCall(BaseModel):
+    """A call of a run."""
+
+    run_id: str  # the run with the call
+    step: int = Field(ge=0)  # its step; of several calls the last one counts
+    remove: bool = False  # take the mark back
+
+
 class LessonChange(BaseModel):
-    """Change of a lesson: another status, or another text."""
+    """Change of a lesson: another status or text, or a call at whose like a rule is given again."""
 
     model_config = ConfigDict(extra="forbid")
     status: Annotated[str, OneOf(STATUSES)] | None = None  # null: it stays
     # another text makes a new version, in trial; null: it stays
     advice: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
+    mark: MarkedCall | None = None  # null: none is added or taken back
 
 
 Changed = shape(
@@ -162,7 +172,7 @@ async def get_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
     "PATCH /api/lessons/{pattern_id}", Changed, "The lesson that holds now.", body=LessonChange
 )
 async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
-    """Approve, pause, retire or edit a lesson; another text is a new version."""
+    """Approve, pause, retire or edit a lesson, another text is a new version; or mark a call."""
     stored = await find_lesson(request.runtime, request.tenant, request.params.pattern_id)
     change = request.read(LessonChange)
     kept, changed = await apply_change(request.runtime, stored, change)
@@ -219,6 +229,7 @@ async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> Fiel
     return {
         **shown(stored, runtime, access),
         "applies_when": dict(known.applies_when) if known and access.operator else {},
+        "reminds_at": sorted({row.task for row in evidence if row.kind == learning.MARK}),
         "evidence": [
             {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}
             for row in evidence
@@ -236,10 +247,17 @@ async def apply_change(
     pattern = stored.pattern
     actions = LessonActions(runtime.lessons)
     now = time.time()
-    if (change.status is None) == (change.advice is None):
-        raise BadRequest("give one of status and advice", param="body")
+    if [change.status, change.advice, change.mark].count(None) != 2:
+        raise BadRequest("give one of status, advice and mark", param="body")
     kept = pattern.pattern_id
-    if change.advice is not None:
+    if mark := change.mark:
+        where = (mark.run_id, mark.step)
+        if mark.remove:
+            changed = await actions.store.unmark(pattern.tenant, kept, *where)
+        else:
+            with naming("mark"):
+                changed = await actions.mark(stored, runtime.opened.stores.runs, *where, at=now)
+    elif change.advice is not None:
         with naming("advice"):
             kept = (await actions.edit(stored, change.advice, now)).pattern_id
             changed = True

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from msgspec.structs import replace
 
 from gateway.core.decide import LessonMatch, LessonQuery
-from gateway.core.pattern import RETRIEVED, Lesson, Pattern, Trust, content
-from gateway.features.learning.context import instructed, project_of, scope_of, situation_of
+from gateway.core.pattern import RETRIEVED, Pattern, Trust, content
+from gateway.features.learning.context import instructed, like_of, project_of, scope_of
 from gateway.features.learning.gate import does_harm, refusal
 from gateway.features.learning.life_cycle import approved
 from gateway.steering.guidance.lessons import is_rule
@@ -32,10 +32,30 @@ class _Shelf:
     # lessons by the key of the failure they answer
     by_key: dict[str, list[Pattern]] = field(default_factory=dict)
     rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
+    # (id of a rule, calls that a person marked for it)
+    marks: set[tuple[str, str]] = field(default_factory=set)
 
     def fitting(self, query: LessonQuery) -> list[LessonMatch]:
         """The lessons that fit."""
-        return _rules_for(query, self.rules) + _fitting(query, self.by_key)
+        return self._rules_for(query) + _fitting(query, self.by_key)
+
+    def _rules_for(self, query: LessonQuery) -> list[LessonMatch]:
+        """The rules to begin with, or to remind of behind calls like those that were marked."""
+        likes = [like_of(action) for action in query.actions] if self.marks else []
+        due = []
+        for stored in self.rules:
+            name = stored.pattern.pattern_id
+            marked = any((name, like) in self.marks for like in likes)
+            if query.begins or (marked and name not in query.exclude):
+                due.append(stored.pattern)
+        prompts = query.opening() if due else ()
+        project, _ = project_of(prompts)
+        return [
+            LessonMatch(pattern=pattern, similarity=1.0, key=pattern.lesson.key)
+            for pattern in due
+            if project and pattern.lesson and pattern.lesson.key.split("|")[1] == project
+            if not instructed(content(pattern.fields).move, prompts)
+        ]
 
 
 @dataclass(eq=False)
@@ -96,7 +116,11 @@ class LessonBook:
     async def _read(self, tenant: str) -> _Shelf:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
         stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
-        return await off_loop(_shelved, stored)
+        shelf = await off_loop(_shelved, stored)
+        if shelf.rules:
+            marks = await self.read(lambda: self.store.marks(tenant))
+            shelf.marks = {(mark.pattern_id, mark.task) for mark in marks}
+        return shelf
 
 
 def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
@@ -142,27 +166,3 @@ def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> lis
     else:
         here = {None}
     return [match for match, scope in found if scope in here]
-
-
-def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[LessonMatch]:
-    """The rules to begin a run with, or to remind of after the calls before their mistakes."""
-    if rules:
-        doing = {situation_of(action) for action in query.actions}
-    else:
-        doing = set()
-    fitting: list[tuple[Pattern, str]] = []
-    for stored in rules:
-        known = stored.pattern.lesson or Lesson(key="")
-        marks = known.applies_when
-        name = stored.pattern.pattern_id
-        due = not query.actions or marks.get("precedes") in doing
-        if due and name not in query.exclude:
-            fitting.append((stored.pattern, known.key))
-    prompts = query.opening() if fitting else ()
-    project, _ = project_of(prompts)
-    return [
-        LessonMatch(pattern=pattern, similarity=1.0, key=key)
-        for pattern, key in fitting
-        if project and key.split("|")[1] == project
-        if not instructed(content(pattern.fields).move, prompts)
-    ]

@@ -41,14 +41,20 @@ def add_parser(commands: Any) -> None:
     edit = add_verb(
         verbs, "edit", "give a lesson another text: a new version, in trial", command=_edit
     )
-    for parser in (approve, retire, edit):
+    mark = add_verb(
+        verbs, "mark", "have a rule given again at calls like that of a step", command=_mark
+    )
+    mark.add_argument("--remove", action="store_true", help="take the mark back")
+    for parser in (approve, retire, edit, mark):
         parser.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
     edit.add_argument("advice", help="what it says from now on, at most 600 characters")
     forget = add_verb(
         verbs, "forget", "remove the lessons that only this run supports", command=_forget
     )
-    add_acts("lesson", approve, retire, edit, forget)
+    mark.add_argument("run_id", help="the run with the call")
+    mark.add_argument("step", type=int, help="its step; of several calls the last one counts")
+    add_acts("lesson", approve, retire, edit, mark, forget)
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
     rules = add_verb(verbs, "rules", "the rules of projects, with who said them", command=_rules)
@@ -96,6 +102,19 @@ async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     except ValueError as error:
         raise ConfigError(f"advice: {error}") from error
     answer(args, {"pattern_id": new.pattern_id, "changed": True}, new.pattern_id)
+
+
+async def _mark(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    stored = await _stored(stores, args)
+    if args.remove:
+        pattern = stored.pattern
+        where = (pattern.tenant, pattern.pattern_id, args.run_id, args.step)
+        changed = await stores.learning.unmark(*where)
+    else:
+        where = (stored, stores.runs, args.run_id, args.step)
+        changed = await LessonActions(stores.learning).mark(*where, at=time.time())
+    shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
+    answer(args, shown, "done" if changed else "nothing changed")
 
 
 async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -1,5 +1,5 @@
-"""The place of a run: its project, what its agent was doing, and whether the agent's own
-instructions say a rule already. Pure."""
+"""The place of a run: its project, what its agent does, and whether the agent's own instructions
+say a rule already. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -7,22 +7,26 @@ from functools import lru_cache
 
 from gateway.core.pattern import Pattern
 from gateway.core.step import Action
-from gateway.features.learning.gate import language, vocabulary
 from gateway.features.learning.reading import command_of, digest, program_of
+from gateway.steering.evidence.commands import named_object
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.stores.records import PromptMessage
 from gateway.text.secrets import mask_secrets
+from gateway.text.sentences import nearly_equal, sentences
+
+_ENDING = re.compile(r"\.[a-z]\w{0,7}$")
 
 
-def situation_of(action: Action | None) -> str:
-    """The agent's tool, or the program of its shell call with the sub-command; "" for no call."""
-    if action is None:
-        return ""
+def like_of(action: Action) -> str:
+    """The calls that are like this one: the program of a shell call with its sub-command, such as
+    `git push`; else the tool, with the ending of the file that it names, such as `Edit .py`."""
     head = read_action(action).head
-    program = ""
     if head.startswith("$"):
-        program = program_of(command_of(action.arguments) or "")
-    return program or head.lstrip("$")
+        return program_of(command_of(action.arguments) or "") or head.lstrip("$")
+    ending = _ENDING.search(named_object(action.arguments))
+    if ending:
+        return f"{head} {ending[0]}"
+    return head
 
 
 _FOLDER = re.compile(
@@ -59,37 +63,31 @@ def scope_of(pattern: Pattern) -> str | None:
     return None
 
 
-_STEM = re.compile(r"(?:ies|ing|ed|es|s|e|y)$")
-_MEANT = re.compile(r"[a-z][a-z0-9_-]+")
-_NO = re.compile(r"\b(?:not|never|avoid|without|stop)\b|n't\b|^no\b")
-_LIMITS = frozenset(("onl", "instead", "unles", "rather"))  # stems of words that exclude
-
-
-@lru_cache(maxsize=4096)
-def meaning(text: str) -> frozenset[str]:
-    """Stems of the words of a rule that carry its meaning, with `not` for a prohibition."""
-    flat = text.lower().replace(", not ", " instead ")
-    kept = (word for word in _MEANT.findall(flat) if word not in vocabulary("common"))
-    stems = {_STEM.sub("", language()["synonyms"].get(word, word)) for word in kept}
-    return frozenset(stems - {"avoid", "stop"} | ({"not"} if _NO.search(flat) else set()))
-
-
-_INSTRUCTED = 0.7  # share of a rule's words in a sentence that says it
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?;\n])\s+|\n+")
-
-
-@lru_cache(maxsize=64)
-def _sentences_meant(text: str) -> tuple[frozenset[str], ...]:
-    """The meaning of each sentence of a prompt; many runs begin with the same one."""
-    parts = _SENTENCE_ENDS.split(text[:100_000])
-    return tuple(each | ({"not"} if each & _LIMITS else set()) for each in map(meaning, parts))
+_SYSTEM = ("system", "developer")
+_BLOCK = re.compile(r"<(system-reminder|user_instructions|INSTRUCTIONS)>(.*?)</\1>", re.DOTALL)
+_INSTRUCTION_FILE = re.compile(r"\b(?:CLAUDE|AGENTS|GEMINI|QWEN)(?:\.local)?\.md\b")
+_READ_CHARACTERS = 100_000  # of a prompt
 
 
 def instructed(rule: str, prompts: Sequence[PromptMessage]) -> bool:
-    """Whether the agent's own instructions, in the opening of its run, say a rule already."""
-    meant = meaning(rule) - _LIMITS
-    return any(
-        len(meant & each) >= _INSTRUCTED * len(meant) and ("not" in each or "not" not in meant)
-        for prompt in prompts
-        for each in _sentences_meant(prompt.text)
-    )
+    """Whether a sentence of the agent's instructions, in the opening of its run, has nearly the
+    words of a rule. Instructions are system messages, and files such as `AGENTS.md` as clients put
+    them into the first messages; what the task says is none."""
+    for prompt in prompts:
+        text = prompt.text[:_READ_CHARACTERS]
+        if prompt.role not in _SYSTEM:
+            blocks = _BLOCK.finditer(text)
+            text = "\n".join([each[2] for each in blocks if _is_file(each)])
+        if text and _says(text, rule):
+            return True
+    return False
+
+
+def _is_file(block: re.Match[str]) -> bool:
+    """Whether a client's block is an instruction file: Claude Code puts others into reminders."""
+    return block[1] != "system-reminder" or _INSTRUCTION_FILE.search(block[2]) is not None
+
+
+@lru_cache(maxsize=256)  # many runs begin with the same prompt
+def _says(text: str, rule: str) -> bool:
+    return any(nearly_equal(rule, each) for each in sentences(text))

@@ -22,19 +22,23 @@ from gateway.core.pattern import (
     Tier,
     Trust,
 )
+from gateway.features.learning.context import like_of
 from gateway.features.learning.gate import refusal
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.features.learning.verdicts import best
 from gateway.reporting.evidence import Drawn, e_values
 from gateway.steering.guidance.lessons import SAID, is_rule
 from gateway.stores.learning import (
+    MARK,
     DecisionRow,
+    EvidenceRow,
     NearOutcome,
     OutcomeRow,
     Posterior,
     SettledDecision,
     StoredLesson,
 )
+from gateway.stores.protocols import RunStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.values import Texts
 
@@ -272,6 +276,33 @@ class LessonActions:
             version = pattern.lesson.version
             await self.store.put_posterior(owner, pattern_id, version, posterior=found, at=at)
         return moved
+
+    async def mark(
+        self, stored: StoredLesson, runs: RunStore, run_id: str, step: int, *, at: float
+    ) -> bool:
+        """Have a rule given again at calls like the last one of a step; False if it is so already.
+        Raises: ValueError without such a rule or call."""
+        pattern = stored.pattern
+        if not is_rule(pattern):
+            raise ValueError("only a rule that a person stated can be given at a call")
+        owner = pattern.tenant
+        trace = await runs.get_run(run_id, tenant=owner, after_step=step - 1, limit=1)
+        rows = [row for row in trace.steps if row.step_index == step] if trace else []
+        calls = [call for row in rows if row.content for call in row.content.actions]
+        if trace is None or not calls:
+            raise ValueError(f"step {step} of run {run_id!r} has no call with a result")
+        row = EvidenceRow(
+            pattern_id=pattern.pattern_id,
+            run_id=run_id,
+            step_index=step,
+            kind=MARK,
+            tenant=owner,
+            conversation=trace.run.conversation_id,
+            task=like_of(calls[-1]),
+            at=at,
+            key_name=trace.run.key_name,
+        )
+        return (await self.store.learn([(pattern, [row])])).evidence > 0
 
     async def edit(self, stored: StoredLesson, advice: str, at: float) -> Pattern:
         """A new version with another text, in trial; the old one is retired. Raises: ValueError for

@@ -24,6 +24,8 @@ class LessonListParameters(TenantParameter):
 
     status: Annotated[str, OneOf(lessons.STATUSES)] | None = None  # None = any
     tier: Annotated[str, OneOf(lessons.TIERS)] | None = None  # None = any
+    # a call, `RUN step N`, for which a rule is chosen; None = the lessons are only shown
+    mark: str | None = None
 
 
 class LessonPageParameters(TenantParameter):
@@ -84,6 +86,12 @@ async def change_one_lesson(visit: Visit) -> Page:
                 reason = f"The text needs 1 to {MOST_CHARS} characters"
                 raise BadRequest(reason, param="advice")
             change = lessons.LessonChange(advice=advice)
+        elif action == "mark":
+            run_id, _, step = visit.form.get("call", "").rpartition(" step ")
+            if not step.isdecimal():
+                raise BadRequest("There is no such call", param="call")
+            call = lessons.MarkedCall(run_id=run_id, step=int(step))
+            change = lessons.LessonChange(mark=call)
         elif action in _BUTTONS:
             change = lessons.LessonChange(status=_BUTTONS[action])
         else:

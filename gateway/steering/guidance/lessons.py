@@ -1,9 +1,9 @@
 """Lessons for a call, and the draw that decides whether they are given.
 
-Lessons fit after failures; rules that people have stated fit at the start of a run, and after
-calls like those before their mistakes. The draw is the lesson's trial, and later its hold-out.
-It depends only on the lesson's version, the run and the step (a rule's draw is for a whole run):
-equal on each replica and after a restart."""
+Lessons fit after failures; rules that people have stated fit at the start of a run, once more after
+a summary of its history, and after calls like those that a person has marked. The draw is the
+lesson's trial, and later its hold-out. It depends only on the lesson's version, the run and the
+step (a rule's draw is for a whole run): equal on each replica and after a restart."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from gateway.core.decide import STANDING, Decided, Item, LessonDecision, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import InjectionSettings
-from gateway.core.guidance_state import FIRST_CALL, GuidanceState, latest
+from gateway.core.guidance_state import GuidanceState, latest
 from gateway.core.guidance_text import FRAME_CHARS, sanitise
 from gateway.core.pattern import Pattern, PatternMatch, Tier, Trust, content
 from gateway.core.plan import CHARS_PER_TOKEN
-from gateway.core.step import Step
+from gateway.core.step import Action, Step
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.identity.ids import draw
 from gateway.values import frozen
@@ -40,22 +40,25 @@ class LessonSettings:
     max_chars: int = 600  # most characters of one lesson's text
 
     def query(self, guidance: GuidanceState, newest: Step | None, step: int) -> LessonQuery | None:
-        """Returns the look-up at the first decision of a run and after a step with calls; else
-        None."""
+        """Returns the look-up at the first decision of a run, at the first one after a summary
+        and after a step with calls; else None."""
         decided = guidance.decided_step
         steps = guidance.lesson_steps
-        if not self.trials or (decided is not None and step <= max(decided, 0)):
+        begins = guidance.rules_due or (decided is None and not steps)
+        if not self.trials or not (begins or decided is None or step > max(decided, 0)):
             return None
-        if decided is None and newest is None:
-            return LessonQuery(keys=(), exclude=frozenset(steps))
-        if newest is None or not newest.actions or guidance.lessons >= self.per_run:
+        actions: tuple[Action, ...] = ()
+        if newest is not None and guidance.lessons < self.per_run:
+            actions = newest.actions
+        if not (begins or actions):
             return None
-        readings = [read_action(action) for action in newest.actions]
+        readings = [read_action(action) for action in actions]
         recent = (name for name, at in steps.items() if at >= max(0, step - WINDOW_STEPS + 1))
         return LessonQuery(
             keys=tuple(r.failure.key for r in reversed(readings) if r.failure is not None),
             exclude=frozenset((*guidance.pattern_ids, *recent)),
-            actions=newest.actions,
+            begins=begins,
+            actions=actions,
         )
 
     def added(
@@ -63,27 +66,32 @@ class LessonSettings:
         decided: Decided,
         matches: Sequence[LessonMatch],
         *,
-        unit: str,
+        query: LessonQuery,
         injection: InjectionSettings,
     ) -> Decided:
-        """Returns the decision with the drawn lessons added. The first call of a run gets rules,
-        in their order. `unit`: seed of the draw."""
+        """Returns the decision with the drawn lessons added. The first call of a run, and the first
+        one after a summary, gets rules alone, in their order, if there are any."""
+        again = decided.state.rules_due
+        if again:
+            decided = replace(decided, state=replace(decided.state, rules_due=False))
         room = injection.max_block_chars - FRAME_CHARS
         room -= sum(len(item.text) + 2 for item in decided.items)
         most = min(self.per_call, self.per_run - decided.state.lessons)
+        rules = [match for match in matches if query.begins and is_rule(match.pattern)]
         texts = _different(matches, self.max_chars)
         source = "monitor"
-        if decided.step == FIRST_CALL:
+        if rules:
             room = min(room, RULES_CHARS)
             most = MOST_RULES
-            source = STANDING
-            texts = [(match, lesson_text(match.pattern, self.max_chars)) for match in matches]
+            if not again:  # the head of the prompt has what is said again at its end
+                source = STANDING
+            texts = [(match, lesson_text(match.pattern, self.max_chars)) for match in rules]
         items: list[Item] = []
         decisions: list[LessonDecision] = []
         for match, text in texts:
             if len(decisions) >= most or not text or len(text) + 2 > room:
                 continue
-            decision = _drawn(match, unit, decided.step)
+            decision = _drawn(match, query.unit, decided.step)
             decisions.append(decision)
             if decision.given:
                 room -= len(text) + 2
@@ -91,9 +99,9 @@ class LessonSettings:
                 items.append(Item(text=text, tier=match.pattern.tier, match=found, source=source))
         if not decisions:
             return decided
-        begun = decided.state.lesson_steps  # a rule's reminder belongs to the decision at the start
+        begun = decided.state.lesson_steps  # a rule's repetition belongs to the first decision
         own = [e for e in decisions if not is_rule(e.pattern) or e.pattern.pattern_id not in begun]
-        state = _remembered(decided.state, decisions, decided.step)
+        state = _remembered(decided.state, decisions, decided.step, begins=bool(rules))
         lessons = (*decided.lessons, *own)
         return replace(decided, items=(*decided.items, *items), state=state, lessons=lessons)
 
@@ -164,11 +172,11 @@ def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
 
 
 def _remembered(
-    state: GuidanceState, decisions: Sequence[LessonDecision], step: int
+    state: GuidanceState, decisions: Sequence[LessonDecision], step: int, *, begins: bool
 ) -> GuidanceState:
     steps = {**state.lesson_steps, **{each.pattern.pattern_id: step for each in decisions}}
     later = decisions
-    if step == FIRST_CALL:
+    if begins:
         later = ()
     given = tuple(each.pattern.pattern_id for each in later if each.given)
     return replace(

@@ -10,6 +10,7 @@ import orjson
 from gateway.core.pattern import Pattern, Status, content
 from gateway.stores import codec
 from gateway.stores.learning import (
+    MARK,
     NO_SUPPORT,
     DecisionRow,
     EvidenceRow,
@@ -55,6 +56,14 @@ _SUPPORT = f"""
 SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
 AND (CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
 ORDER BY at DESC, run_id, step_index LIMIT :limit
+"""
+_MARKS = f"""
+SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE kind = '{MARK}'
+AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant) ORDER BY at, run_id, step_index
+"""
+_UNMARK = f"""
+DELETE FROM pattern_evidence {_OWN} AND kind = '{MARK}'
+AND run_id = :run_id AND step_index = :step_index RETURNING TRUE
 """
 _OF_RUN = "run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)"
 _FORGOTTEN = "SELECT run_id FROM forgotten_runs WHERE tenant = :tenant"
@@ -240,6 +249,16 @@ class LearningStore:
         which = {"tenant": tenant, "pattern_id": pattern_id, "limit": limit}
         found = await self._engine.fetch(_SUPPORT, **which)
         return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
+
+    async def marks(self, tenant: str | None) -> list[EvidenceRow]:
+        """The calls at which people want to be reminded of rules, oldest first."""
+        found = await self._engine.fetch(_MARKS, tenant=tenant)
+        return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
+
+    async def unmark(self, tenant: str, pattern_id: str, run_id: str, step_index: int) -> bool:
+        """Take back a mark; False if there is none."""
+        which = {"tenant": tenant, "pattern_id": pattern_id, "run_id": run_id}
+        return bool(await self._engine.write(_UNMARK, **which, step_index=step_index))
 
     async def forget(self, tenant: str | None, run_id: str, at: float) -> list[str] | None:
         """Remove what was learned from a run, its jobs in the reader, and the lessons that no

@@ -75,7 +75,8 @@ _POSTERIOR = codec.names(Posterior)
 _SUPPORTED = ("conversations", "tasks", "keys", "span_s")
 _SUPPORT = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
-    "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind NOT IN ('failed_again', 'unsure')"
+    "AND (p.tenant = '' OR e.tenant = p.tenant) "
+    "AND e.kind NOT IN ('mark', 'failed_again', 'unsure')"
 )
 SELECT_LESSONS = f"""
 SELECT {COLUMNS}, p.reason,

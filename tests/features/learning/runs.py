@@ -16,7 +16,7 @@ from gateway.features.learning.reading import ReadCallOfRun, digest, read_run
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner, LearnReport
 from gateway.steering.guidance.lessons import SAID
-from gateway.stores.learning import EvidenceRow
+from gateway.stores.learning import MARK, EvidenceRow
 from gateway.stores.records import CallRecord, PromptMessage
 from steering_gateway_testing.store_conformance import records
 
@@ -109,14 +109,14 @@ def lessons_of(run: SourceRun) -> list[Pattern]:
 
 
 def rule(text: str, tenant: str = "default", **how: Any) -> Pattern:
-    """A candidate rule that a person stated for the project `shop`, about `git push` after
-    `git commit`; `origin`: who put it into a row."""
+    """A candidate rule that a person stated for the project `shop`, about `git push`; `origin`: who
+    put it into a row."""
     folder = f"{how.get('folder', '/home/ann')}/{how.get('project', 'shop')}"
     opening = PromptMessage(role="system", text=f"Working directory: {folder}")
     scope, name = project_of([opening])
     key = f"{SAID}|{scope}|{digest(text)}"
     marks = {"said": f"please: {text}", "author": how.get("person", "ann"), "project": name}
-    marks |= {"doing": "git push", "precedes": "git commit"}
+    marks |= {"doing": "git push"}
     lesson = Lesson(
         key=key,
         origin=how.get("origin", "read"),
@@ -131,6 +131,20 @@ def rule(text: str, tenant: str = "default", **how: Any) -> Pattern:
         tenant=tenant,
         source_trace_id="r0000#2",
         lesson=lesson,
+    )
+
+
+def mark(rule: str, run_id: str = "r0000", like: str = "git commit") -> EvidenceRow:
+    """A person's wish to be reminded of a rule at such a call."""
+    return EvidenceRow(
+        pattern_id=rule,
+        run_id=run_id,
+        step_index=1,
+        kind=MARK,
+        tenant="default",
+        conversation="",
+        task=like,
+        at=records.START,
     )
 
 

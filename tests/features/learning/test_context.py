@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from gateway.core.step import Action
-from gateway.features.learning.context import project_of, situation_of
+from gateway.features.learning.context import like_of, project_of
 from gateway.stores.records import PromptMessage
 
 
@@ -14,13 +14,14 @@ def action(name: str, **arguments: Any) -> Action:
     return Action(name=name, arguments=json.dumps(arguments), observation="")
 
 
-def test_the_situation() -> None:
-    """The tool, or the program of a shell call with its sub-command."""
-    assert situation_of(None) == ""
+def test_calls_that_are_alike() -> None:
+    """The program of a shell call with its sub-command; the tool with the kind of its object."""
     shell = action("Bash", command="cd /x && git commit -m 'fix: a && b'")
-    assert situation_of(shell) == "git commit"
+    assert like_of(shell) == "git commit"
     edit = action("Edit", file_path="/a/b.go", old_string="x", new_string="y")
-    assert situation_of(edit) == "Edit"
+    assert like_of(edit) == "Edit .go"
+    assert like_of(action("Edit", file_path="/a/Makefile", old_string="x")) == "Edit"
+    assert like_of(action("get_order", order_id="W12")) == "get_order"
 
 
 def test_the_project_of_a_run() -> None:

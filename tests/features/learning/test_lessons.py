@@ -69,7 +69,8 @@ def decided(
     settings: LessonSettings = SETTINGS,
 ) -> Decided:
     before = Decided(step=step, state=state or GuidanceState())
-    return settings.added(before, matches, unit=unit, injection=INJECTION)
+    query = LessonQuery(keys=(), exclude=frozenset(), unit=unit)
+    return settings.added(before, matches, query=query, injection=INJECTION)
 
 
 INJECTION = InjectionSettings()
@@ -119,9 +120,9 @@ def test_no_more_than_the_caps() -> None:
     assert [d.pattern.pattern_id for d in found.lessons] == ["x4", "x3"]
     same = [a_lesson("e1-x", said="Same."), a_lesson("e2-x", said="Same.", tier="e2")]
     assert [d.pattern.pattern_id for d in decided(list(map(match, same))).lessons] == ["e2-x"]
-    full = GuidanceState(lessons=3)
+    full = GuidanceState(lessons=3, lesson_steps={"x": 0})
     assert len(decided(many, full).lessons) == 1
-    assert SETTINGS.query(GuidanceState(lessons=4), steps([FAILED])[0], step=1) is None
+    assert SETTINGS.query(replace(full, lessons=4), steps([FAILED])[0], step=1) is None
 
 
 def test_what_a_model_wrote_is_quoted() -> None:

@@ -82,7 +82,7 @@ async def test_what_earlier_versions_guessed_is_retired(stores: Stores, why: str
     actions = LessonActions(stores.learning)
     assert await actions.move(approved, Status.ACTIVE, f"approved {BY_OPERATOR}", 2.0)
     keys = tuple(each.lesson.key for each in made if each.lesson)
-    query = LessonQuery(keys=keys, exclude=frozenset(), opening=lambda: SHOP)
+    query = LessonQuery(keys=keys, exclude=frozenset(), begins=True, opening=lambda: SHOP)
     given = await LessonBook(stores.learning, failed=print).find(query, TENANT)
     assert [each.pattern.pattern_id for each in given] == [made[2].pattern_id]
     learner = Learner(stores.learning, stores.runs, LearningSettings)

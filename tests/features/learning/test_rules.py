@@ -38,7 +38,7 @@ from steering_gateway_testing.agents import PLAIN, TOOLS
 from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.conftest import start
-from tests.features.learning.runs import state
+from tests.features.learning.runs import mark, state
 from tests.features.learning.test_context import action
 from tests.features.learning.test_pages import ACME, ADMIN, KEYS
 
@@ -54,6 +54,16 @@ RULES = (
     "Do not delete the tests.",
     "Before you push, run the formatter.",
 )
+
+
+def reminder(instructions: str) -> str:
+    """A CLAUDE.md as Claude Code puts it before the task."""
+    return (
+        "<system-reminder>\nAs you answer the user's questions, you can use the following:\n"
+        f"# claudeMd\nContents of /home/ann/shop/CLAUDE.md (project):\n\n{instructions}"
+        "\n\n      IMPORTANT: this context may or may not be relevant to your tasks.\n"
+        "</system-reminder>\n"
+    )
 
 
 async def rules(stores: Stores) -> list[StoredLesson]:
@@ -74,6 +84,7 @@ async def taught(
     actions = LessonActions(stores.learning)
     for each in await rules(stores) if approved else ():
         await actions.move(each, Status.TRIAL, "approved by the operator", 1.0)
+        await stores.learning.learn([(each.pattern, [mark(each.pattern.pattern_id)])])
     await stores.close()
 
 
@@ -122,7 +133,7 @@ async def test_a_run_of_the_project_begins_with_its_rules(
     gateway: AppServer, upstream: ScriptedUpstream
 ) -> None:
     """Once in the system prompt, five at most and under 120 tokens, the same bytes in each call;
-    after the call before the mistake a reminder; another project gets nothing."""
+    after a call like the marked one a reminder; another project gets nothing."""
     here, url = "Working directory: /home/ann/shop", gateway.base_url
     runs = [await sent(upstream, url, f"run-{number}", here) for number in range(4)]
     for first, second in runs:
@@ -145,26 +156,50 @@ async def test_nothing_that_the_agents_own_instructions_say(
     gateway: AppServer, upstream: ScriptedUpstream
 ) -> None:
     """Neither in the system prompt nor in a CLAUDE.md among the first messages."""
-    system = "Working directory: /home/ann/shop\nUse `pnpm`, never `npm`."
+    system = "Working directory: /home/ann/shop\nHere we use `pnpm` instead of `npm`."
     for number in range(4):
-        user = "# CLAUDE.md\n- Before `git push`: run the linter, please.\n\nFix it."
+        user = reminder("- Before `git push`, run the linter, please.") + "Fix it."
         for body in await sent(upstream, gateway.base_url, f"own-{number}", system, user):
             assert "Use pnpm instead of npm." not in str(body)
             assert "run the linter." not in str(body)
 
 
+async def test_the_task_may_say_a_rule(gateway: AppServer, upstream: ScriptedUpstream) -> None:
+    """A run that is told the rule by its task needs it later, when the task is far away."""
+    here = "Working directory: /home/ann/shop"
+    bodies = [
+        await sent(upstream, gateway.base_url, f"task-{number}", here, f"Fix it. {RULE}")
+        for number in range(6)
+    ]
+    assert any(f"{STATED}: {RULE}" in str(first) for first, _ in bodies)
+
+
+LINTER = "Run the linter before you push."
+
+
 @pytest.mark.parametrize(
-    ("rule", "own", "says"),
+    ("role", "own", "says"),
     [
-        ("Use pnpm instead of npm.", "We build with pnpm instead of npm.", True),
-        ("Do not commit or push unless asked.", "Commit and push only when asked.", True),
-        ("Do not commit or push unless asked.", "Commit and push whenever you ask.", False),
-        ("Run the linter before you push.", "Push often. Run it. Linter: ruff.", False),
+        ("system", f"You are Codex. {LINTER}", True),
+        ("developer", "- run the linter before each push", True),
+        ("system", "Push before you run the linter.", False),
+        ("system", "Push often. Run it. Linter: ruff.", False),
+        ("user", LINTER, False),
+        ("user", f"Fix it.\n\n{LINTER}\nThen push.", False),
+        (
+            "user",
+            f"# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>\n{LINTER}\n</INSTRUCTIONS>",
+            True,
+        ),
+        ("user", f"<user_instructions>\n\n{LINTER}\n\n</user_instructions>", True),
+        ("user", reminder(LINTER), True),
+        ("user", f"<system-reminder>\nThe list is empty. {LINTER}\n</system-reminder>", False),
+        ("user", f"<environment_context>\n{LINTER}\n</environment_context>", False),
     ],
 )
-def test_what_instructions_say(rule: str, own: str, says: bool) -> None:
-    """Most words of the rule in one sentence, with a limit where the rule has one."""
-    assert instructed(rule, [PromptMessage(role="user", text=own)]) is says
+def test_what_instructions_say(role: str, own: str, says: bool) -> None:
+    """System messages and instruction files, as clients send them; never the task."""
+    assert instructed(LINTER, [PromptMessage(role=role, text=own)]) is says
 
 
 def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
@@ -270,13 +305,19 @@ async def test_projects_of_one_name_are_separate(
 
 async def test_a_rule_is_given_once_an_operator_approved_it() -> None:
     """However many people said it, also where an earlier version tried it; at the start of a run,
-    and as a reminder before its mistake; an edited rule is given at once."""
+    and at calls like those that a person marked; an edited rule is given at once."""
     stores = await open_stores(StorageSettings(path=":memory:"))
     opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
 
     async def given(*calls: Action) -> list[str]:
         book = LessonBook(stores.learning, failed=failed)
-        query = LessonQuery(keys=(), exclude=frozenset(), actions=calls, opening=lambda: opening)
+        query = LessonQuery(
+            keys=(),
+            exclude=frozenset(),
+            begins=not calls,
+            actions=calls,
+            opening=lambda: opening,
+        )
         return [match.pattern.pattern_id for match in await book.find(query, "default")]
 
     def failed(error: Exception) -> None:
@@ -292,10 +333,14 @@ async def test_a_rule_is_given_once_an_operator_approved_it() -> None:
     (rule,) = await rules(stores)
     await stores.learning.move("default", name, Status.ACTIVE, reason=f"a {BY_OPERATOR}", at=2.0)
     before, other = action("Bash", command="git commit -m x"), action("Bash", command="ls src")
+    assert (await given(), await given(before), await given(other)) == ([name], [], [])
+    await stores.learning.learn([(rule.pattern, [mark(name)])])
     assert (await given(), await given(before), await given(other)) == ([name], [name], [])
+    (marked,) = await rules(stores)
+    assert marked.support == rule.support, "a mark is no saying"
     (rule,) = await rules(stores)
     edited = await LessonActions(stores.learning).edit(rule, "Use pnpm for all.", 2.0)
-    assert await given() == [edited.pattern_id]
+    assert await given() == await given(before) == [edited.pattern_id]
     shares = {each.pattern.pattern_id: each.posterior.share for each in await rules(stores)}
     assert shares[edited.pattern_id] == ACTIVE_SHARE
     await stores.close()
@@ -312,7 +357,7 @@ async def test_approval_gives_no_credential_and_no_frame(text: str) -> None:
     name = rule.pattern.pattern_id
     await stores.learning.move("default", name, Status.ACTIVE, reason=f"a {BY_OPERATOR}", at=2.0)
     opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
-    query = LessonQuery(keys=(), exclude=frozenset(), opening=lambda: opening)
+    query = LessonQuery(keys=(), exclude=frozenset(), begins=True, opening=lambda: opening)
     assert await LessonBook(stores.learning, failed=print).find(query, "default") == []
     await stores.close()
 

@@ -80,8 +80,8 @@ def test_compaction_keeps_caps_and_what_stands_in_front() -> None:
     front = Injection(step=-1, place="system", offset=0, text="rules")
     between = Injection(step=3, place="message", offset=7, text="note")
     state = GuidanceState(monitor_count=2, e1_count=1, injections=(front, between))
-    assert state.compacted().injections == (front,)
-    assert state.compacted().monitor_count == 2
+    assert state.compacted(summed_up=False).injections == (front,)
+    assert state.compacted(summed_up=False).monitor_count == 2
     kept = replace(front, step=-2)
     assert state.next_run() == GuidanceState(injections=(kept,))
     assert state.next_run().next_run() == GuidanceState(injections=(kept,))

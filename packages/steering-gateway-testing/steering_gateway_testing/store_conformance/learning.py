@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
+    MARK,
     DecisionRow,
     EvidenceRow,
     JobLimits,
@@ -146,6 +147,26 @@ async def learns_a_lesson_once(stores: Stores) -> None:
     assert await store.evidence(TENANT, "e1-a") == [again, more, some_evidence()]
     with raises(ValueError):
         await store.learn([(replace(pattern, lesson=None), [])])
+
+
+async def keeps_marks_apart_from_support(stores: Stores) -> None:
+    """A call that a person marked supports and confirms nothing; it can be taken back, and goes
+    with its run."""
+    store = stores.learning
+    marks = [some_evidence(run=f"r{n}", kind=MARK, task="git push", at=START + n) for n in (7, 8)]
+    await store.learn([(a_lesson(), [some_evidence()])])
+    assert await store.learn([(a_lesson(), marks)]) == Learned(evidence=2)
+    assert await store.marks(TENANT) == await store.marks(None) == marks
+    assert await store.marks(OTHER) == []
+    found = await store.lesson(TENANT, "e1-a")
+    assert found is not None
+    assert found.pattern.lesson == a_lesson().lesson
+    assert (found.support.conversations, found.support.tasks) == (1, 1)
+    assert not await store.unmark(OTHER, "e1-a", "r7", marks[0].step_index)
+    assert await store.unmark(TENANT, "e1-a", "r7", marks[0].step_index)
+    assert not await store.unmark(TENANT, "e1-a", "r7", marks[0].step_index)
+    assert await store.forget(TENANT, "r8", START + 9) == []
+    assert await store.marks(TENANT) == []
 
 
 async def keeps_lessons_that_say_the_same(stores: Stores) -> None:
@@ -340,6 +361,7 @@ LEARNING_CHECKS: tuple[Check, ...] = (
     counts_the_keys_of_a_lesson,
     lists_lessons_by_the_beginning_of_their_key,
     learns_a_lesson_once,
+    keeps_marks_apart_from_support,
     keeps_lessons_that_say_the_same,
     keeps_lessons_apart_from_patterns_and_tenants,
     moves_a_lesson,
