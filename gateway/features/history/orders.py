@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
+from gateway.features.history.log_file import LogFile
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.user_words import user_words
 from gateway.text.secrets import mask_repeated
@@ -18,6 +19,17 @@ class Order(Value):
     prompt: str = ""  # digest of the beginning of its prompt, as `prompt_digest` gives it
     kind: str = ""  # such as "Explore"; "" if unknown
     task: str = ""  # in a few words; "" if unknown
+
+
+def order_beside(log: LogFile) -> Order:
+    """The order that newer versions of some clients write into a file beside a sub-agent's log."""
+    path = log.path.with_name(f"{log.stem}.meta.json")
+    if not path.is_file():
+        return Order()
+    noted = as_mapping(LogFile(path).document())
+    return Order(
+        kind=text_at(noted, "agentType"), task=mask_repeated(text_at(noted, "description"))
+    )
 
 
 _PROMPTS = ("prompt", "message", "task", "query", "objective", "instructions", "input")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
+from gateway.features.history.orders import order_beside
 from gateway.features.history.session import ModelCall, Session, family, joined, own_id
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
@@ -74,6 +75,8 @@ def read(log: LogFile) -> Iterable[Session]:
             log.skip(f"unknown type {kind!r}")
     for thread in threads.values():
         thread.tell()
+        if thread.session.parent:
+            thread.session.order = order_beside(log)
     yield from family({name: thread.session for name, thread in threads.items()})
 
 

@@ -153,7 +153,8 @@ class _Rollout:
         known = (own_id(name) for name in (origin, *names))
         others = (name for name in known if name not in ("", session.id))
         session.parent = next(others, as_text(spawn, "") or "subagent")
-        session.order = Order(kind=text_at(spawned, "agent_role") or as_text(spawn, ""))
+        role = text_at(spawned, "agent_role") or as_text(spawn, "") or "default"
+        session.order = Order(kind=role, task=text_at(spawned, "agent_path").rpartition("/")[2])
 
     def _item(self, item: Fields, at: float | None) -> str:
         kind = text_at(item, "type")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
+from gateway.features.history.orders import Order
 from gateway.features.history.session import Session, chat_usage, family, joined, own_id, tool_call
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, as_text, list_at, mapping_at, text_at
@@ -67,6 +68,8 @@ class _Events:
         data = mapping_at(record, "data")
         at = self._main.at(record.get("timestamp"))
         agent = text_at(record, "agentId") or text_at(data, "parentToolCallId")
+        if kind == "subagent.started":
+            agent = agent or text_at(data, "toolCallId")
         session = self._sessions.setdefault(agent, Session(id=agent, agent=AGENT, parent=agent))
         session.at(record.get("timestamp"))
         if kind == "user.message":
@@ -93,6 +96,8 @@ class _Events:
         main = self._main
         if kind == "abort" and data.get("reason") in _BY_PERSON:
             main.did("interrupt", "", at)
+        elif kind == "subagent.started":
+            session.order = Order(kind=text_at(data, "agentName"))
         elif kind == "session.compaction_complete" and data.get("success") is not False:
             session.compact(text_at(data, "summaryContent"))
         elif kind == "session.context_cleared":

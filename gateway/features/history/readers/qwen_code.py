@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.features.history.log_file import LogFile
+from gateway.features.history.orders import order_beside
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
 from gateway.features.history.session import Session, chat_usage, family, own_id, tool_call
 from gateway.values import FieldDict, Fields
@@ -28,6 +29,8 @@ def read(log: LogFile) -> Iterable[Session]:
     for record in log.records():
         agent = text_at(record, "agentId")
         new = Session(id=log.stem, agent="qwen-code", parent=agent)
+        if agent and not sessions:
+            new.order = order_beside(log)
         if not _add(sessions.setdefault(agent, new), record):
             log.skip(f"unknown type {record.get('type')!r}")
     yield from family(sessions)
