@@ -26,7 +26,10 @@ _PATHS = (
     (re.compile(r"\A/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
     (re.compile(r"/backend-api/"), "chatgpt"),
 )
-_MODEL = re.compile(r"/model/(.+)/(?:invoke|converse|count)|odels/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)")
+_MODEL = re.compile(
+    r"\A(?:(?!/model/).)*+/model/(.+)/(?:invoke|converse|count)"
+    r"|odels/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)"
+)
 _ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
 PATHS = tuple(
     f"/{first}/{{path:path}}"
