@@ -60,6 +60,8 @@ class Feature(NamedTuple):
     # Of `Settings`: `check` raises ValueError for what cannot be; `lost`: key paths that a reload
     # may not remove, of the old and the new ones; `named_models`: (key path, model) of models that
     # it names; `doubts`: warnings, of a `ModelCatalogue` too.
+    # `erase`: function of the `StorageSettings` and of one that takes a `CallRecord`: removes those
+    # that it takes from files beside the database, and returns their number. It may block.
     # `states`: class of `WatchedStates` over a `StateStore`, made like it.
     # `lane`: class of a `TranslatingLane`. `embedder`: class of the embedders of providers.
     parts: Mapping[str, str] = {}

@@ -154,6 +154,7 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("listOutcomes", get("/api/runs/{run}/outcomes", tenant="globex"), 403),
     ("forgetRun", send("POST", "/api/runs/{run}/forget", None), 403),
     ("forgetRun", send("POST", "/api/runs/{run}/forget?tenant=globex", None), 403),
+    ("forgetSessions", send("POST", "/api/sessions/forget", {"subject": "x"}), 403),
     ("dashboard/lessons", get("/dashboard/lessons"), 200),
     ("dashboard/lessons", get("/dashboard/lessons/{pattern}"), 404),
     ("listBudgets", get("/api/budgets"), 200),

@@ -233,7 +233,7 @@ async def _learn(
     """Derive the outcomes of runs, as a gateway does when a run is over."""
     if not settings.storage.store_content or "learning" not in features():
         return
-    from gateway.features.learning.command import open_learner
+    from gateway.features.learning.worker import open_learner
 
     learner = open_learner(stores, settings)
     for run_id in runs:
@@ -242,7 +242,7 @@ async def _learn(
 
 
 def _kept_line(kept: "Kept") -> str:
-    others = {"known already": kept.known, "recorded live": kept.live}
+    others = {"known already": kept.known, "recorded live": kept.live, "forgotten": kept.forgotten}
     also = ", ".join(f"{number} {how}" for how, number in others.items() if number)
     sessions = counted(kept.kept, "session")
     return f"kept {sessions} as past runs{f' ({also})' if also else ''}: gateway dashboard"

@@ -63,6 +63,7 @@ class Kept:
     kept: int = 0  # new, or grown since they were kept
     known: int = 0  # kept before, and unchanged
     live: int = 0  # recorded by the gateway when they ran, so not kept again
+    forgotten: int = 0  # erased by `gateway forget`, so not kept again
     # ids of those that are new or have grown, in the order of the sessions
     runs: list[str] = field(default_factory=list)
 
@@ -94,18 +95,17 @@ class Keeper:
         scorer or a monitor raised."""
         if session.parent:
             self._roots[session.id] = self._roots.get(session.parent, session.parent)
-        if await self._was_recorded(session):
+        names = tuple(filter(None, (session.id, session.parent, self._roots.get(session.id))))
+        own = [imported_id(self._tenant, session.agent, name) for name in names]
+        ids = [conversation_id(self._tenant, name) for name in names]
+        versions = [await self._stores.states.version(self._tenant, name) for name in (*ids, *own)]
+        if min(versions) < 0:
+            self.counts.forgotten += 1
+        elif any(versions[: len(ids)]):  # it, or its parent, went through this gateway
             self.counts.live += 1
         else:
             await self._keep(session)
         self._seen.update(call.key for call in session.calls if call.key)
-
-    async def _was_recorded(self, session: Session) -> bool:
-        """Whether the session, or that of its parent, went through this gateway."""
-        names = filter(None, (session.id, session.parent, self._roots.get(session.id)))
-        ids = dict.fromkeys(conversation_id(self._tenant, name) for name in names)
-        versions = [await self._stores.states.version(self._tenant, name) for name in ids]
-        return any(versions)
 
     async def _keep(self, session: Session) -> None:
         name = imported_id(self._tenant, session.agent, session.id)

@@ -3,4 +3,4 @@
 A pure core (`reading`, `sources`, `context`, `gate`, most of `life_cycle`) inside thin edges
 (`worker`, `book`, `verdicts`), off the path of requests."""
 
-OFFERS = ("command:open_learner",)
+OFFERS = ("worker:open_learner",)

@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.api.control import ControlBody
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, publish_change, shape
 from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
-from gateway.api.runs import RunOfTenant, unknown_run
+from gateway.api.runs import RunOfTenant
 from gateway.auth.access import Access
 from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.errors import BadRequest, NotFound
+from gateway.features.learning.forget import forget
 from gateway.features.learning.gate import MOST_CHARS, strange
 from gateway.features.learning.life_cycle import LessonActions
 from gateway.features.learning.views import decision_views, lesson_view
@@ -34,6 +36,13 @@ class LessonFilters(TenantParameter):
     tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
     since: Time | None = described("Changed at or after this time.", None)
     limit: Annotated[int, Field(ge=1, le=1000, description="Most lessons."), DIGITS] = 100
+
+
+class ForgetBody(ControlBody):
+    """A session or a person, with the reason and who asked for it."""
+
+    subject: str  # id of a conversation or a run, or the client's own; a person's name
+    person: bool = False  # all sessions of a person: a key's owner or name, or the tag `author`
 
 
 class LessonParameters(TenantParameter):
@@ -134,7 +143,11 @@ Changed = shape(
     changed=bool,
 )
 Forgotten = shape(
-    "Forgotten", "The lessons that nothing but the run supported.", run_id=str, removed=list[str]
+    "Forgotten",
+    "Rows that were erased, by place, and what is out of reach.",
+    subject=str,
+    erased=dict[str, int],
+    out_of_reach=str,
 )
 OutcomeList = shape(
     "OutcomeList", "Every verdict on a run, oldest first.", outcomes=list[FieldDict]
@@ -179,20 +192,31 @@ async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
     return ApiResponse({"pattern_id": kept, "changed": changed})
 
 
-@OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was removed.")
+@OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was erased.")
 async def forget_run(request: ApiRequest[RunOfTenant]) -> ApiResponse:
-    """Remove a run's evidence, verdicts and decisions, and lessons only it supports."""
-    run_id = request.params.run_id
-    learner = learning_of(request.runtime).learner
-    if learner is not None:
-        removed = await learner.forget(request.tenant, run_id)
-    else:
-        removed = await request.runtime.lessons.forget(request.tenant, run_id, time.time())
-    if removed is None:
-        raise unknown_run(run_id)
-    learning_of(request.runtime).forget()
-    publish_change(request.runtime, "lesson", "forgotten", run_id=run_id)
-    return ApiResponse({"run_id": run_id, "removed": removed})
+    """Erase the session of a run, for good."""
+    return ApiResponse(await forget_here(request.runtime, request.params.run_id, request.tenant))
+
+
+@OPERATIONS.add("POST /api/sessions/forget", Forgotten, "What was erased.", body=ForgetBody)
+async def forget_sessions(request: ApiRequest[TenantParameter]) -> ApiResponse:
+    """Erase a session, or all sessions of a person, for good."""
+    body = request.read(ForgetBody)
+    found = forget_here(request.runtime, body.subject, request.tenant, person=body.person)
+    return ApiResponse(await found)
+
+
+async def forget_here(
+    runtime: Runtime, name: str, tenant: str | None, *, person: bool = False
+) -> FieldDict:
+    """Erase a session, or all sessions of a person. Raises: NotFound."""
+    stores = runtime.opened.stores
+    found = await forget(stores, runtime.settings, name, tenant=tenant, person=person)
+    if found is None:
+        raise NotFound(f"nothing is known of {name[:80]!r}", param="subject")
+    learning_of(runtime).forget()
+    publish_change(runtime, "session", "forgotten")
+    return found
 
 
 @OPERATIONS.add("GET /api/runs/{run_id}/outcomes", OutcomeList, "The verdicts.")

@@ -16,10 +16,9 @@ from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
 from gateway.features.learning import views
 from gateway.features.learning.context import project_of
+from gateway.features.learning.forget import add_forget, forget_named
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
-from gateway.features.learning.settings import LearningSettings
-from gateway.features.learning.worker import Learner
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
 from gateway.stores.records import PromptMessage
@@ -49,24 +48,18 @@ def add_parser(commands: Any) -> None:
         parser.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
     edit.add_argument("advice", help="what it says from now on, at most 600 characters")
-    forget = add_verb(
-        verbs, "forget", "remove the lessons that only this run supports", command=_forget
-    )
     mark.add_argument("run_id", help="the run with the call")
     mark.add_argument("step", type=int, help="its step; of several calls the last one counts")
-    add_acts("lesson", approve, retire, edit, mark, forget)
-    forget.add_argument("run_id", help="the run's id")
-    forget.add_argument("--tenant", help="only a run of this tenant")
+    add_acts("lesson", approve, retire, edit, mark)
+    same = "the same as `gateway forget --session RUN`"
+    forget = add_verb(verbs, "forget", same, command=forget_named)
+    forget.add_argument("subject", metavar="RUN", help="the run's id")
+    add_forget(forget)
     rules = add_verb(verbs, "rules", "the rules of projects, with who said them", command=_rules)
     rules.add_argument("--tenant", help="only rules of this tenant")
     rules.add_argument("--project", help="only rules of this project, as they are listed")
     what = "print a diff that adds the rules to this file, and give them no more"
     rules.add_argument("--export", choices=("CLAUDE.md", "AGENTS.md"), help=what)
-
-
-def open_learner(stores: Stores, settings: Settings) -> Learner:
-    """The learner from the runs of these stores."""
-    return Learner(stores.learning, stores.runs, lambda: settings.of(LearningSettings))
 
 
 async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -115,12 +108,6 @@ async def _mark(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         changed = await LessonActions(stores.learning).mark(*where, at=time.time())
     shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
     answer(args, shown, "done" if changed else "nothing changed")
-
-
-async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    removed = await open_learner(stores, settings).forget(args.tenant, args.run_id)
-    removed = kept(removed, f"there is no run {args.run_id!r}")
-    answer(args, {"run_id": args.run_id, "removed": removed}, f"{len(removed)} lessons removed")
 
 
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -10,5 +10,5 @@ FEATURE = Feature(
         "pages": "pages:PAGES",
     },
     settings={"learning": "settings:LearningSettings", "reader": "settings:ReaderSettings"},
-    commands={"learn": "command:add_parser"},
+    commands={"learn": "command:add_parser", "forget": "forget:add_parser"},
 )

@@ -102,6 +102,13 @@ async def change_one_lesson(visit: Visit) -> Page:
     return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")
 
 
+async def forget_session(visit: Visit) -> Page:
+    """Erase the session of a run."""
+    run_id = str(visit.scope["path_params"]["run_id"])
+    await lessons.forget_here(visit.runtime, run_id, visit.tenant)
+    return redirect("/dashboard/runs")
+
+
 def _id(visit: Visit) -> str:
     return str(visit.scope["path_params"]["pattern_id"])
 
@@ -114,4 +121,5 @@ PAGES = (
         LessonPageParameters,
         change=change_one_lesson,
     ),
+    PageRoute("/dashboard/runs/{run_id}/forget", change=forget_session),
 )

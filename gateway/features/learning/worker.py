@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
+from gateway.backends import Stores
+from gateway.config import Settings
 from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Pattern, Status
 from gateway.features.learning import life_cycle
@@ -262,6 +264,11 @@ class Learner:
     async def _tried(self, tenant: str | None, statuses: Sequence[Status]) -> list[StoredLesson]:
         wanted = LessonFilter(tenant=tenant, statuses=statuses)
         return await self.store.lessons(wanted, limit=MOST_REVIEWED)
+
+
+def open_learner(stores: Stores, settings: Settings) -> Learner:
+    """The learner from the runs of these stores."""
+    return Learner(stores.learning, stores.runs, lambda: settings.of(LearningSettings))
 
 
 @frozen

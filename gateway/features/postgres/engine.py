@@ -25,7 +25,7 @@ from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.redact import redaction
 from gateway.stores.sql.engine import Connection, Engine, Row, SqlForms, Upkeep, Work
-from gateway.stores.sql.states import CONVERSATION, LOAD, VERSION, SQLStateStore
+from gateway.stores.sql.states import CONVERSATION, LOAD, STORED, VERSION, SQLStateStore
 from gateway.tasks import off_loop, spawn
 from gateway.values import Fields
 
@@ -200,7 +200,9 @@ def _reader(name: str) -> Callable[[Any], Any]:
 
 _MAX_GROUP = 256
 _VERSIONS = "SELECT id, tenant, version FROM conversations WHERE id = ANY(:ids::text[])"
-_LOAD_ALL = f"SELECT {CONVERSATION} FROM conversations WHERE id = ANY(:ids::text[])"
+_LOAD_ALL = f"""
+SELECT {CONVERSATION} FROM conversations WHERE id = ANY(:ids::text[]) AND {STORED}
+"""
 
 Key = tuple[str, str]  # id and tenant of a conversation
 V = TypeVar("V")

@@ -2,4 +2,4 @@
 
 from gateway.hooks import Feature
 
-FEATURE = Feature(parts={"states": "guarded:GuardedStateStore"})
+FEATURE = Feature(parts={"states": "guarded:GuardedStateStore", "erase": "spool_file:erase"})

@@ -139,6 +139,10 @@ class Upkeep(ABC):
         frees; None when only a measurement can tell."""
         return pks, None
 
+    async def scrub(self) -> None:
+        """Overwrite what was removed, if the database is one file."""
+        return
+
     @abstractmethod
     async def remove_heads(self, removed: int) -> None:
         """Remove the hashes of removed conversations, which match nothing any longer."""

@@ -206,7 +206,7 @@ class SQLRunStore:
         sql = f"""
             SELECT {columns(_CONVERSATION)},
                 (SELECT count(*) FROM runs AS r WHERE r.conversation_pk = conversations.pk) AS runs
-            FROM conversations WHERE {conditions(wanted, values)}
+            FROM conversations WHERE version > 0 AND {conditions(wanted, values)}
             ORDER BY created_at DESC, id DESC LIMIT {page.limit + 1}
         """
         rows = await self._engine.fetch(sql, **values)

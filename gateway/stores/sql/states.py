@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gateway.stores import codec
 from gateway.stores.commit_plan import StoredStep
-from gateway.stores.protocols import MAX_BRANCHES
+from gateway.stores.protocols import MAX_BRANCHES, VersionConflict
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.sql.engine import Connection, Engine, Row, columns
 from gateway.values import FieldDict, by_name
@@ -15,12 +15,19 @@ _RECENT_DIGESTS = 64
 
 _HEAD = ("digest", "conversation_id", "position", "kind", "step")
 _ONE = "WHERE id = :id AND tenant = :tenant"
+FORGOTTEN_VERSION = -1  # of a forgotten conversation: only its ids are left
+STORED = "version > 0"
 CONVERSATION = columns(codec.CONVERSATION_COLUMNS)
-LOAD = f"SELECT {CONVERSATION} FROM conversations {_ONE}"
+LOAD = f"SELECT {CONVERSATION} FROM conversations {_ONE} AND {STORED}"
 VERSION = f"SELECT version FROM conversations {_ONE}"
 BRANCHES = f"""
 SELECT {CONVERSATION} FROM conversations WHERE tenant = :tenant AND external_key = :external_key
+    AND {STORED}
 ORDER BY updated_at DESC, pk DESC LIMIT {MAX_BRANCHES}
+"""
+_IS_FORGOTTEN = f"""
+SELECT TRUE FROM conversations WHERE tenant = :tenant AND version = {FORGOTTEN_VERSION}
+    AND id IN (:id, CAST(:root AS TEXT))
 """
 
 
@@ -75,8 +82,23 @@ class SQLStateStore:
         return {row[0]: row[1] for row in rows}
 
     async def commit(self, call: CallRecord) -> int:
+        """Store a call, but for one of a forgotten session, which passes for stored."""
         call.check()
-        return await self._engine.commit(call)
+        conversation = call.conversation
+        # The first call of a sub-agent: the others of a forgotten session are conflicts.
+        begins = conversation.root_id is not None and not conversation.version
+        if begins and await self._is_forgotten(conversation):
+            return 1
+        try:
+            return await self._engine.commit(call)
+        except VersionConflict:
+            if await self._is_forgotten(conversation):
+                return conversation.version + 1
+            raise
+
+    async def _is_forgotten(self, conversation: ConversationRecord) -> bool:
+        about = {"id": conversation.id, "root": conversation.root_id}
+        return bool(await self._engine.fetch(_IS_FORGOTTEN, tenant=conversation.tenant, **about))
 
     async def ping(self) -> None:
         await self._engine.database.ping()

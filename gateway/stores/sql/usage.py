@@ -284,7 +284,8 @@ WITH RECURSIVE tree (id) AS (
 )
 SELECT {columns(_NODE, "c.")}, {_SUMS}
 FROM conversations AS c LEFT JOIN runs AS r ON r.conversation_pk = c.pk
-WHERE c.id IN (SELECT id FROM tree) AND (CAST(:tenant AS TEXT) IS NULL OR c.tenant = :tenant)
+WHERE c.version > 0 AND c.id IN (SELECT id FROM tree)
+    AND (CAST(:tenant AS TEXT) IS NULL OR c.tenant = :tenant)
 GROUP BY c.pk ORDER BY c.created_at, c.id
 """
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -46,6 +47,7 @@ ORDER BY root LIMIT {_HEADS_AT_ONCE}
 """
 _REMOVE_HEADS = f"DELETE FROM heads WHERE {' AND '.join([f'{name} = :{name}' for name in _KEY])}"
 _LOWEST_ROOT = -(2**63)
+_SCRUB_MS = 60_000  # longest wait for others that write to the file
 
 SQLITE = SqlForms(
     bytewise="",
@@ -158,6 +160,16 @@ class SQLiteUpkeep(Upkeep):
         if engine.database.settings.in_memory:  # the rest is for what arrives before the next round
             self.room = MEMORY_LIMIT_BYTES * 3 // 4
 
+    async def scrub(self) -> None:
+        """Write the file again without what was removed, and empty its log."""
+        settings = self._engine.database.settings
+
+        async def work(_: Connection) -> None:
+            _scrub(settings.path)
+
+        if not settings.in_memory:
+            await self._engine.read(work)
+
     async def remove_heads(self, removed: int) -> None:
         """Look for them, unless there cannot be any."""
         root = _LOWEST_ROOT
@@ -165,6 +177,14 @@ class SQLiteUpkeep(Upkeep):
             keys = [by_name(_KEY, row) for row in found]
             await self._engine.transact(lambda c, keys=keys: c.execute_many(_REMOVE_HEADS, keys))  # type: ignore[misc]
             root = keys[-1]["root"]
+
+
+def _scrub(path: str) -> None:
+    with closing(apsw.Connection(path)) as connection:
+        connection.set_busy_timeout(_SCRUB_MS)
+        connection.execute("INSERT INTO run_words (run_words) VALUES ('optimize')")
+        connection.execute("VACUUM")
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
 def _rows(statement: str, values: FieldDict, connection: apsw.Connection) -> Sequence[Row]:

@@ -1,0 +1,88 @@
+"""`gateway forget`: a session, or all of a person, erased wherever the gateway wrote them."""
+
+import argparse
+from collections import Counter
+from typing import Any
+
+from gateway.backends import Stores
+from gateway.commands.store import add_acts, add_verb, answer, confirmed, kept
+from gateway.config import Settings
+from gateway.features.learning import forgetting
+from gateway.features.learning.worker import open_learner
+from gateway.hooks import given
+from gateway.stores.records import CallRecord
+from gateway.tasks import on_disk
+from gateway.values import FieldDict
+
+_AT_ONCE = 20  # sessions that one transaction erases: the commits of requests wait for it
+OUT_OF_REACH = (
+    "what providers, receivers of alerts and OTLP collectors were sent, agents' own logs, exports, "
+    "reports and backups that people made, files set aside as damaged"
+)
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    summary = "erase a session, or all sessions of a person, from all that the gateway wrote"
+    parser = add_verb(commands, "forget", summary, command=forget_named)
+    which = parser.add_mutually_exclusive_group(required=True)
+    session = "id of a conversation or a run, or the client's or agent's own id of the session"
+    which.add_argument("--session", dest="subject", metavar="ID", help=session)
+    person = "owner or name of a gateway key, or value of the tag `author`"
+    which.add_argument("--person", metavar="NAME", help=person)
+    add_forget(parser)
+
+
+def add_forget(parser: argparse.ArgumentParser) -> None:
+    """Declare the rest of the command, which `gateway learn forget RUN` is, too."""
+    parser.add_argument("--tenant", help="only what belongs to this tenant")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_acts("session", parser)
+
+
+async def forget_named(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    """Ask, erase, and print what was erased."""
+    person = args.subject is None
+    args.subject = args.subject or args.person
+    what = f"{'all sessions of' if person else 'the session'} {args.subject!r}"
+    await confirmed(args, f"{what} will be erased for good.")
+    found = await forget(stores, settings, args.subject, tenant=args.tenant, person=person)
+    shown = kept(found, f"nothing is known of {what}")
+    rows = ", ".join(f"{number} {place}" for place, number in shown["erased"].items() if number)
+    text = f"erased: {rows or 'nothing, it was forgotten before'}\nout of reach: {OUT_OF_REACH}"
+    answer(args, shown, text)
+
+
+async def forget(
+    stores: Stores, settings: Settings, name: str, *, tenant: str | None, person: bool
+) -> FieldDict | None:
+    """Erase a session, or all sessions of a person: the number of rows by place; None for a name
+    that is not known. Raises: StoreError, OSError."""
+    engine = kept(stores.controls, "forget: only for a database with SQL").engine
+    learner = open_learner(stores, settings)
+    erased = Counter[str]()
+    known = set[str]()
+    live = [0]
+    while live:
+        found = await forgetting.find(engine, tenant, name, person=person)
+        known.update(row[1] for row in found)
+        live = [row[0] for row in found if row[2] > 0][:_AT_ONCE]
+        for owner, run in await forgetting.runs_of(engine, live, name if person else None):
+            known.add(run)
+            erased["lessons"] += len(await learner.forget(owner, run) or ())
+        erased += await forgetting.erase(engine, live)
+
+    def takes(call: CallRecord) -> bool:
+        about = call.conversation
+        if person:
+            return any(name in (r.key_name, *map(r.tags.get, forgetting.TAGS)) for r in call.runs)
+        return bool({name, *known} & {about.id, about.root_id, about.external_key})
+
+    for remove in given("erase"):
+        erased["records that waited"] += await on_disk(remove, settings.storage, takes)
+    if not known and not erased.total():
+        acts = await kept(stores.changes, name).find(subjects=[name], text="forget", limit=1)
+        if not acts:
+            return None
+    await engine.upkeep.scrub()
+    return {"subject": name, "erased": dict(erased), "out_of_reach": OUT_OF_REACH}
