@@ -64,7 +64,9 @@ def scope_of(pattern: Pattern) -> str | None:
 
 
 _SYSTEM = ("system", "developer")
-_BLOCK = re.compile(r"<(system-reminder|user_instructions|INSTRUCTIONS)>(.*?)</\1>", re.DOTALL)
+_BLOCK = re.compile(  # up to the next tag of the name, so that each part is read once
+    r"<(system-reminder|user_instructions|INSTRUCTIONS)>((?:(?!</?\1>).)*+)</\1>", re.DOTALL
+)
 _INSTRUCTION_FILE = re.compile(r"\b(?:CLAUDE|AGENTS|GEMINI|QWEN)(?:\.local)?\.md\b")
 _READ_CHARACTERS = 100_000  # of a prompt
 
