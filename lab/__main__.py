@@ -77,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
+    typed = commands.add_parser("typed", help="whether the list of ten holds what is said again")
+    typed.add_argument("sessions", type=Path, help="sessions, JSONL (also .gz)")
+    typed.add_argument("said", type=Path, help="labelled messages of them, JSONL")
+    typed.set_defaults(run=_typed)
     reader = commands.add_parser("reader", help="how right a model reads what people type")
     reader.add_argument("--model", required=True, metavar="NAME", help="of the model to ask")
     base = "address of its Chat Completions (default: OPENAI_BASE_URL, else OpenAI's)"
@@ -200,6 +204,14 @@ def _kinds(args: argparse.Namespace) -> int:
     from lab.kinds import run_kinds
 
     return run_kinds(args.files, args.sessions, args.weights)
+
+
+def _typed(args: argparse.Namespace) -> int:
+    from lab.typed import measure, summary_lines
+
+    for line in summary_lines(measure(args.sessions, args.said)):
+        print(line)
+    return 0
 
 
 def _reader(args: argparse.Namespace) -> int:

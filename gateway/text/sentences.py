@@ -52,6 +52,11 @@ def nearly_equal(one: str, other: str) -> bool:
     return shared == short.content or not (short.ordered or long.ordered)
 
 
+def content_words(sentence: str) -> tuple[str, ...]:
+    """The words of a sentence that carry meaning, in lower case, each once; no numbers."""
+    return tuple(word for word in _words(sentence).content if any(map(str.isalpha, word)))
+
+
 @lru_cache(maxsize=20_000)
 def _words(sentence: str) -> _Words:
     flat = sentence.casefold().replace("\u2019", "'")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.features.history.reading import SessionReading
 
 _PATHS = "files or folders of session logs (default: what agents keep in the home directory)"
+_VERBS = "`show ID`: read one; `typed`: what was typed in several sessions"
 _MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 _NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
 
@@ -36,7 +37,7 @@ def add_parser(commands: Any) -> None:
     """Declare the command."""
     summary = "your agents' past sessions: cost, interruptions and alarms"
     history = commands.add_parser("history", help=summary)
-    history.add_argument("paths", nargs="*", metavar="PATH", help=f"{_PATHS}; `show ID`: read one")
+    history.add_argument("paths", nargs="*", metavar="PATH", help=f"{_PATHS}; {_VERBS}")
     history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
     history.add_argument("--project", default="", help="folder contains this text")
     history.add_argument("--agent", default="", help="only this agent, such as codex")
@@ -64,6 +65,9 @@ def _history(args: argparse.Namespace) -> int:
         return _show(args)
     if args.steps:
         raise ConfigError("--steps: only with `show ID`")
+    verb = ""
+    if args.paths[-1:] == ["typed"]:
+        verb = args.paths.pop()
     if args.html:
         from gateway.features.history.page import check_file, write_page
 
@@ -97,11 +101,18 @@ def _history(args: argparse.Namespace) -> int:
         raise ConfigError(_nothing(args, len(found), problems))
     from rich.console import Console
 
-    from gateway.features.history.screen import print_screen
+    from gateway.features.history.screen import print_screen, print_typed
     from gateway.features.history.summary import summarise
+    from gateway.features.history.typed import typed_by_project
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    print_screen(summarise(readings), console, options=[str(path) for path in args.paths])
+    typed = typed_by_project(readings)
+    if verb:
+        if not typed:
+            raise ConfigError("typed: nothing was typed in several sessions of one project")
+        print_typed(typed, console)
+        return 0
+    print_screen(summarise(readings), console, typed, options=args.paths)
     if args.html:
         write_page(args.html, readings, words=args.with_words)
         console.print(f"page: {args.html}", markup=False, soft_wrap=True)

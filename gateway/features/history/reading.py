@@ -4,6 +4,7 @@ Many are read in parallel, one file at a time, and only the readings are kept.""
 
 import multiprocessing
 import os
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,9 +23,11 @@ from gateway.features.history.find import Found
 from gateway.features.history.orders import Order, orders_of, prompt_digest
 from gateway.features.history.prompt_cache import CallCost, Loss, Tokens, losses
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
+from gateway.features.history.typed_sentences import typed_sentences
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
 from gateway.steering.transcript.content import read_calls, read_content
+from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.steering.transcript.steps import StepChange, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
@@ -188,7 +191,7 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
     """Read a session with the policy of the live gateway. Never raises for a malformed one."""
     outcomes, starts = outcomes_of(session, policy)
     calls = tuple(_priced(call, starts, session.messages) for call in session.calls)
-    human = tuple(replace(t, text=mask_repeated(t.text[:MOST_SAID])) for t in session.human)
+    human = tuple([_masked(turn, starts) for turn in session.human])
     alarms = tuple(_alarms(outcomes))
     answers = [call.position for call in session.calls]
     compacted = {bisect_left(answers, position) for position in session.compactions}
@@ -206,8 +209,13 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         ),
         orders=tuple(orders_of(session.messages)),
         alarms=alarms,
-        places=tuple(_places(alarms, human, starts)),
+        places=tuple(_places(alarms, human)),
     )
+
+
+def _masked(turn: HumanTurn, starts: Sequence[int]) -> HumanTurn:
+    step = bisect_left(starts, turn.position) - 1
+    return replace(turn, text=mask_repeated(turn.text[:MOST_SAID]), step=step)
 
 
 def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) -> CallCost:
@@ -254,27 +262,38 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> list[FirstAlarm]:
 
 
 _ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
+_NAMED = re.compile(r"\d.*`[^`]+`|`[^`]+`.*\d", re.DOTALL)  # a count and an object
+_GOES_ON = 0.5  # probability that a message accepts the work, or is another task: no reason
 
 
-def _places(
-    alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn], starts: Sequence[int]
-) -> Iterator[Place]:
-    """The alarms, then the acts of the person; words typed right after an act are its reason."""
+def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterator[Place]:
+    """The alarms that name an object and a count, then the acts of the person with their reason,
+    each step once."""
     for alarm in alarms:
-        what = alarm.evidence or f"state {alarm.state}"
-        yield Place(step=alarm.step, what=what, alarmed=True)
+        if _NAMED.search(alarm.evidence):
+            yield Place(step=alarm.step, what=alarm.evidence, alarmed=True)
+    steps = {-1}
     for at, turn in enumerate(human):
-        step = bisect_left(starts, turn.position) - 1
-        later = human[at + 1 : at + 3]
-        if turn.kind == "message" or step < 0:
-            continue
-        said = turn.text
-        if not said and later and later[0].kind == "message":
-            said = ""
-            if bisect_left(starts, later[0].position) - 1 == step:
-                said = later[0].text
-        if said:
-            yield Place(step=step, what=f'{_ACTS[turn.kind]}: "{said}"')
+        said = ""
+        if turn.kind != "message":
+            said = _reason(turn, human[at + 1 : at + 2])
+        if said and turn.step not in steps:
+            steps.add(turn.step)
+            yield Place(step=turn.step, what=f'{_ACTS[turn.kind]}: "{said}"')
+
+
+def _reason(turn: HumanTurn, later: Sequence[HumanTurn]) -> str:
+    """The words of an act, or those typed right after it; "" for none, for what was pasted, and for
+    a message that goes on or gives another task."""
+    if turn.text:
+        return " ".join(typed_sentences(turn.text))
+    for each in later:
+        if each.kind == "message" and each.step == turn.step:
+            said = " ".join(typed_sentences(each.text))
+            # The kinds of messages are known in English.
+            if not said.isascii() or accepted(kind_chances(said, event="interrupt")) < _GOES_ON:
+                return said
+    return ""
 
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:

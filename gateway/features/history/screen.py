@@ -1,7 +1,7 @@
 """The first screen of `gateway history`, and one session for reading."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -16,10 +16,12 @@ from gateway.features.history.summary import (
     Summary,
     largest,
 )
+from gateway.features.history.typed import WORDINGS, TypedAgain
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent, print_line
 from gateway.text.sanitize import one_line
 
 ROWS = 5  # of projects, models and weeks
+_PROJECTS = 2  # whose typed sentences the first screen has
 _NAME = 44
 _SAID = 200
 _TITLES = {"sub-agent": "sub-agents", "week": "week of"}
@@ -27,8 +29,15 @@ _LEAST = 30  # characters of a text that is cut to fit into its line
 _BEFORE = 5  # steps before a place that its command shows
 
 
-def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
-    """Print the summary. `options`: those of this call that a command to read more needs."""
+def print_screen(
+    summary: Summary,
+    console: Console,
+    typed: Mapping[str, Sequence[TypedAgain]],
+    *,
+    options: Sequence[str] = (),
+) -> None:
+    """Print the summary. `typed`: in several sessions, by project. `options`: those of this call
+    that a command to read more needs."""
     total = summary.total
     command = shlex.join(["gateway", "history", *options])
     print_line(console, whose(summary))
@@ -57,6 +66,32 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
         console.print("Where that was, alarms first, each the newest first:")
     for number, place in enumerate(summary.places, 1):
         _print_place(console, number, place, command=command)
+    print_typed(dict([*typed.items()][:_PROJECTS]), console, 1)
+    if typed:
+        print_line(console, f"All of it, with other wordings: {command} typed", "dim")
+
+
+def print_typed(
+    typed: Mapping[str, Sequence[TypedAgain]], console: Console, wordings: int = WORDINGS
+) -> None:
+    """Print what was typed in several sessions, by project; of each entry the newest wordings."""
+    for project, entries in typed.items():
+        print_line(console, f"\nWhat was typed in several sessions of {one_line(project, _NAME)}:")
+        for line in typed_lines(entries, wordings):
+            print_line(console, line, "")
+
+
+def typed_lines(entries: Sequence[TypedAgain], wordings: int) -> Iterator[str]:
+    """The entries for people: how often, and the newest sentences, each with its session."""
+    for number, entry in enumerate(entries, 1):
+        days = [day_of(entry.sentences[at].session.started, year=True) for at in (-1, 0)]
+        often = f"{counted(len(entry.sentences), 'time')} in {counted(entry.sessions, 'session')}"
+        yield f"{number:2}. {', '.join(entry.shared)}: {often}, {' to '.join(days)}"
+        for each in entry.wordings[:wordings]:
+            session = each.session
+            who = ", ".join(filter(None, (day_of(session.started), session.author)))
+            place = f"show {short_id(session.id)} --steps {max(0, each.step)}"
+            yield f'    "{one_line(each.words, _SAID)}" ({who}: {place})'
 
 
 def whose(summary: Summary) -> str:

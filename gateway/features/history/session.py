@@ -39,6 +39,7 @@ class HumanTurn(Value):
     kind: HumanKind  # which of them
     position: int  # index of the message that has it, or before which it happened
     text: str = ""  # the person's words; "" without any
+    step: int = -1  # index of the answer that it followed; -1 before the first, or if not read yet
     at: float | None = None  # epoch seconds; None if unknown
 
 
@@ -59,6 +60,7 @@ class FileFacts(SessionFacts, kw_only=True):
     """Facts that a file states of its sessions. Only its first session has its lines."""
 
     version: str = ""  # of the client; "" if unknown
+    author: str = ""  # the person, where the log says it
     outcome: bool | None = None  # success, if the file says; None if it does not
     lines: int = 0  # of the file
     unread: Sequence[Unread] = ()  # lines that were not understood

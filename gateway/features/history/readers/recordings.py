@@ -52,6 +52,7 @@ def _session(data: Fields, recording: Recording) -> Session:
     session = Session(id=label.id, agent=AGENT, project=label.source, outcome=label.success)
     session.version = text_at(data, "version")
     session.title = text_at(run, "task_preview")
+    session.author = text_at(data, "who")
     for each in (data.get("started"), run.get("started_at"), run.get("ended_at")):
         session.at(each)
     return session

@@ -1,0 +1,136 @@
+"""Sentences that people typed in several sessions, as they typed them.
+
+Nothing is made of them: which of them is a wish is for a reader to say. Two sentences belong
+together if they share two words that recur in the project, of which one says how work is done (a
+table in `typed_words.toml`) or is a name that English does not have; or if all their recurring
+words are the same. No weight is fitted: days, sessions and dates give the order."""
+
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import combinations
+
+from gateway.features.history.reading import SessionReading
+from gateway.features.history.typed_sentences import TABLE, typed_sentences
+from gateway.text.sentences import content_words
+from gateway.values import Value
+
+MOST_TYPED = 10  # entries of one project
+WORDINGS = 5  # of an entry that are shown, the newest of each session
+_TEMPLATE = 500  # characters by which a text of a program is known again
+_LEAST = 200  # characters of a text that nobody types twice in the same words
+_WORK = frozenset(TABLE["work"].split())
+_DAY_S = 86_400
+
+
+class Typed(Value):
+    """A sentence that a person typed."""
+
+    words: str  # as they were typed, with secrets masked
+    session: SessionReading  # it was typed in
+    step: int  # index of the answer that it followed; -1 before the first
+
+    @property
+    def at(self) -> float:
+        """Epoch seconds of its session's start; 0 if unknown."""
+        return self.session.started or 0.0
+
+
+class TypedAgain(Value):
+    """Sentences of several sessions that belong together."""
+
+    shared: tuple[str, ...]  # the words by which they do
+    sentences: Sequence[Typed]  # the newest first
+
+    @property
+    def sessions(self) -> int:
+        """Number of sessions that they were typed in."""
+        return len({each.session.id for each in self.sentences})
+
+    @property
+    def wordings(self) -> list[Typed]:
+        """One sentence of each session, the newest first, no words twice; the first few."""
+        by_session = {each.session.id: each for each in reversed(self.sentences)}
+        by_words = {each.words.casefold(): each for each in by_session.values()}
+        ordered = sorted(by_words.values(), key=lambda each: each.at, reverse=True)
+        return ordered[:WORDINGS]
+
+
+def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[TypedAgain]]:
+    """Returns what was typed in several sessions, by project; that with most sessions first."""
+    projects = defaultdict[str, list[SessionReading]](list)
+    for reading in sorted(readings, key=lambda each: each.started or 0.0, reverse=True):
+        projects[reading.place].append(reading)
+    ordered = sorted(projects.items(), key=lambda item: len(item[1]), reverse=True)
+    found = {place: typed_again(own) for place, own in ordered}
+    return {place: entries for place, entries in found.items() if entries}
+
+
+def typed_again(readings: Sequence[SessionReading]) -> list[TypedAgain]:
+    """Returns what was typed in several of these sessions of one project, which are the newest
+    first: what was typed on most days, then in most sessions, then the newest. A sentence is in one
+    entry."""
+    found = [(each, _folded(each.words)) for each in _typed_in(readings)]
+    sessions = defaultdict[str, set[str]](set)
+    for each, words in found:
+        for word in words:
+            sessions[word].add(each.session.id)
+    entries = defaultdict[tuple[str, ...], list[Typed]](list)
+    for each, words in found:
+        again = sorted(word for word in words if len(sessions[word]) > 1)
+        pairs = {pair for pair in combinations(again, 2) if any(map(_says_how, pair))}
+        for key in pairs | {tuple(again)}:
+            if len(key) > 1:
+                entries[key].append(each)
+    waiting = sorted(
+        [TypedAgain(shared=key, sentences=own) for key, own in entries.items()], key=_order
+    )
+    taken: set[int] = set()
+    chosen = list[TypedAgain]()
+    while waiting and len(chosen) < MOST_TYPED:
+        entry = waiting.pop()
+        left = [each for each in entry.sentences if id(each) not in taken]
+        if len(left) < len(entry.sentences):  # it waits once more, with what is left of it
+            insort(waiting, TypedAgain(shared=entry.shared, sentences=left), key=_order)
+        elif entry.sessions > 1:
+            taken.update(map(id, left))
+            chosen.append(entry)
+    return chosen
+
+
+def _typed_in(readings: Sequence[SessionReading]) -> Iterator[Typed]:
+    """The sentences that people typed in these sessions. A message that another session has with
+    its time is a copy; a long text that begins with the same characters in several sessions is a
+    template, and nobody's."""
+    turns = {(t.text, t.at or each.id): (t, each) for each in readings for t in each.human}
+    begins = Counter(text[:_TEMPLATE] for text, _ in turns)
+    for turn, session in turns.values():
+        if len(turn.text) < _LEAST or begins[turn.text[:_TEMPLATE]] == 1:
+            for words in typed_sentences(turn.text):
+                yield Typed(words=words, session=session, step=turn.step)
+
+
+def _order(entry: TypedAgain) -> tuple[int, int, float, int, tuple[str, ...]]:
+    """Days on which it was typed, sessions, the newest, and words about work."""
+    times = [each.at for each in entry.sentences]
+    days = len({at // _DAY_S for at in times})
+    work = len(_WORK.intersection(entry.shared))
+    return days, entry.sessions, max(times, default=0.0), work, entry.shared
+
+
+def _folded(sentence: str) -> set[str]:
+    """The words of a sentence that carry meaning, without the ending of a plural."""
+    return {w.removesuffix("s") if len(w) > 2 else w for w in content_words(sentence)}
+
+
+@cache
+def _says_how(word: str) -> bool:
+    return word in _WORK or (word.isalpha() and word not in _english())
+
+
+@cache
+def _english() -> frozenset[str]:
+    folder = files("gateway.embedding") / "model" / "vocab.txt"
+    return frozenset(folder.read_text(encoding="utf-8").split("\n"))

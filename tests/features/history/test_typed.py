@@ -1,0 +1,200 @@
+"""Sentences that people typed in several sessions, as they typed it: `gateway history typed`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.features.history.typed_sentences import typed_sentences
+from steering_gateway_testing.claude_code_sessions import INTERRUPTED, REJECTED, Log
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def sessions(home: Path, *texts: str, folder: str = "/home/me/shop", first: int = 1) -> None:
+    """One session for each text, a day apart."""
+    for number, text in enumerate(texts, first):
+        log = Log(number, folder=folder).wait(number * 86_400).user("Go.").answer("Done.")
+        log.user(text).answer("Done.").write(home)
+
+
+def printed(capsys: Capture, *options: str) -> str:
+    """The output of the command, with single spaces."""
+    assert main(["history", *options]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_was_typed_again_is_listed_in_its_own_words(home: Path, capsys: Capture) -> None:
+    """Two sentences with the same two words about work, in two sessions: both as they were typed,
+    with dates and the sessions to open; what was typed once is not in it."""
+    sessions(
+        home,
+        "never open draft PRs, i review real ones. Make the header blue.",
+        "and again no draft PR please",
+        "why is the footer grey?",
+    )
+    out = printed(capsys, "typed")
+    assert "What was typed in several sessions of shop:" in out
+    assert "1. draft, pr: 2 times in 2 sessions, Feb 3, 2026 to Feb 4, 2026" in out
+    assert '"and again no draft PR please" (Feb 4: show 00000000 --steps 0)' in out
+    assert '"never open draft PRs, i review real ones." (Feb 3: show 00000000 --steps 0)' in out
+    assert "header" not in out
+    assert "footer" not in out
+
+
+def test_the_first_screen_ends_with_it(home: Path, capsys: Capture) -> None:
+    """The newest wording of each entry, and the command for the others."""
+    sessions(home, "push to a draft PR", "open a draft PR")
+    out = printed(capsys)
+    assert '1. draft, pr: 2 times in 2 sessions, Feb 3, 2026 to Feb 4, 2026 "open a draft' in out
+    assert "push to a draft" not in out
+    assert "All of it, with other wordings: gateway history typed" in out
+
+
+def test_names_that_english_does_not_have_join_sentences(home: Path, capsys: Capture) -> None:
+    """A team's own tool says how work is done, whatever else the sentence is about."""
+    sessions(home, "ask coderabbit for its opinion", "what opinion has coderabbit?", "no opinion")
+    assert "1. coderabbit, opinion: 2 times in 2 sessions" in printed(capsys, "typed")
+
+
+def test_what_is_typed_on_more_days_comes_first(home: Path, capsys: Capture) -> None:
+    """Three days before two; of two equal ones the newer."""
+    sessions(home, "run lint and tests", "lint the tests", "tests, then lint", "merge my branch")
+    sessions(home, "merge that branch", "note the issue", "note this issue", first=5)
+    out = printed(capsys, "typed")
+    assert out.index("lint, test") < out.index("issue, note") < out.index("branch, merge")
+
+
+def test_each_project_has_a_list_of_its_own(home: Path, capsys: Capture) -> None:
+    """A sentence in two projects was typed in several sessions of neither."""
+    sessions(home, "open a draft PR")
+    sessions(home, "open a draft PR", folder="/home/me/other", first=2)
+    assert main(["history", "typed"]) == 2
+    assert "nothing was typed in several sessions of one project" in capsys.readouterr().err
+
+
+def test_a_template_is_nobodys(home: Path, capsys: Capture) -> None:
+    """A text that begins with the same 500 characters in several sessions."""
+    template = "Review the branch and comment on its tests. " * 12
+    sessions(home, template + "one", template + "two")
+    assert main(["history", "typed"]) == 2
+    assert "nothing was typed" in capsys.readouterr().err
+
+
+def test_a_copy_of_a_session_is_no_repetition(home: Path, capsys: Capture) -> None:
+    """A fork holds the messages before it, with their times."""
+    for number in (1, 2):
+        Log(number).user("open a draft PR").answer("Done.").write(home)
+    assert main(["history", "typed"]) == 2
+    assert "nothing was typed" in capsys.readouterr().err
+
+
+def test_secrets_are_masked(home: Path, capsys: Capture) -> None:
+    """A key that was typed is in no list."""
+    key = "sk-ant-api03-" + "a1B2c3D4" * 12
+    sessions(home, f"deploy to staging with {key}", f"use {key} for the staging deploy")
+    assert key not in printed(capsys, "typed")
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("no, revert that. Then push!", ["no, revert that.", "Then push!"]),
+        ("look:\n\n```\ndraft PR\n```\n\nwhy?", ["why?"]),
+        ("what is this?\n\nTraceback (most recent call last):\n  File x", ["what is this?"]),
+        ("$ git push\nremote: denied", []),
+        ("see here\n\nFound one\nFound two\nFound three\nFound four", ["see here"]),
+        ("> quoted words\nagreed, do that", ["agreed, do that"]),
+        ("- one thing\n- another thing", []),
+        ("diff --git a/x b/x\n@@ -1 +1 @@\n-one\n+two\n three", []),
+        ("that fails \u23fa Bash(ls)", []),
+        (
+            "can you check this: The function silently returns an empty result on errors.",
+            [],
+        ),
+        (
+            "The `read` function returns nothing. Consider adding a test for loadFile() there.",
+            [],
+        ),
+        (
+            "Nie direkt auf main pushen! Erst die Tests.",
+            ["Nie direkt auf main pushen!", "Erst die Tests."],
+        ),
+        ("不要直接推送到主分支。先运行测试。", ["不要直接推送到主分支。", "先运行测试。"]),
+        (
+            "¿Puedes abrir un PR? No hagas push a main.",
+            ["¿Puedes abrir un PR?", "No hagas push a main."],
+        ),
+    ],
+)
+def test_only_sentences_of_the_person_are_taken(text: str, own: list[str]) -> None:
+    """Code, output, logs, diffs, quotations, lists and reports are not typed, in any language."""
+    assert list(typed_sentences(text)) == own
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "shared"),
+    [
+        ("Bitte nie direkt auf main pushen", "nie auf main pushen!", "main, pushen: 2"),
+        ("不要推送到主分支", "请不要推送代码", "推送"),
+        ("siempre corre las pruebas antes", "las pruebas siempre primero", "prueba, siempre"),
+    ],
+)
+def test_other_languages_are_listed_alike(
+    one: str, two: str, shared: str, home: Path, capsys: Capture
+) -> None:
+    """The same table has words about work in other languages, and names are names in all."""
+    sessions(home, one, two)
+    out = printed(capsys, "typed")
+    assert shared in out
+    assert f'"{one}"' in out
+    assert f'"{two}"' in out
+
+
+def acts(*lines: str) -> Log:
+    """A session in which the person interrupted, and typed these lines after it."""
+    log = Log(1).user("Fix the header.").bash("ls", "a").user(INTERRUPTED)
+    for line in lines:
+        log.user(line)
+    return log.answer("Done.")
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        (acts("no, the footer, not the header"), True),
+        (acts("remote: denied\nfatal: no access"), False),
+        (acts(), False),
+        (Log(1).user("Go.").bash("rm x", REJECTED + "the user said:\nnever delete files"), True),
+        (Log(1).user("Go.").bash("rm x", REJECTED), False),
+        (acts("nein, nicht so: erst die Tests"), True),
+        (acts("不要删除文件"), True),
+    ],
+)
+def test_trouble_is_where_somebody_said_so(
+    log: Log, shown: bool, home: Path, capsys: Capture
+) -> None:
+    """An act without words, or with what was pasted after it, is counted and is no place to look;
+    in every language."""
+    log.write(home)
+    assert ("Where that was" in printed(capsys)) is shown
+
+
+def test_lines_of_one_event_are_one_place(home: Path, capsys: Capture) -> None:
+    """Two calls of one answer that were rejected with the same words."""
+    said = REJECTED + "the user said:\nwrong file"
+    Log(1).user("Go.").answer("", ("Edit", {})).result(said).user(INTERRUPTED).user(
+        "wrong file, again"
+    ).answer("Ok.").write(home)
+    out = printed(capsys)
+    assert out.count("you rejected") == 1
+    assert "you interrupted:" not in out
