@@ -48,6 +48,8 @@ class Feature(NamedTuple):
     # `now_part`: async function of a `Visit` and the ids of the runs that the page Now shows: a
     # part with the name of its `template` in the folder `templates`, for the page's side or, where
     # it is `wide`, for its whole width; or None.
+    # `step_notes`: async function of a `Visit` and the `RunTrace` that it shows: dicts with the
+    # name of their `template` in the folder `templates`, by the step below which they stand.
     # `models`: function that gives a `ModelList`, or None when it cannot be read.
     # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
     # `keys`: class of `Keys`, which the authenticator asks. `rights`: class of `Rights`.

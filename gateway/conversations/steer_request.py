@@ -326,7 +326,8 @@ class RequestSteerer:
         if proposal.lessons is not None and self.lessons is not None:
             with timed(timings, "look_up"):
                 opening = partial(opening_prompts, request.body, request.transcript, 0)
-                query = replace(proposal.lessons, opening=opening)
+                declared = partial(request.body.get, "tools")
+                query = replace(proposal.lessons, opening=opening, declared=declared)
                 lessons = await self.lessons.find(query, tenant)
             own_time.check()
         conclusion = conclude(rules, current.memory, proposal, found=found, lessons=lessons)

@@ -16,6 +16,7 @@ from gateway.core.guidance_text import (
     model_family,
     pattern_text,
 )
+from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.pattern import (
     ETrace,
     Pattern,
@@ -27,7 +28,7 @@ from gateway.core.pattern import (
     kinds,
 )
 from gateway.core.plan import Plan
-from gateway.core.step import Action, Step
+from gateway.core.step import Action
 from gateway.values import Value
 
 STANDING = "standing"  # source of a rule that is given at the start of a run
@@ -85,6 +86,8 @@ class LessonQuery(Value):
     actions: tuple[Action, ...] = ()  # the newest calls; empty before there are any
     # gives the messages before the agent's first answer
     opening: Callable[[], Sequence[Any]] = tuple
+    # gives the tools that the request declares
+    declared: Callable[[], Any] = tuple
 
 
 class LessonMatch(Value):
@@ -98,10 +101,12 @@ class LessonMatch(Value):
 class Lessons(Protocol):
     """The lessons of earlier runs; `LessonSettings` in `gateway/steering/guidance/lessons.py`."""
 
-    def query(self, guidance: GuidanceState, newest: Step | None, step: int) -> LessonQuery | None:
+    def query(
+        self, guidance: GuidanceState, newest: LedgerStep | None, step: int
+    ) -> LessonQuery | None:
         """The look-up at the first decision of a run, at the first one after a summary of its
         history, and after a step with calls; None for none. `newest`: the newest scored step,
-        number `step`."""
+        number `step`, as the ledger describes it."""
 
     def added(
         self,

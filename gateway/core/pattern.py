@@ -34,6 +34,9 @@ class Status(enum.StrEnum):
 
 
 RETRIEVED = (Status.TRIAL, Status.ACTIVE)
+ENDED = "ended"
+"""Origin of lessons that say what ended an exact failure; also the kind of their evidence."""
+
 MINED = "mined"
 """Origin of lessons that earlier versions read off the order of calls, which is no cause."""
 

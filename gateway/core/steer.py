@@ -201,7 +201,7 @@ def propose(
     planned = _planned_with(act, planned)
     lessons = None
     if rules.lessons is not None and not planned.hand_over:
-        newest = latest.observed.step if latest else None
+        newest = latest.observed if latest else None
         lessons = rules.lessons.query(memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     return Proposal(

@@ -60,7 +60,9 @@ KINDS: Texts = MappingProxyType(
 READER = "reader"  # source of the answers of `reader.model`, which are no verdicts
 TITLE = "title"  # metric of the title that it gave a run
 MARK = "mark"  # kind of the evidence that a person marked a call: a rule is to be given there
-NO_SUPPORT = (MARK, "unsure", "failed_again")  # kinds of evidence, two of earlier versions
+AGAINST = "failed_again"  # kind of the evidence that a lesson did not help
+NO_SUPPORT = (MARK, AGAINST, "unsure")
+"""Kinds of evidence that do not speak for a lesson; `unsure` is of earlier versions."""
 
 
 @frozen
@@ -68,8 +70,8 @@ class EvidenceRow(OfLesson):
     """One run's support of a lesson."""
 
     tenant: str  # owner of the run
-    # `said` or MARK; of earlier versions distilled, fix, fact, unsure, practice, repair, dead_end
-    # and failed_again
+    # `said`, MARK, `ended` or AGAINST; of earlier versions distilled, fix, fact, unsure, practice,
+    # repair and dead_end
     kind: str
     conversation: str  # root of the run's tree; support counts different ones
     # digest of the run's task; support counts different ones. Of a MARK the calls that it is for
@@ -143,6 +145,7 @@ class Support(Value):
     tasks: int  # different tasks
     keys: int = 1  # different gateway keys
     span_s: float = 0.0  # seconds from the first support to the last
+    against: int = 0  # different trees of conversations in which it did not help
 
 
 class StoredLesson(Value):

@@ -397,7 +397,7 @@ async def teach(stage: Stage, api: str, http: httpx.AsyncClient, cases: Sequence
         )
     for _ in range(3):
         await stage.play(HELPFUL, HELPFUL.calls, ACME, CUSTOMERS[0], "success")
-    (helpful,) = await lessons(http, api, "candidate")
+    (helpful,) = [each for each in await lessons(http, api, "candidate") if stated(each)]
     approved = await http.patch(
         f"{api}/api/lessons/{helpful['pattern_id']}",
         json={"status": "trial"},

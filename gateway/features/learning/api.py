@@ -72,7 +72,7 @@ class TrialArm(BaseModel):
 @like(Pattern, "pattern_id", "source_trace_id")
 @like(PatternContent, "situation")
 @like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at")
-@like(Support, "conversations", "tasks", "keys")
+@like(Support, "conversations", "tasks", "keys", "against")
 @like(StoredLesson, "created_at", "updated_at", "reason")
 class LessonRecord(BaseModel):
     """A lesson."""
@@ -237,6 +237,9 @@ async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> 
 def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> FieldDict:
     """A lesson; names that only the runs it is from may know are for the operator."""
     view = lesson_view(stored)
+    known = stored.pattern.lesson
+    if access.operator and known and (words := known.applies_when.get("failure")):
+        view["situation"] += f": {words}"
     if not access.operator and strange(f"{view['situation']} {view['advice']}"):
         view |= {"situation": "", "advice": "It has names that only some runs know.", "key": ""}
     return view

@@ -8,10 +8,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from msgspec.structs import replace
 
 from gateway.core.decide import LessonMatch, LessonQuery
-from gateway.core.pattern import RETRIEVED, Pattern, Trust, content
+from gateway.core.pattern import ENDED, RETRIEVED, Pattern, Trust, content
 from gateway.features.learning.context import instructed, like_of, project_of, scope_of
-from gateway.features.learning.gate import does_harm, refusal
-from gateway.features.learning.life_cycle import approved
+from gateway.features.learning.gate import does_harm, refusal, strange
+from gateway.features.learning.life_cycle import approved, why_withheld
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
@@ -124,21 +124,25 @@ class LessonBook:
 
 
 def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
-    """The lessons as they are looked up: those that an operator approved. The gate reads each text,
-    so this is for a thread."""
+    """The lessons as they are looked up: those that an operator approved, and what ended an exact
+    failure again. The gate reads each text, so this is for a thread."""
     shelf = _Shelf(time.monotonic())
     for each in stored:
         pattern = each.pattern
         lesson = each.pattern.lesson
-        if lesson is None or not approved(each):
+        exact = lesson is not None and lesson.origin == ENDED and not approved(each)
+        if lesson is None or not (approved(each) or exact) or (exact and why_withheld(each)):
             continue
+        if exact:
+            lesson = replace(lesson, share=1.0)  # no draw: an exact failure needs no trial
+            pattern = replace(pattern, lesson=lesson)
         move = content(pattern.fields).move
         if refusal(move, approved=True):
             continue
         rule = is_rule(pattern)
         if does_harm(move):  # then it is a quotation all the same
             pattern = replace(pattern, lesson=replace(lesson, trust=Trust.MODEL))
-        elif rule:
+        elif rule or (lesson.origin == ENDED and not exact):
             pattern = replace(pattern, lesson=replace(lesson, trust=Trust.OPERATOR))
         if rule:
             shelf.rules.append(replace(each, pattern=pattern))
@@ -154,7 +158,7 @@ def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> lis
         (LessonMatch(pattern=pattern, similarity=1.0, key=key), scope_of(pattern))
         for key in query.keys
         for pattern in by_key.get(key, ())
-        if pattern.pattern_id not in query.exclude
+        if pattern.pattern_id not in query.exclude and _knows_names(query, pattern)
     ]
     if any(scope is not None for _, scope in found):
         opening = query.opening()
@@ -166,3 +170,12 @@ def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> lis
     else:
         here = {None}
     return [match for match, scope in found if scope in here]
+
+
+def _knows_names(query: LessonQuery, pattern: Pattern) -> bool:
+    """False for what ended a failure, as long as no operator approved it, where the run knows a
+    name in it neither from its tools nor from its newest calls."""
+    lesson = pattern.lesson
+    if lesson is None or lesson.origin != ENDED or lesson.trust is not Trust.TEMPLATE:
+        return True
+    return not strange(content(pattern.fields).move, f"{query.declared()} {query.actions}")

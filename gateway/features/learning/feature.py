@@ -8,6 +8,7 @@ FEATURE = Feature(
         "start": "worker:start",
         "operations": "reader.api:OPERATIONS",
         "pages": "pages:PAGES",
+        "step_notes": "pages:step_notes",
     },
     settings={"learning": "settings:LearningSettings", "reader": "settings:ReaderSettings"},
     commands={"learn": "command:add_parser", "forget": "forget:add_parser"},

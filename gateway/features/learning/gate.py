@@ -4,7 +4,6 @@ Lessons are read off texts of people, models and tools. Such a text may carry da
 or an order that does harm. `refusal` says why a text is refused, and whether it may be given if
 a person approves exactly this text."""
 
-import itertools
 import re
 from collections.abc import Collection
 from functools import cache, lru_cache
@@ -109,18 +108,14 @@ def _value(text: str, known: frozenset[str]) -> str:
 
 
 def strange(text: str, own: str = "") -> str:
-    """The first name in ticks that is another run's: no word of `own`, the request of the run that
-    would be given the text, and not made of words that belong to no task; "" for none."""
-    plain = vocabulary("plain")
+    """The first name in ticks that is another run's: neither made of parts of `own`, what the run
+    that would be given the text knows, nor of words that belong to no task; "" for none."""
+    known = vocabulary("plain") | {part.lower() for part in _PARTS.split(own) if part}
     for name in " ".join(_TICKED.findall(text)).split():
         for word in re.findall(r"\w+", name):
             parts = [part.lower().rstrip("0123456789") for part in _PARTS.split(word) if part]
-            known = parts and all(
-                each in plain or each.removesuffix("s") in plain for each in parts
-            )
-            sides = itertools.pairwise(own.split(word)) if not known else ()
-            held = any(re.fullmatch(r"\W*", one[-1:] + other[:1]) for one, other in sides)
-            if not word.isascii() or not (known or held):
+            met = [part in known or part.removesuffix("s") in known for part in parts]
+            if not (word.isascii() and parts and all(met)):
                 return name
     return ""
 

@@ -6,8 +6,9 @@ Only an operator moves a lesson onwards, or brings one back: a trial shows him b
 it only ends what harms. Decisions are weighted by the inverse of the probability with which they
 were drawn."""
 
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,15 +16,18 @@ from typing import NamedTuple
 from msgspec import structs
 
 from gateway.core.pattern import (
+    ENDED,
     MINED,
     RETRIEVED,
     Pattern,
     Status,
     Tier,
     Trust,
+    content,
 )
 from gateway.features.learning.context import like_of
-from gateway.features.learning.gate import refusal
+from gateway.features.learning.endings import BY_ITSELF, HOLE
+from gateway.features.learning.gate import refusal, strange
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.features.learning.verdicts import best
 from gateway.reporting.evidence import Drawn, e_values
@@ -40,12 +44,16 @@ from gateway.stores.learning import (
 )
 from gateway.stores.protocols import RunStore
 from gateway.stores.sql.learning import LearningStore
+from gateway.text.formatting import counted
 from gateway.values import Texts
 
 HARM_FROM = 0.95
 """Evidence of harm from which a trial is ended, as 1 - 1/e of an e-value: a lesson that does no
 harm comes so far with probability .05 at most, however often one looks."""
 WAITS = "an operator has to approve it"
+NAMES = "until an operator approves it, only runs that know its names are given it"
+ENDED_AGAIN = "it ended the same failure in several conversations"
+_TICKED = re.compile(r"`([^`]+)`")
 BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
 GUESSES: Texts = MappingProxyType(
     {
@@ -88,6 +96,44 @@ def is_guess(lesson: StoredLesson) -> bool:
     return known is not None and known.origin in GUESSES and not approved(lesson)
 
 
+LEAST_CONVERSATIONS = 2  # in which the same thing must have ended the same failure
+
+
+def why_withheld(lesson: StoredLesson, *, by_itself: bool = False) -> str:
+    """The reason why runs are not given what ended an exact failure, unless an operator approves
+    it; "" for none. `by_itself`: the failure has also ended by itself."""
+    support = lesson.support
+    move = content(lesson.pattern.fields).move
+    if HOLE in move:
+        return "without the values of its run the words do not say what to do"
+    if support.against:
+        return f"it did not help in {counted(support.against, 'conversation')}"
+    if by_itself:
+        return "the same failure has ended by itself"
+    if support.conversations < LEAST_CONVERSATIONS:
+        return "only one conversation shows it so far"
+    names = _TICKED.findall(move)
+    # A variable is set, and the gate knows what may not be.
+    forms = (move, move.replace("with `", "set `"))
+    refused = [WAITS for each in forms if refusal(each, known=names)]
+    return next(iter(refused), "")
+
+
+def weighed(found: Sequence[StoredLesson]) -> Iterator[tuple[StoredLesson, Move]]:
+    """The changes of status that are due for the lessons about one failure of one project, but for
+    those on which an operator has decided."""
+    passes = [each for each in found if content(each.pattern.fields).move == BY_ITSELF]
+    by_itself = any(each.support.conversations for each in passes)
+    for each in found:
+        known = each.pattern.lesson
+        withheld = why_withheld(each, by_itself=by_itself)
+        status = Status.ACTIVE
+        if withheld:
+            status = Status.CANDIDATE
+        if known is not None and known.status is not status and not approved(each):
+            yield each, Move(status, withheld or ENDED_AGAIN)
+
+
 def approved(lesson: StoredLesson) -> bool:
     """Whether an operator wrote the text, or moved the lesson to its status."""
     known = lesson.pattern.lesson
@@ -120,6 +166,10 @@ def why_not_active(lesson: StoredLesson) -> str:
         return ""
     if known.status in (Status.QUARANTINED, Status.RETIRED):
         return lesson.reason or known.status.value
+    if known.origin == ENDED and not approved(lesson):
+        if known.status is not Status.ACTIVE:
+            return why_withheld(lesson) or lesson.reason
+        return why_withheld(lesson) or (strange(content(lesson.pattern.fields).move) and NAMES)
     if known.status is Status.CANDIDATE or not approved(lesson):
         return WAITS
     if known.status is Status.ACTIVE:

@@ -1,19 +1,29 @@
 """Pages of the lessons that were learned: search, read, change."""
 
 import time
+from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import quote
 
 from gateway.api.params import Flag, OneOf, TenantParameter
+from gateway.api.views import picked
+from gateway.core.pattern import ENDED, content
 from gateway.errors import BadRequest, GatewayError
 from gateway.features.learning import api as lessons
 from gateway.features.learning.gate import MOST_CHARS
+from gateway.features.learning.reading import read_run
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.verdicts import steps_of
 from gateway.features.learning.views import reader_view, rule_views
 from gateway.features.pages.pages import Page, PageRoute, Visit, redirect
 from gateway.steering.guidance.lessons import is_rule
+from gateway.stores.learning import LessonFilter
+from gateway.stores.traces import RunTrace
+from gateway.tasks import off_loop
+from gateway.values import FieldDict
 
 MOST_SHOWN = 200
+MOST_NOTED = 16  # failures of a run's page that are looked up
 _ORDER = ("active", "trial", "candidate", "quarantined", "retired")
 _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "retire": "retired"}
 """The status that a lesson gets by a button."""
@@ -107,6 +117,28 @@ async def forget_session(visit: Visit) -> Page:
     run_id = str(visit.scope["path_params"]["run_id"])
     await lessons.forget_here(visit.runtime, run_id, visit.tenant)
     return redirect("/dashboard/runs")
+
+
+async def step_notes(visit: Visit, trace: RunTrace) -> Mapping[int, list[FieldDict]]:
+    """Notes on the failures of the steps, with what ended each in another run, by step."""
+    store = visit.runtime.lessons
+    tenant = trace.run.tenant
+    notes: dict[int, list[FieldDict]] = {}
+    calls = await off_loop(read_run, steps_of(trace))
+    steps = {call.key: call.step for call in calls if call.key}  # the newest step of each failure
+    for key, step in [*steps.items()][-MOST_NOTED:]:
+        for stored in await store.lessons(LessonFilter(tenant=tenant, key_prefix=key)):
+            evidence = await store.evidence(tenant, stored.pattern.pattern_id)
+            others = [row for row in evidence if row.kind == ENDED and row.run_id != trace.run.id]
+            for row in others[:1]:
+                note = {
+                    "template": "step_ended.html",
+                    "move": content(stored.pattern.fields).move,
+                    **picked(row, "run_id", "step_index", "at", "pattern_id"),
+                    **picked(stored.support, "conversations", "against"),
+                }
+                notes.setdefault(step, []).append(note)
+    return notes
 
 
 def _id(visit: Visit) -> str:

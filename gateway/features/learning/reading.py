@@ -77,7 +77,7 @@ _COMMAND = re.compile(
     r"((?:\./)?[a-z][\w.+-]{0,19})(?:\s++([a-z][\w:-]{1,23}))?(?=\s|$)"
 )
 _QUOTED = re.compile(r"<<.*|'[^']*'?|\"[^\"]*\"?", re.DOTALL)
-_PASSED = frozenset(
+PASSED = frozenset(
     (
         "cat",
         "cd",
@@ -103,7 +103,7 @@ _PASSED = frozenset(
 def program_of(command: str) -> str:
     """The last program of a shell command with its sub-command; "" for none that can be shown."""
     found = _COMMAND.findall(_QUOTED.sub("_", command))
-    shown = [f"{name} {sub}".strip() for name, sub in found if name not in _PASSED]
+    shown = [f"{name} {sub}".strip() for name, sub in found if name not in PASSED]
     if shown:
         return shown[-1]
     return ""

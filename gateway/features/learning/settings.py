@@ -16,7 +16,7 @@ DAY_S = 86_400.0
 class LearningSettings:
     """Limits of lessons, and the switch for giving them to runs."""
 
-    # on = approved lessons are tried, and active ones are given
+    # on = what ended the same failure is given, approved lessons are tried, active ones are given
     trials: Literal["off", "on"] = "off"
     over_after_s: float = 900.0  # a run without a call for this long counts as over; seconds
     interval_s: float = 5.0  # time between two looks for runs that are over; seconds

@@ -34,7 +34,7 @@ def lesson_view(stored: StoredLesson) -> FieldDict:
         "trust": lesson.trust.value,
         "situation": texts.situation,
         "advice": texts.move or texts.avoid,
-        **picked(stored.support, "conversations", "tasks", "keys"),
+        **picked(stored.support, "conversations", "tasks", "keys", "against"),
         **picked(stored, "created_at", "updated_at", "reason"),
         "why_not_active": why_not_active(stored),
         "posterior": dataclasses.asdict(found),

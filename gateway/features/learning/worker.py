@@ -17,6 +17,8 @@ from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Pattern, Status
 from gateway.features.learning import life_cycle
 from gateway.features.learning.book import LessonBook
+from gateway.features.learning.context import scope_of
+from gateway.features.learning.exact import lessons_of
 from gateway.features.learning.reader.paid import PaidModel
 from gateway.features.learning.reader.reader import ReaderWorker
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
@@ -49,6 +51,7 @@ class LearnReport:
 
     runs: int = 0  # that are over
     outcomes: int = 0  # new verdicts
+    lessons: int = 0  # new ones, of what ended exact failures
     settled: int = 0  # decisions about lessons
     moves: int = 0  # lessons that changed their status
 
@@ -169,10 +172,28 @@ class Learner:
         report = LearnReport(runs=1)
         if over:
             report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
+            report.lessons += await self._learn(trace, calls)
             if self.noted is not None:
                 await self.noted(trace)
         report.settled = await self._settle(trace, calls, over)
         return report
+
+    async def _learn(self, trace: RunTrace, calls: Sequence[ReadCallOfRun]) -> int:
+        """Keep what ended the run's failures, and let runs be given what ended one again."""
+        lessons = await off_loop(lessons_of, trace, calls)
+        learned = await self.store.learn(lessons)
+        keys = {pattern.lesson.key for pattern, _ in lessons if pattern.lesson}
+        moved = 0
+        for key in keys:
+            wanted = LessonFilter(tenant=trace.run.tenant, key_prefix=key)
+            scope = scope_of(lessons[0][0])
+            found = await self.store.lessons(wanted)
+            here = [each for each in found if scope_of(each.pattern) == scope]
+            for stored, move in life_cycle.weighed(here):
+                moved += await self._move(stored.pattern, *move, at=self.now())
+        if moved:
+            self.changed()
+        return learned.lessons
 
     async def _unforgotten(self, run_id: str, tenant: str | None) -> RunTrace | None:
         """Returns a stored run; None if it is unknown or forgotten."""

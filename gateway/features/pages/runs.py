@@ -25,6 +25,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.features.pages.charts import RunChart
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
 from gateway.holds import answer_path
+from gateway.hooks import given
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import MODES
 from gateway.stores.controls import Action, Control
@@ -425,6 +426,9 @@ async def _cards(visit: Visit, trace: RunTrace) -> list[FieldDict]:
     )
     earlier = [step for step in before.steps if step.step_index < first]
     found = streaks([*earlier, *trace.steps])[len(earlier) :]
+    notes: dict[int, Sequence[FieldDict]] = {}
+    for noted in given("step_notes"):
+        notes |= await noted(visit, trace)
     cards = []
     for step, stuck in zip(trace.steps, found, strict=True):
         newest = step.step_index == trace.run.totals.steps
@@ -435,6 +439,7 @@ async def _cards(visit: Visit, trace: RunTrace) -> list[FieldDict]:
         card = {
             "step": step,
             "severity": "none" if step.composite is None else step_severity(step, stuck),
+            "notes": notes.get(step.step_index, ()),
             "rules": rules,
             "rule_ids": ids,
             "guidance": [row for row in rows if row not in rules],

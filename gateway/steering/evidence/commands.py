@@ -74,7 +74,7 @@ _TEST_RUNNERS = frozenset(word_list("commands", "test_runners"))
 _COMMIT_NAME = re.compile(r"commit|submit", re.IGNORECASE)
 # Operations that leave no change by the agent.
 _COMMIT_COMMAND = re.compile(r"\bgit\s+(?:commit|restore|reset|stash(?!\s+(?:pop|apply)))\b")
-_PLUMBING = re.compile(
+PLUMBING = re.compile(
     r"(?:(?<!\s)\s++|)(?:2>&1|\|\s*+(?:head|tail|grep|less|cat)\b[^|;&]*)"
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
 )  # white space is tried once, from its first character on: the search stays linear
@@ -360,7 +360,7 @@ def _shell_call(command: str, canonical: str, question: CallArguments) -> ReadCa
     reads = word in _READERS and not changes and not edits
     program = None
     if executes and not reads:
-        program = _PLUMBING.sub("", head).strip()
+        program = PLUMBING.sub("", head).strip()
     if word == "git":
         settles = _COMMIT_COMMAND.search(head) is not None
     else:

@@ -1,11 +1,10 @@
 """Keys by which a failure is recognised in another run: its kind, its tool, a digest of its words.
 
-The key is the same wherever a tool complains about the same thing, whatever the file, the number
-or the name was; it never contains the tool's words."""
+The key is the same wherever a tool complains about the very same thing: what it quotes and its
+codes count, numbers and the names in the call do not. It never contains the tool's words."""
 
 import hashlib
 import re
-from collections.abc import Collection
 from itertools import pairwise
 
 from gateway.core.step import Action
@@ -18,10 +17,9 @@ from gateway.values import Value
 _KINDS: dict[str, dict[str, str]] = read_toml(__package__, "failure_kinds.toml")
 _PATTERNS = [(kind, re.compile(row["pattern"], re.IGNORECASE)) for kind, row in _KINDS.items()]
 
-_QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
-_WORD = re.compile(r"[A-Za-z]++:?$")
 _PART = re.compile(r"[a-z]{3,30}")
-_MOST_WORDS = 12
+_CODE = re.compile(r"[^\W\d][\w-]*|\d\w*[a-z]\w*")
+_STATUS = re.compile(r"\bhttp(?:/[\d.]+)?(?: status)?[ :]+([45]\d\d)\b")
 _ERROR_CHARS = 400
 _HEAD = re.compile(r"\$?[\w.-]{1,40}")
 _PASSES = re.compile(  # faults of the moment
@@ -38,7 +36,7 @@ class Failure(Value):
     key: str  # under which lessons about this failure are stored
     kind: str  # a kind of `failure_kinds.toml`, else `error` or `empty`
     head: str  # the tool, or the program that a shell ran
-    words: str  # of the tool's complaint, without names, numbers and quotations
+    words: str  # of the tool's complaint, without numbers and the call's own names
     call: ReadCall  # the call that failed
 
 
@@ -74,14 +72,24 @@ def read_action(action: Action) -> CallReading:
         return CallReading(call=call, head=head, failure=None, transient=transient)
     # The words in which a tool says that there is nothing do not make another failure.
     if line is None and kind == EMPTY:
-        said = ""
+        words = ""
     else:
-        said = signature(line or opening)
-    words = skeleton(said, _own_names(call))
-    digest = hashlib.sha256(words.lower().encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        words = _words(signature(line or opening), call)
+    digest = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     key = f"{kind}|{head}|{digest}"
     failure = Failure(key=key, kind=kind, head=head, words=words, call=call)
     return CallReading(call=call, head=head, failure=failure, transient=False)
+
+
+def _words(said: str, call: ReadCall) -> str:
+    """The words of a complaint in lower case, with what it quotes and its codes; without numbers
+    and the names and objects of the call itself. A status of HTTP is a code."""
+    names = _own_names(call).union(_PART.findall(" ".join(call.question.objects)))
+    words = [
+        "_" if word in names or not names.isdisjoint(_PART.findall(word)) else word
+        for word in _CODE.findall(_STATUS.sub(r"http_\1", said.lower()))
+    ]
+    return " ".join(words)
 
 
 def _own_names(call: ReadCall) -> frozenset[str]:
@@ -92,17 +100,5 @@ def _own_names(call: ReadCall) -> frozenset[str]:
         words = [word for word in words[2:] if word[0] != "-"]  # past program and sub-command
     else:  # values of one word
         words = [a for a, b in pairwise([*words, "="]) if "=" in a and "=" in b]
-    return frozenset(_PART.findall(" ".join(w.partition("=")[2] or w for w in words).lower()))
-
-
-def skeleton(text: str, names: Collection[str] = ()) -> str:
-    """The words that stay when `names`, paths, numbers and quotations are left out."""
-    words: list[str] = []
-    for word in _QUOTED.sub(" _ ", text).split():
-        bare = word.strip("()[]{}<>,;.!?*=")
-        kept = "_"
-        if _WORD.match(bare) and bare.lower() not in names:
-            kept = bare
-        if kept != "_" or words[-1:] != ["_"]:
-            words.append(kept)
-    return " ".join(words[:_MOST_WORDS])
+    own = " ".join(word.partition("=")[2] or word for word in words).lower()
+    return frozenset((*_PART.findall(own), *_CODE.findall(own)))

@@ -124,6 +124,8 @@ _COMPLAINT = re.compile(  # of a line, behind the name of the program
     r"(?mi)^(?:[\w./-]{1,40}: ){0,2}(?:fatal|refus(?:ed|ing)|abort(?:ed|ing)|can(?:no|')t|denied"
     r"|could ?n[o']t|unable|unknown|invalid|no match|not \w+(?:ed|ing))\b"
     r"|^(?-i:ERR_\w|E\d{2,5}\b)|\Afailed\b|^hint:|\bdid you mean\b"
+    r"|\A(?-i:(?:[A-Z][a-z]+){0,3}(?:Stale|Invalid|Missing|Unknown|Denied|Expired|Conflict)"
+    r"(?:[A-Z][a-z]+){0,3}: \S)"
 )
 _FALSE = re.compile(r'"(\w{2,30})":\s*false', re.IGNORECASE)
 _DECIDED = frozenset(

@@ -13,9 +13,10 @@ from gateway.core.decide import STANDING, Decided, Item, LessonDecision, LessonM
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, latest
 from gateway.core.guidance_text import FRAME_CHARS, sanitise
-from gateway.core.pattern import Pattern, PatternMatch, Tier, Trust, content
+from gateway.core.ledger.ledger import LedgerStep
+from gateway.core.pattern import ENDED, Pattern, PatternMatch, Trust, content
 from gateway.core.plan import CHARS_PER_TOKEN
-from gateway.core.step import Action, Step
+from gateway.core.step import Action
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.identity.ids import draw
 from gateway.values import frozen
@@ -24,6 +25,7 @@ WINDOW_STEPS = 6  # steps before the next decision: until then this one shows it
 MOST_REMEMBERED = 64  # newest lessons of a run about which a decision is remembered
 LEARNED = "LEARNED FROM EARLIER RUNS"
 QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
+SAME_FAILURE = "The same failure came before in this project. What ended it"
 STATED = "RULE OF THIS PROJECT, stated by its people"
 MOST_RULES = 5
 RULES_CHARS = 120 * CHARS_PER_TOKEN  # at the start of a run. Source: `learning.md`
@@ -39,20 +41,29 @@ class LessonSettings:
     per_run: int = 4  # most lessons in one run
     max_chars: int = 600  # most characters of one lesson's text
 
-    def query(self, guidance: GuidanceState, newest: Step | None, step: int) -> LessonQuery | None:
+    def query(
+        self, guidance: GuidanceState, newest: LedgerStep | None, step: int
+    ) -> LessonQuery | None:
         """Returns the look-up at the first decision of a run, at the first one after a summary
-        and after a step with calls; else None."""
+        and after a step with calls; else None. Its keys are those of the failures that the step
+        leaves open."""
         decided = guidance.decided_step
         steps = guidance.lesson_steps
         begins = guidance.rules_due or (decided is None and not steps)
         if not self.trials or not (begins or decided is None or step > max(decided, 0)):
             return None
         actions: tuple[Action, ...] = ()
+        failed: list[Action] = []
         if newest is not None and guidance.lessons < self.per_run:
-            actions = newest.actions
+            actions = newest.step.actions
+            failed = [
+                action
+                for action, (facts, tried) in zip(actions, newest.actions, strict=True)
+                if tried.kind != "cancelled" and not facts.answer.by_user
+            ]
         if not (begins or actions):
             return None
-        readings = [read_action(action) for action in actions]
+        readings = [read_action(action) for action in failed]
         recent = (name for name, at in steps.items() if at >= max(0, step - WINDOW_STEPS + 1))
         return LessonQuery(
             keys=tuple(r.failure.key for r in reversed(readings) if r.failure is not None),
@@ -116,6 +127,8 @@ def lesson_text(pattern: Pattern, limit: int) -> str:
     advice = " ".join(part for part in (texts.situation, texts.move or texts.avoid) if part)
     if lesson is None or not advice:
         return ""
+    if lesson.origin == ENDED:  # the situation is in the tool's words, which are the agent's anyway
+        advice = f"{SAME_FAILURE}: {texts.move}"
     label = QUOTED
     if lesson.trust.advises:
         label = LEARNED
@@ -131,22 +144,10 @@ def is_rule(pattern: Pattern) -> bool:
 
 
 def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonMatch, str]]:
-    """Returns the matches with their texts, without repeated texts: the most similar first, then
-    instances, then by share. Of several matches with one text the more general lesson is kept,
-    because more runs support it."""
-
-    def order(match: LessonMatch) -> tuple[float, bool, float, str]:
-        pattern = match.pattern
-        share = 0.0
-        if pattern.lesson is not None:
-            share = pattern.lesson.share
-        return -match.similarity, pattern.tier is not Tier.E1, -share, pattern.pattern_id
-
+    """Returns the matches with their texts, without repeated texts: the most similar first."""
     found: dict[str, LessonMatch] = {}
-    for match in sorted(matches, key=order):
-        text = lesson_text(match.pattern, limit)
-        if text not in found or found[text].pattern.tier is Tier.E1 is not match.pattern.tier:
-            found[text] = match
+    for match in sorted(matches, key=lambda each: (-each.similarity, each.pattern.pattern_id)):
+        found.setdefault(lesson_text(match.pattern, limit), match)
     return [(match, text) for text, match in found.items()]
 
 

@@ -10,6 +10,7 @@ import orjson
 from gateway.core.pattern import Pattern, Status, content
 from gateway.stores import codec
 from gateway.stores.learning import (
+    AGAINST,
     MARK,
     NO_SUPPORT,
     DecisionRow,
@@ -92,7 +93,10 @@ _STATES = f"SELECT pk, state FROM conversations WHERE pk IN (SELECT conversation
 _MASK_STATE = "UPDATE conversations SET state = :state WHERE pk = :pk"
 _REMOVE_RAW = f"DELETE FROM raw_calls WHERE {_RUNS}"
 _TOUCHED = f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}"
-_OWNERS = "SELECT DISTINCT tenant FROM pattern_evidence WHERE pattern_id = :pattern_id"
+_OWNERS = """
+SELECT DISTINCT tenant FROM pattern_evidence
+WHERE pattern_id = :pattern_id AND kind <> 'failed_again'
+"""
 _REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING fields"
 _TABLE = "patterns"
 """Changes of lessons take their turns with each other and with those of patterns."""
@@ -205,8 +209,8 @@ class LearningStore:
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
         """Store lessons with their evidence, all or none. A known lesson only gets the evidence
-        that is new, and is confirmed at its time. Raises: ValueError for a pattern that is no
-        lesson."""
+        that is new, and is confirmed at its time. Evidence against an unknown one waits for it.
+        Raises: ValueError for a pattern that is no lesson."""
         if any(pattern.lesson is None or not pattern.pattern_id for pattern, _ in entries):
             raise ValueError("pattern: a lesson has an id, and says what it was learned from")
 
@@ -463,7 +467,8 @@ async def _learn(
     ]
     if evidence and not kept:
         return False, 0
-    if known is None:
+    speaks = not evidence or any(row.kind != AGAINST for row in kept)
+    if known is None and speaks:
         await write_patterns([pattern], connection)
     new = [
         row for row in kept if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
@@ -471,7 +476,7 @@ async def _learn(
     confirms = [row.at for row in new if row.kind not in NO_SUPPORT]
     if confirms and known is not None:
         await connection.fetch(_CONFIRM, at=max(confirms), pk=known)
-    return known is None, len(new)
+    return known is None and speaks, len(new)
 
 
 async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> list[tuple[str, str]]:

@@ -72,18 +72,19 @@ COLUMNS = db.columns(_READ, "p.")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = codec.names(Posterior)
-_SUPPORTED = ("conversations", "tasks", "keys", "span_s")
-_SUPPORT = (
+_SUPPORTED = ("conversations", "tasks", "keys", "span_s", "against")
+_OF_LESSON = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
-    "AND (p.tenant = '' OR e.tenant = p.tenant) "
-    "AND e.kind NOT IN ('mark', 'failed_again', 'unsure')"
+    "AND (p.tenant = '' OR e.tenant = p.tenant)"
 )
+_SUPPORT = f"{_OF_LESSON} AND e.kind NOT IN ('mark', 'failed_again', 'unsure')"
 SELECT_LESSONS = f"""
 SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.conversation) {_SUPPORT}),
     (SELECT count(DISTINCT e.task) {_SUPPORT}),
     (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
     (SELECT coalesce(max(e.at) - min(e.at), 0.0) {_SUPPORT}),
+    (SELECT count(DISTINCT e.conversation) {_OF_LESSON} AND e.kind = 'failed_again'),
     {db.columns(_POSTERIOR, "q.")}
 FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
     AND q.pattern_id = p.pattern_id AND q.version = p.version

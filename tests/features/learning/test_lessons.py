@@ -15,9 +15,12 @@ from gateway.config.storage import StorageSettings
 from gateway.core.decide import Decided, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, from_json, to_json
+from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.core.step import Step
 from gateway.features.learning.book import LessonBook
 from gateway.features.learning.context import project_of
+from gateway.steering.evidence.action_facts import describe
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.lessons import (
     LEARNED,
@@ -29,9 +32,10 @@ from gateway.steering.guidance.lessons import (
 from gateway.stores.learning import EvidenceRow, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.records import PromptMessage
-from tests.features.learning.runs import read, shell, steps
+from tests.features.learning.runs import Call, read, shell, steps
 
 SETTINGS = LessonSettings(trials=True)
+TURNED_DOWN = "The user doesn't want to proceed with this tool use. Error: it was rejected."
 FAILED = shell("mvn test", "bash: mvn: command not found")
 
 
@@ -76,6 +80,12 @@ def decided(
 INJECTION = InjectionSettings()
 
 
+def observed(*calls: Call) -> LedgerStep:
+    """The step in which an agent makes these calls, as the ledger describes it."""
+    actions = tuple(step.actions[0] for step in steps(calls))
+    return Ledger(describe).observe(Step(index=1, actions=actions))
+
+
 def test_the_draw_is_equal_everywhere_and_has_its_share() -> None:
     """The same version, run and step give the same draw; over many runs the share is given."""
     lesson = a_lesson("x", share=0.3)
@@ -94,7 +104,7 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     assert ([d.given for d in held.lessons], held.items) == ([False], ())
     state = from_json(to_json(held.state))
     assert state == held.state
-    newest = steps([FAILED])[0]
+    newest = observed(FAILED)
     soon = SETTINGS.query(state, newest, step=4)
     later = SETTINGS.query(state, newest, step=3 + WINDOW_STEPS)
     assert soon is not None
@@ -107,22 +117,36 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     assert "x" in after.exclude
     assert SETTINGS.query(given.state, newest, step=3) is None  # a retry
     assert dataclasses.replace(SETTINGS, trials=False).query(state, newest, step=9) is None
-    worked = steps([shell("make", "made")])[0]
+    worked = observed(shell("make", "made"))
     unasked = SETTINGS.query(GuidanceState(), worked, step=1)
     assert unasked is not None
-    assert (unasked.keys, unasked.actions) == ((), worked.actions)
+    assert (unasked.keys, unasked.actions) == ((), worked.step.actions)
 
 
 def test_no_more_than_the_caps() -> None:
-    """Two a call, the most similar first; of two with one text the general one; four in a run."""
+    """Two a call, the most similar first; of two with one text one; four in a run."""
     many = [match(a_lesson(f"x{n}", share=1.0), 0.9 + n / 100) for n in range(5)]
     found = decided(many)
     assert [d.pattern.pattern_id for d in found.lessons] == ["x4", "x3"]
     same = [a_lesson("e1-x", said="Same."), a_lesson("e2-x", said="Same.", tier="e2")]
-    assert [d.pattern.pattern_id for d in decided(list(map(match, same))).lessons] == ["e2-x"]
+    assert [d.pattern.pattern_id for d in decided(list(map(match, same))).lessons] == ["e1-x"]
     full = GuidanceState(lessons=3, lesson_steps={"x": 0})
     assert len(decided(many, full).lessons) == 1
-    assert SETTINGS.query(replace(full, lessons=4), steps([FAILED])[0], step=1) is None
+    assert SETTINGS.query(replace(full, lessons=4), observed(FAILED), step=1) is None
+
+
+def test_calls_that_did_not_fail_by_themselves_have_no_key() -> None:
+    """A call that its client did not make after another one had failed, or that the person turned
+    down, is no failure that anything ends."""
+    cancelled = shell("make", "<tool_use_error>Sibling tool call errored</tool_use_error>")
+    refused = shell("make", TURNED_DOWN)
+    for result in (cancelled, refused):
+        query = SETTINGS.query(GuidanceState(), observed(result), step=1)
+        assert query is not None
+        assert query.keys == ()
+    query = SETTINGS.query(GuidanceState(), observed(FAILED, cancelled), step=1)
+    assert query is not None
+    assert len(query.keys) == 1
 
 
 def test_what_a_model_wrote_is_quoted() -> None:

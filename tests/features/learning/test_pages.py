@@ -14,6 +14,8 @@ from gateway.stores.learning import JOBS, EvidenceRow, Posterior, ReaderJob
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.control_plane import client_of
 from tests.api.conftest import Start, start
+from tests.features.learning.families import learn
+from tests.features.learning.test_endings import MOVE, behind, ended
 
 __all__ = ["start"]
 ADMIN, ACME, OTHER = "the-admin-key", "acme-key", "other-key"
@@ -136,3 +138,28 @@ def test_pages_of_lessons(gateway: AppServer) -> None:
         assert operator.get("/api/lessons/e1-one?tenant=acme").json()["status"] == "trial"
         led = operator.get("/dashboard/patterns/e1-one?tenant=acme")
         assert led.headers["location"].startswith("/dashboard/lessons/e1-one")
+
+
+async def two_runs(path: str) -> None:
+    """Store a run in which one command ended a failure, and one that still has it."""
+    stores = await open_stores(StorageSettings(path=path))
+    await learn(stores, 0, ended("orders"), tenant="acme")
+    await learn(stores, 1, (behind("bids"),), tenant="acme")
+    await stores.close()
+
+
+def test_a_failure_shows_what_ended_it_in_another_run(start: Start, tmp_path: Path) -> None:
+    """The page of a run names the other run below the failing step, and the page of lessons has
+    one row for it, with what is missing until runs are given it."""
+    path = str(tmp_path / "runs.db")
+    asyncio.run(two_runs(path))
+    server = start(auth=KEYS, storage={"path": path})
+    with client_of(server, ADMIN) as operator:
+        page = operator.get("/dashboard/runs/r0001").text
+        assert "What ended it" in page
+        assert "/dashboard/runs/r0000?step=3#step-3" in page
+        assert MOVE in page
+        assert "What ended it" not in operator.get("/dashboard/runs/r0000").text
+        lessons = operator.get("/dashboard/lessons").text
+        assert lessons.count(MOVE) == 1
+        assert "only one conversation shows it so far" in lessons

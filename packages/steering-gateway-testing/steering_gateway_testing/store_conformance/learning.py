@@ -112,6 +112,24 @@ async def counts_the_keys_of_a_lesson(stores: Stores) -> None:
     assert {row.run_id: row.key_name for row in evidence}["r0"] == "a"
 
 
+async def keeps_what_speaks_against_a_lesson(stores: Stores) -> None:
+    """Evidence against an unknown lesson makes none, and counts as soon as there is one; a lesson
+    that nothing else speaks for goes with the run that did."""
+    store = stores.learning
+    against = some_evidence(run="r1", kind="failed_again")
+    assert await store.learn([(a_lesson(), [against])]) == Learned(evidence=1)
+    assert await store.learn([(a_lesson(), [against])]) == Learned()
+    assert await store.lesson(TENANT, "e1-a") is None
+    assert await store.learn([(a_lesson(), [some_evidence(run="r2")])]) == Learned(
+        lessons=1, evidence=1
+    )
+    found = await store.lesson(TENANT, "e1-a")
+    assert found is not None
+    assert (found.support.conversations, found.support.against) == (1, 1)
+    assert await store.forget(TENANT, "r2", START) == ["e1-a"]
+    assert await store.lesson(TENANT, "e1-a") is None
+
+
 async def lists_lessons_by_the_beginning_of_their_key(stores: Stores) -> None:
     """Signs with a meaning in a search are none here."""
     keys = ("error|a_b%|1", "error|a_b%|2", "error|axbc|3")
@@ -359,6 +377,7 @@ LEARNING_CHECKS: tuple[Check, ...] = (
     keeps_every_verdict,
     keeps_a_verdict_once_at_once,
     counts_the_keys_of_a_lesson,
+    keeps_what_speaks_against_a_lesson,
     lists_lessons_by_the_beginning_of_their_key,
     learns_a_lesson_once,
     keeps_marks_apart_from_support,
