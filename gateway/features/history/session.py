@@ -13,8 +13,8 @@ from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import Unread
 from gateway.features.history.orders import Order
 from gateway.steering.transcript.interventions import is_interruption, rejection
-from gateway.values import FieldDict, Value
-from gateway.wire.coerce import as_int, as_number, as_text
+from gateway.values import FieldDict, Fields, Value
+from gateway.wire.coerce import as_int, as_number, as_text, text_at
 from gateway.wire.messages import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
@@ -105,6 +105,13 @@ class Session(FileFacts, kw_only=True):
             else:
                 self.ended = max(self.ended, moment)
         return moment
+
+    def about(self, line: Fields) -> None:
+        """Take from a line what Claude Code and Qwen Code write into each about its session."""
+        if not _UUID.fullmatch(self.id):
+            self.id = own_id(line.get("sessionId")) or self.id
+        self.version = text_at(line, "version") or self.version
+        self.project = self.project or text_at(line, "cwd")
 
     def reply(self, text: str = "", reasoning: str = "", **noted: Any) -> FieldDict:
         """Add an answer of the model and return its message; `noted`: more of its ModelCall."""
@@ -223,6 +230,7 @@ def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
             yield session
 
 
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MASKED = re.compile(r"(?i)[\W_0]*$|.*(?:x{3}|\*{2}|redact|mask|remov|hidden|anonym|scrub)")
 
 

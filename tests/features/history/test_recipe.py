@@ -44,7 +44,7 @@ def test_a_log_format_is_a_module_and_a_row(scratch: ScratchCopy) -> None:
     scratch.write("gateway/features/history/readers/tern.py", READER)
     row = '    LogFormat(name="tern", module=".tern", tested="1.0"),\n'
     start = "_BUILT_IN = (\n"
-    scratch.replace("gateway/features/history/readers/__init__.py", start, start + row)
+    scratch.replace("gateway/features/history/log_places.py", start, start + row)
     said = [{"from": "me", "text": "Count to two."}, {"from": "agent", "text": "One, two."}]
     scratch.write("logs/first.tern", "\n".join(map(json.dumps, said)))
     ended = scratch.run("-m", "gateway", "history", "logs", "--json")

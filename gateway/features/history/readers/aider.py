@@ -26,12 +26,6 @@ _INTERRUPTED = ("^C again to exit", "^C KeyboardInterrupt")
 _SCALE = {"k": 1e3, "M": 1e6}
 
 
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    begins = head.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"# aider chat started at ")
-    return begins or (name.endswith(".md") and "aider.chat.history" in name)
-
-
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     lines = log.text().splitlines()

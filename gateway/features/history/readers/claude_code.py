@@ -20,17 +20,9 @@ from gateway.values import Fields
 from gateway.wire.coerce import as_int, as_list, as_text, list_at, mapping_at, text_at
 
 AGENT = "claude-code"
-_MARKS = (
-    b'"isSidechain":',
-    b'"parentUuid":',
-    b'"leafUuid":',
-    b'"type":"file-history-snapshot"',
-    b'"type":"queue-operation"',
-)
 _SILENT = re.compile(r"[a-z]+(?:-[a-z]+)+|attachment|mode|progress|relocated|summary|system|tag")
 """Types of lines without a message, as `file-history-delta` or `pr-link`. Source: the types that
 versions 2.1.37 and 2.1.332 write, and sessions of versions 1.0 to 2.1."""
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DENIED = (None, "user-rejected")  # newer versions say who refused a call
 _FROM_CLIENT = ("isCompactSummary", "isMeta", "isVisibleInTranscriptOnly", "interruptedByShutdown")
 _SENT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -38,12 +30,6 @@ _COMMAND = re.compile(
     r"<command-message>[^<]{0,200}</command-message>\s{0,20}"
     r"<command-name>([^<]{0,200})</command-name>"
 )
-
-
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    lines = name.endswith(".jsonl") and head.lstrip()[:1] == b"{"
-    return lines and b'"type"' in head and any(mark in head for mark in _MARKS)
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -93,10 +79,7 @@ class _Thread:
     def add(self, entry: Fields, kind: str) -> None:
         """Read one line with a message."""
         session = self.session
-        if not _UUID.fullmatch(session.id):
-            session.id = own_id(entry.get("sessionId")) or session.id
-        session.version = text_at(entry, "version") or session.version
-        session.project = session.project or text_at(entry, "cwd")
+        session.about(entry)
         at = session.at(entry.get("timestamp"))
         message = mapping_at(entry, "message")
         if kind == "assistant":

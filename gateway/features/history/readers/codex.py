@@ -4,12 +4,11 @@ A line is an item of the Responses API (`response_item`), an event that repeats 
 (`event_msg`), or about the session. An answer is several items, between which the results of its
 calls may be. It ends where its usage, the settings of the next request or a message of the user
 follows; in files that have none of these for each request, where an item follows a result. Up to
-version 0.63 usage comes before the items of its answer. Bare items, as versions before 0.30 wrote
-them, are not read."""
+version 0.63 usage comes before the items of its answer, before 0.30 there is none."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,7 +29,6 @@ from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
 
 AGENT = "codex"
-_MARK = re.compile(rb'"type": ?"(?:session_meta|response_item|turn_context)"')
 _SILENT = re.compile(
     r"dynamic_tools_update|id_allocation|inter_agent_communication_metadata|realtime_item"
     r"|security_risk_score|session_meta|world_state"
@@ -46,23 +44,39 @@ _EVENTS = re.compile(
     r"|task_|terminal_interaction|thread_|turn_|undo|view_image|warning|web_search"
 )
 """Types without a message of their own. Source: the program of version 0.171 and earlier logs."""
+_FOLDER = re.compile(r"(?:<cwd>|Current working directory: )([^<\n]{1,4096})")
 _COUNTS = ("input", "output", "cached_input", "cache_write_input", "reasoning_output")
-
-
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    return name.endswith(".jsonl") and _MARK.search(head) is not None
 
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     rollout = _Rollout(log)
-    lines = [(log.seen, record) for record in log.records()]
+    lines = [(log.seen, record) for record in _records(log)]
     rollout.survey(record for _, record in lines)
     for number, record in lines:
         if reason := rollout.add(record):
             log.skip(reason, number)
     yield rollout.session
+
+
+def _records(log: LogFile) -> Iterator[Fields]:
+    """The lines of a file in today's form. Before version 0.30 items stood alone, after a line
+    about the session; in the first versions all stood in one document."""
+    records: Iterable[Fields]
+    if log.name.endswith(".json"):
+        document = as_mapping(log.document())
+        items = map(as_mapping, list_at(document, "items"))
+        records = (mapping_at(document, "session"), *items)
+    else:
+        records = log.records()
+    for record in records:
+        kind = "response_item"
+        if "instructions" in record:
+            kind = "session_meta"
+        if "payload" in record:
+            yield record
+        elif "record_type" not in record:  # a marker without content
+            yield {"type": kind, "timestamp": record.get("timestamp"), "payload": record}
 
 
 class _Form(Struct):
@@ -191,6 +205,8 @@ class _Rollout:
             self.session.messages.append({"role": role or "developer", "content": content})
         else:
             self._user(content)
+            if folder := _FOLDER.search(text):
+                self.session.project = self.session.project or folder[1]
             if is_interruption(text):
                 self.session.interrupted(at)
             elif not self._form.has_events:

@@ -16,9 +16,6 @@ from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, as_text, list_at, mapping_at, text_at
 
 AGENT = "copilot-cli"
-_EVENT = re.compile(
-    rb'"type": ?"(?:session\.(?:start|resume)|user\.message|assistant\.turn_start|hook\.start)"'
-)
 _SILENT = re.compile(
     r"abort|assistant\.\w+|tool\.(?:execution_(?:start|progress|partial_result)|shell_output"
     r"|user_requested)|(?:agent|auto_mode_switch|capabilities|commands?|elicitation|exit_plan_mode"
@@ -29,11 +26,6 @@ _SILENT = re.compile(
 """Types without a message of their own. Source: the event schema of version 1.0.102."""
 _BY_PERSON = ("user_initiated", "user initiated", "remote_command", "user_abort", None)
 _COUNTS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "reasoningTokens")
-
-
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    return name.endswith(".jsonl") and _EVENT.search(head) is not None and b'"data"' in head
 
 
 def read(log: LogFile) -> Iterable[Session]:

@@ -20,12 +20,6 @@ _NOTICES = ("info", "error", "warning")
 _ENDED = ("success", "error", "cancelled")
 
 
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    is_json = name.endswith((".json", ".jsonl"))
-    return is_json and b'"projectHash":' in head and b'"sessionId"' in head
-
-
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     chat = _Chat(log)

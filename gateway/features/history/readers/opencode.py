@@ -1,7 +1,7 @@
-"""opencode's sessions: a SQLite database in `~/.local/share/opencode`, or the document that
-`opencode export` prints. Files of versions before 1.2 are not read: later ones took them over.
+"""opencode's sessions: a SQLite database in `~/.local/share/opencode`, the files in folders there
+that versions before 1.2 wrote, or the document that `opencode export` prints.
 
-Both hold the same objects: a session, its messages, and the parts of each message. An answer
+All hold the same objects: a session, its messages, and the parts of each message. An answer
 goes from a `step-start` to a `step-finish` part, which has its tokens and its price."""
 
 import json
@@ -47,14 +47,6 @@ _KINDS = (
 _TEXTS = ("text", "reasoning")
 _COMPACTION_PROMPT = "What did we do so far?"  # sent instead of everything before a summary
 _TITLE = re.compile(r"(.*) \(@([^\s()]+) subagent\)", re.DOTALL)  # of a sub-agent
-_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"(?:ses_|[^"1-9]*")')
-
-
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    if head.startswith(_SQLITE):
-        return name.startswith("opencode") and name.endswith(".db")
-    return name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
 
 
 _Object = Fields
@@ -64,8 +56,13 @@ _Messages = list[tuple[_Object, list[_Object]]]
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
-    is_database = log.head().startswith(_SQLITE)
-    for info, messages in _from_database(log) if is_database else _from_export(log):
+    if log.head().startswith(_SQLITE):
+        found = _from_database(log)
+    elif log.name.startswith("ses_"):
+        found = _from_files(log)
+    else:
+        found = _from_export(log)
+    for info, messages in found:
         session = _session(info, messages, log)
         if session.messages:
             yield session
@@ -112,6 +109,19 @@ def _rows(
             yield {**found, **columns}
         else:
             log.skip(f"not an object in JSON ({table})")
+
+
+def _from_files(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
+    """The session of a file, whose messages and parts are files in folders beside its own: a folder
+    for each message, in versions before 0.6 inside one for each session. Names grow with time."""
+    info = as_mapping(log.document())
+    messages: _Messages = []
+    for storage in log.path.parents[1:3]:
+        for path in sorted(storage.glob(f"message/{log.stem}/*.json")):
+            parts = sorted(storage.glob(f"part/{path.stem}/*.json"))
+            parts += sorted(storage.glob(f"part/{log.stem}/{path.stem}/*.json"))
+            messages.append((log.beside(path), [log.beside(part) for part in parts]))
+    yield info, messages
 
 
 def _from_export(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:

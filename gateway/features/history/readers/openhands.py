@@ -1,6 +1,7 @@
-"""OpenHands' events, from version 1.0 (its SDK): a folder with a file for each, or a list in one
-document. In a folder the file to begin with is `base_state.json`."""
+"""OpenHands' events: a folder with a file for each, or a list in one document. In a folder the file
+to begin with is `base_state.json`, and before version 1.0 (the SDK) the first event, `0.json`."""
 
+import re
 from collections.abc import Iterable
 
 from gateway.features.history.log_file import LogFile
@@ -18,31 +19,14 @@ from gateway.wire.coerce import (
 )
 
 AGENT = "openhands"
-_SILENT = frozenset(
-    f"{name}Event"
-    for name in (
-        "ACPToolCall",
-        "ConversationError",
-        "ConversationStateUpdate",
-        "HookExecution",
-        "LLMCompletionLog",
-        "SecurityAnalysis",
-        "ServerError",
-        "StreamingDelta",
-        "Token",
-    )
-) | {"CondensationRequest"}
+_SILENT = re.compile(
+    r"(?:ACPToolCall|Conversation(?:Error|StateUpdate)|HookExecution|LLMCompletionLog"
+    r"|SecurityAnalysis|ServerError|StreamingDelta|Token)Event|CondensationRequest"
+)
 """Events without a message of the model's. Source: the schema of version 1.58."""
+_EARLY_SILENT = ("", "change_agent_state", "condensation", "null", "recall", "system")
 _NO_REASON = "User rejected the action"
 _COUNTS = ("prompt", "completion", "cache_read", "cache_write", "reasoning")
-
-
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    if name == "base_state.json":
-        return b'"workspace"' in head or b'"agent"' in head
-    marks = (b'"source"', b'"kind"', b'"timestamp"')
-    return head.lstrip()[:1] == b"[" and all(mark in head for mark in marks)
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -59,7 +43,13 @@ def read(log: LogFile) -> Iterable[Session]:
             session.parent = ""
         session.project = text_at(mapping_at(state, "workspace"), "working_dir")
         metrics = mapping_at(mapping_at(state, "stats"), "usage_to_metrics")
-        events = [log.beside(path) for path in sorted((folder / "events").glob("event-*.json"))]
+        events = list(map(log.beside, sorted((folder / "events").glob("event-*.json"))))
+    elif log.name == "0.json":
+        session = Session(id=folder.parent.name, agent=AGENT)
+        metrics = {}
+        log.seen = 0
+        numbered = sorted(folder.glob("[0-9]*.json"), key=lambda path: path.stem.zfill(9))
+        events = list(map(log.beside, numbered))
     else:
         session = Session(id=log.stem, agent=AGENT)
         metrics = {}
@@ -95,7 +85,9 @@ class _Events:
         session = self._session
         at = session.at(event.get("timestamp"))
         kind = text_at(event, "kind")
-        if kind == "SystemPromptEvent":
+        if text_at(event, "action") or text_at(event, "observation"):
+            self._early(event, at)
+        elif kind == "SystemPromptEvent":
             text = text_at(mapping_at(event, "system_prompt"), "text")
             session.messages.append({"role": "system", "content": text})
         elif kind == "MessageEvent":
@@ -115,8 +107,34 @@ class _Events:
             # A summary in the place of older messages; a few of the first ones are kept beside it.
             if text := text_at(event, "summary"):
                 session.compact(text)
-        elif kind not in _SILENT:
+        elif not _SILENT.fullmatch(kind):
             self._log.skip(f"unknown kind {kind!r}")
+
+    def _early(self, event: Fields, at: float | None) -> None:
+        """Read an event of versions before 1.0, which holds the model's answer as it came."""
+        session = self._session
+        text = text_at(event, "content")
+        answer = mapping_at(mapping_at(event, "tool_call_metadata"), "model_response")
+        arguments = dict(mapping_at(event, "args"))
+        action = text_at(event, "action")
+        cause = str(event.get("cause"))
+        if cause in self._asked:
+            failed = event.get("observation") == "error"
+            rejected = event.get("observation") == "user_rejected"
+            session.result(cause, text, at, failed=failed, rejected=rejected)
+        elif action == "message" and event.get("source") == "user":
+            session.user(text_at(arguments, "content"), text_at(arguments, "content"), at)
+        elif action not in _EARLY_SILENT and event.get("source") == "agent":
+            usage = mapping_at(answer, "usage")
+            cached = mapping_at(usage, "prompt_tokens_details").get("cached_tokens")
+            name = text_at(answer, "id")
+            self._usage[name] = {**usage, "cache_read_tokens": cached, "model": answer.get("model")}
+            said = arguments.pop("thought", "") or arguments.pop("content", "")
+            reply = self._answer({"llm_response_id": name}, as_text(said, ""), at)
+            if action != "message":
+                self._asked.add(str(event.get("id")))
+                call = tool_call(str(event.get("id")), action, json_text(arguments))
+                reply.setdefault("tool_calls", []).append(call)
 
     def _message(self, event: Fields, at: float | None) -> None:
         message = mapping_at(event, "llm_message")

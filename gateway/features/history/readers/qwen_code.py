@@ -3,24 +3,17 @@
 A line is a record of a message in Gemini's form, or of the program. Sub-agents have a file of their
 own, or lines with their id. Version 0.1 wrote Gemini CLI's form, which that reader reads."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import order_beside
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
-from gateway.features.history.session import Session, chat_usage, family, own_id, tool_call
+from gateway.features.history.session import Session, chat_usage, family, tool_call
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, list_at, mapping_at, text_at
 
-_RECORD = re.compile(rb'"message": ?\{"role": ?"[a-z]+", ?"parts": ?\[|"systemPayload": ?\{')
 _TYPED = (None, "mid_turn_user_message")  # subtypes of messages that a person typed
-
-
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    return name.endswith(".jsonl") and b'"parentUuid"' in head and _RECORD.search(head) is not None
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -38,9 +31,7 @@ def read(log: LogFile) -> Iterable[Session]:
 
 def _add(session: Session, record: Fields) -> bool:
     """Read one record. False if it is of no known type."""
-    session.id = own_id(record.get("sessionId")) or session.id
-    session.version = text_at(record, "version") or session.version
-    session.project = session.project or text_at(record, "cwd")
+    session.about(record)
     at = session.at(record.get("timestamp"))
     kind = record.get("type")
     payload = mapping_at(record, "systemPayload")
@@ -66,11 +57,10 @@ def _add(session: Session, record: Fields) -> bool:
 
 def _answer(session: Session, record: Fields, parts: list[Any], at: float | None) -> None:
     model = text_at(record, "model")
-    key = text_at(record, "uuid")
     usage = _usage(mapping_at(record, "usageMetadata"))
     text = parts_text(parts)
     thought = parts_text(parts, thought=True)
-    reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
+    reply = session.reply(text, thought, model=model, usage=usage, at=at)
     for part in map(as_mapping, parts):
         if call := mapping_at(part, "functionCall"):
             asked = tool_call(call.get("id"), call.get("name"), call.get("args"))

@@ -21,14 +21,6 @@ AGENT = "recordings"
 _KINDS: tuple[HumanKind, ...] = ("interrupt", "reject")
 
 
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    lines = name.endswith((".jsonl", ".ndjson")) and head.lstrip()[:1] == b"{"
-    chat = (b'"messages":', b'"role":')
-    export = (b'"run":', b'"steps":')
-    return lines and any(all(mark in head for mark in marks) for marks in (chat, export))
-
-
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     for data in log.records():

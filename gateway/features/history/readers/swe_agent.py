@@ -26,13 +26,6 @@ _NO_COMMENT = "Temporary interruption caught."
 _TASK = re.compile(r"\{\{\s*\w+\s*\}\}")
 
 
-def matches(head: bytes, name: str) -> bool:
-    """See LogFormat."""
-    mini = (b'"info"' in head and b'"model_stats"' in head) or b'"mini-swe-agent' in head
-    named = name.endswith(".traj.json") or (mini and name.endswith(".json"))
-    return head.lstrip().startswith((b"{", b"[")) and named
-
-
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     found = log.document()
