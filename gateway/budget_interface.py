@@ -126,13 +126,8 @@ class PassedOn(Protocol):
 class Guard(Protocol):
     """The budgets of one version of the config."""
 
-    @property
-    def budgets(self) -> Sequence[Any]:
-        """Those of the config."""
-
-    @property
-    def of_keys(self) -> Mapping[tuple[str, str], Sequence[Any]]:
-        """Those of gateway keys, by tenant and name of the key."""
+    budgets: Sequence[Any]  # those of the config
+    of_keys: Mapping[tuple[str, str], Sequence[Any]]  # of gateway keys, by tenant and name
 
     async def advise(self, subject: CallSubject, body: CallBody) -> Advice:
         """The effects of the budgets on a call before it is decided."""

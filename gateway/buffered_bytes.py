@@ -41,11 +41,6 @@ class Room:
         """Whoever reads much passes it on after each step of the event loop, so that others go on
         between two pieces, and not only between the pieces of two hundred."""
 
-    def share(self, settings: ServerSettings, key: str = "") -> Share:
-        """A part of the room for one request or connection; nothing yet. `key`: the gateway key
-        that it counts for. Use it as a context, which gives it back."""
-        return Share(self, settings, key)
-
     def _fits(self, share: Share, size: int) -> bool:
         others = self._held - share.size
         if others and others + size + self._elsewhere() > share.limit:
@@ -94,9 +89,10 @@ class Room:
 
 
 class Share:
-    """The room of one request or connection; its limits are those of the config it began with."""
+    """The room of one request or connection, nothing at first; its limits are those of the config
+    it began with. `key`: the gateway key that it counts for. As a context it is given back."""
 
-    def __init__(self, room: Room, settings: ServerSettings, key: str) -> None:
+    def __init__(self, room: Room, settings: ServerSettings, key: str = "") -> None:
         self._room = room
         self.settings = settings
         self.turn = room.turn

@@ -208,13 +208,12 @@ async def answer_question(
 ) -> bool:
     """Answer the question about a run, with `reason` and `author`; False when none is open. Raises:
     StoreError."""
-    if stores.controls:
-        listed = await stores.controls.list_controls()
-    else:
-        listed = ()
+    if stores.controls is None:
+        return False
+    listed = await stores.controls.list_controls()
     found = (e for e in listed if e.subject == subject and tenant in (None, e.tenant))
     asked = next((each for each in found if each.action == "ask"), None)
-    if asked is None or stores.controls is None:
+    if asked is None:
         return False
     if yes:
         after = None

@@ -121,7 +121,7 @@ class Services:
         self.index = opened.index
         states = opened.states
         self.loader = ConversationLoader(self.index, states)
-        shared = settings.shares_store
+        shared = settings.storage.shared or settings.server.workers > 1
         own = settings.conversations
         self.resolver = ConversationResolver(self.index, self.loader, own, shared=shared)
         accounting = opened.accounting

@@ -121,7 +121,7 @@ class PatternBody(PatternPatch):
 
 @like(Pattern, "pattern_id", "failure_type", "model_family", "gate_threshold", "source_trace_id")
 @like(Pattern, "fields")
-@like(StoredPattern, "created_at", "updated_at", "counts")
+@like(StoredPattern, "created_at", "updated_at")
 class PatternRecord(BaseModel):
     """One stored pattern."""
 
@@ -130,6 +130,7 @@ class PatternRecord(BaseModel):
     status: str = described("Of a learned pattern; else `active`.")
     origin: str = described("How it was learned; empty when it was not.")
     indexed: bool = described("Whether a search can find it.")
+    counts: Mapping[str, int] = described("How often it was given: `injected`.")
 
 
 PatternPage = shape(

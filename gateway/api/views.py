@@ -78,7 +78,7 @@ def pattern_view(stored: StoredPattern) -> FieldDict:
         "status": lesson.status.value if lesson else "active",
         "origin": lesson.origin if lesson else "",
         **picked(stored, "created_at", "updated_at", "indexed"),
-        "counts": {"injected": stored.counts.get("injected", 0)},
+        "counts": {"injected": stored.injected},
     }
 
 

@@ -85,18 +85,18 @@ class Gate:
         return access
 
     def log_in(self, key: str, scope: Scope, author: str = "") -> str | None:
-        """A session for the holder of `key`, as the value of `sessions.COOKIE`; None for an unknown
+        """A session for the holder of `key`, as the value of `SESSION_COOKIE`; None for an unknown
         key. `author`: the name that the holder states. Raises: Overloaded: too many wrong keys."""
         self._auth.refuse_guesses(scope, len(key) < UNGUESSABLE_CHARACTERS)
-        if self._auth.is_admin(key):
-            session = {"t": None, "k": "", "n": one_line(persons_name(author), 80)}
-            return signed(session, self._auth.session_secret)
-        digest = key_digest(key)
-        tenant = self._auth.tenant_of(digest)
-        if tenant is None:
-            self._auth.wrong_key(scope)
-            return None
-        tag = self._auth.session_tag(digest)
+        tenant = None
+        tag = ""
+        if not self._auth.is_admin(key):
+            digest = key_digest(key)
+            tenant = self._auth.tenant_of(digest)
+            if tenant is None:
+                self._auth.wrong_key(scope)
+                return None
+            tag = self._auth.session_tag(digest)
         session = {"t": tenant, "k": tag, "n": one_line(persons_name(author), 80)}
         return signed(session, self._auth.session_secret)
 
@@ -122,15 +122,11 @@ class Gate:
         session = verified(headers, self._auth.session_secret)
         if session is None:
             return None
-        tenant = session.get("t")
-        tag = str(session.get("k"))
-        author = session.get("n") or ""
-        if tenant is None:
-            return Access(tenant=None, how="session", author=author)
+        tenant = session["t"]
         # Revoking a key ends the sessions that were opened with it.
-        if self._auth.tenant_of_tag(tag) != tenant:
+        if tenant is not None and self._auth.tenant_of_tag(str(session["k"])) != tenant:
             return None
-        return Access(tenant=str(tenant), how="session", author=author)
+        return Access(tenant=tenant, how="session", author=session["n"] or "")
 
     def _without_key(self, headers: RawHeaders) -> Access:
         if self._auth.open_admin:

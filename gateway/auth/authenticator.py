@@ -131,10 +131,9 @@ class Authenticator:
         if not required:
             return Principal(key_headers=self._key_headers(headers))
         self.refuse_expired(headers)
-        if offered_keys(headers):
-            self.wrong_key(scope)
         what = "is missing"
         if offered_keys(headers):
+            self.wrong_key(scope)
             what = "is unknown"
         raise Unauthorized(
             f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer, x-api-key "

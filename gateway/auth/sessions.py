@@ -10,12 +10,11 @@ from http.cookies import CookieError, SimpleCookie
 from gateway.upstream.credentials import SESSION_COOKIE
 from gateway.wire.headers import RawHeaders, header
 
-COOKIE = SESSION_COOKIE
 SESSION_S = 12 * 3600  # how long a login lasts: a working day
 
 
 def signed(session: dict[str, str | None], secret: bytes) -> str:
-    """The value of COOKIE for a session that begins now."""
+    """The value of SESSION_COOKIE for a session that begins now."""
     claims = json.dumps({**session, "x": int(time.time()) + SESSION_S}).encode()
     body = base64.urlsafe_b64encode(claims).rstrip(b"=")
     return f"{body.decode()}.{_mac(body, secret)}"
@@ -40,6 +39,6 @@ def _cookie(headers: RawHeaders) -> str:
         jar.load(header(headers, b"cookie").decode("latin-1"))
     except CookieError:
         return ""
-    if COOKIE in jar:
-        return jar[COOKIE].value
+    if SESSION_COOKIE in jar:
+        return jar[SESSION_COOKIE].value
     return ""

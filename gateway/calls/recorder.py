@@ -56,7 +56,6 @@ from gateway.services import Services
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.exchanges import AnswerRecord, AnswerStore, RawCall
-from gateway.stores.patterns import Event
 from gateway.stores.protocols import RunStore, StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
 from gateway.tasks import spawn
@@ -403,7 +402,7 @@ class Recorder:
             # trouble, and those fail more often anyway.
             new = [i.match.pattern.pattern_id for i in conclusion.decided.items if i.match]
             if new:
-                patterns.tally.note(decision.conversation.tenant, new, Event.INJECTED)
+                patterns.tally.note(decision.conversation.tenant, new)
         if call.delivery.model != call.exchange.request.model:
             metrics.reroutes.labels(decision.position.state.value).inc()
 

@@ -111,7 +111,7 @@ async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
         page = await library.store.list_patterns(wanted, limit=_PAGE, cursor=cursor)
         for stored in page.patterns:
             pattern = stored.pattern
-            injected = stored.counts.get("injected", 0)
+            injected = stored.injected
             counts = {"counts": {"injected": injected}, "indexed": stored.indexed}
             label = pattern.failure_type or "any"
             about = f"{pattern.tier.value}  {label:<12} {injected:>6} injected"

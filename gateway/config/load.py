@@ -6,11 +6,10 @@ types: `keys_and_types.py`; defaults: `settings.py`."""
 import copy
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -59,9 +58,9 @@ class ConfigFile:
         return 0
 
 
-def read_config_file(path: str | os.PathLike[str], check: Callable[[str], Any] = str) -> ConfigFile:
+def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
     """The file at `path`. Raises ConfigError, with the line: no YAML, or no mapping at its top. An
-    empty file may be about to be written; `{}` says that nothing is set. `check` may refuse it."""
+    empty file may be about to be written; `{}` says that nothing is set."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -71,7 +70,6 @@ def read_config_file(path: str | os.PathLike[str], check: Callable[[str], Any] =
             reason = f"not UTF-8 text: {exc.reason}"
         raise ConfigError(f"{path}: cannot be read: {reason}") from exc
     try:
-        check(text)
         return _parsed(str(path), text)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark

@@ -116,9 +116,9 @@ class ServerSettings:
         at_least(self, 0, "max_concurrent_requests", "max_bytes_in_flight_mb")
         at_least(self, 0, "sse_keepalive_s", "drain_s", "body_wait_s")
         for host in self.trusted_hosts:
-            host_pattern(host, "trusted_hosts")
+            host_pattern(host)
         for origin in self.trusted_origins:
-            origin_pattern(origin, "trusted_origins")
+            origin_pattern(origin)
 
 
 Lane = Literal["auto", "native", "litellm"]
@@ -380,11 +380,6 @@ class Settings(_Sections):
         if self.difficulty.scorer != "judge":
             return None
         return self.difficulty.judge.limit_s(self.steering.deadline_ms)
-
-    @property
-    def shares_store(self) -> bool:
-        """Whether other processes serve on the same store at the same time."""
-        return self.storage.shared or self.server.workers > 1
 
     def policy(self) -> Policy:
         """The policy of the decision core."""

@@ -68,17 +68,19 @@ def http_url(value: str, name: str) -> None:
         raise ValueError(f"{name}: {value!r} is not an http(s) URL")
 
 
-def host_pattern(value: str, name: str) -> None:
-    """Refuse an entry of `name` that is no host name, `*.domain` or `*`. Raises: ValueError."""
+def host_pattern(value: str) -> None:
+    """Refuse a trusted host that is no host name, `*.domain` or `*`. Raises: ValueError."""
     if not _HOST_PATTERN.fullmatch(value):
-        raise ValueError(f"{name}: {value!r} is not a host name; leave out scheme, port and path")
+        raise ValueError(
+            f"trusted_hosts: {value!r} is not a host name; leave out scheme, port and path"
+        )
 
 
-def origin_pattern(value: str, name: str) -> None:
-    """Refuse an entry of `name` that no Origin header can match. Raises: ValueError."""
+def origin_pattern(value: str) -> None:
+    """Refuse a trusted origin that no Origin header can match. Raises: ValueError."""
     if value != "null" and not _ORIGIN_PATTERN.fullmatch(value):
         raise ValueError(
-            f"{name}: {value!r} is not an origin such as https://app.example.com, "
+            f"trusted_origins: {value!r} is not an origin such as https://app.example.com, "
             "http://localhost:*, vscode-webview://* or null"
         )
 

@@ -377,7 +377,7 @@ def _append(request: SteeredRequest, span: Span, texts: Sequence[str]) -> list[S
     start, end = span
     text = scannable(request.raw[start:end])
     added = ", ".join(json.dumps({"text": each}) for each in texts)
-    members = list(object_spans(text, 0))
+    members = list(object_spans(text))
     found = [(s, e) for key, s, e in members if key == "parts"]
     if not found:
         added = f'"parts": [{added}]' + (", " if members else "")
@@ -388,7 +388,7 @@ def _append(request: SteeredRequest, span: Span, texts: Sequence[str]) -> list[S
         return [head, Splice(start=start + e, end=start + e, text=f", {added}]")]
     if text[s] != "[":
         return [Splice(start=start + s, end=start + e, text=f"[{added}]")]
-    spans = list(array_spans(text, s))
+    spans = array_spans(text, s)
     if spans:
         added = ", " + added
     at = start + (spans[-1][1] if spans else s + 1)

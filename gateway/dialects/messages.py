@@ -247,7 +247,7 @@ def _append(
     if text[0] == '"':
         head = Splice(start=start, end=start, text='[{"type": "text", "text": ')
         return [head, Splice(start=end, end=end, text=f"{marker}}}{added}]")]
-    first, last = list(array_spans(text, 0))[-1]
+    first, last = array_spans(text, 0)[-1]
     splices = [Splice(start=start + last, end=start + last, text=added)]
     if marker and text[first] == "{":
         inside = start + last - 1

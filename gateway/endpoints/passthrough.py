@@ -12,7 +12,7 @@ import orjson
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
 from gateway.budget_interface import CallBody
-from gateway.buffered_bytes import Room
+from gateway.buffered_bytes import Room, Share
 from gateway.calls.recorder import Recorder
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
@@ -73,7 +73,7 @@ class PassThrough:
         refuse_trace(scope["method"])
         refuse_websocket(headers)
         in_use = self._runtime.services.in_use()
-        with in_use as services, self._room.share(services.settings.server) as share:
+        with in_use as services, Share(self._room, services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant = principal.tenant

@@ -32,7 +32,6 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, header
 from gateway.wire.parsing import parse_object
 from gateway.wire.response_tee import ResponseWatch, UsageFilter, start_of, stream_watch
-from gateway.wire.sse import encode_comment
 from gateway.wire.upstream_errors import refusal_of
 
 _FIELD = re.compile(rb"(?:data|event|id|retry)?:")
@@ -101,7 +100,7 @@ class KeepAlive:
         self, interval_s: float, send: Callable[[bytes], object], ping: bytes = b""
     ) -> None:
         self._interval_s = interval_s
-        self._ping = ping or encode_comment("keep-alive")
+        self._ping = ping or b": keep-alive\n\n"
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()

@@ -105,7 +105,7 @@ class ResponsesSocket(RealtimeEndpoint):
         connection = _Connection(
             self.app, scope, call, target=target, settings=settings, counts=counts
         )
-        new_share = partial(self.room.share, settings.server, principal.key)
+        new_share = partial(Share, self.room, settings.server, principal.key)
         return target, partial(connection.talk, new_share, self._runtime, exchange)
 
 

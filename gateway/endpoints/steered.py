@@ -8,7 +8,7 @@ import orjson
 from msgspec.structs import replace
 
 from gateway.auth.authenticator import Authenticator
-from gateway.buffered_bytes import Room
+from gateway.buffered_bytes import Room, Share
 from gateway.calls.call import Call
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
@@ -61,7 +61,7 @@ class SteeredEndpoint:
         exchange.response.error_body = self.dialect.error_body
         headers: RawHeaders = scope["headers"]
         in_use = self.runtime.services.in_use()
-        with in_use as services, self.room.share(services.settings.server) as share:
+        with in_use as services, Share(self.room, services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self.auth.principal(scope)
             tenant = principal.tenant

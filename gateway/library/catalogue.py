@@ -21,7 +21,7 @@ from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, embedding_t
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.memory import MOST_RULES, PatternCopy, PatternMemory
 from gateway.steering.guidance.codec import read_lines, to_line
-from gateway.stores.patterns import Added, Event, PatternFilter, VectorSearch
+from gateway.stores.patterns import Added, PatternFilter, VectorSearch
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.patterns import PatternStore
@@ -306,18 +306,18 @@ FLUSH_S = 2.0  # seconds between two writes of the counts; a crash loses at most
 
 @dataclass(eq=False)
 class PatternTally:
-    """Counts by tenant, pattern and event; those of the last `FLUSH_S` seconds are not written."""
+    """Counts how often each pattern was given to a tenant; the last `FLUSH_S` s are not written."""
 
     store: PatternStore  # gets the counts
     failed: Callable[[StoreError], None]  # gets the first of several failures in a row
-    # not written yet, by tenant, event and pattern
-    _counts: Counter[tuple[str, Event, str]] = field(default_factory=Counter, init=False)
+    # not written yet, by tenant and pattern
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
     _failing: bool = field(default=False, init=False)  # the last write failed
 
-    def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
-        """Add `by` to the count of an event for each pattern; -1 takes one back."""
+    def note(self, tenant: str, pattern_ids: Iterable[str], by: int = 1) -> None:
+        """Add `by` to the count of each pattern."""
         for pattern_id in pattern_ids:
-            self._counts[tenant, event, pattern_id] += by
+            self._counts[tenant, pattern_id] += by
 
     async def follow(self) -> None:
         """Write the counts every `FLUSH_S` seconds, without end."""
@@ -330,21 +330,20 @@ class PatternTally:
         first of several failures in a row is reported to `failed`."""
         counts = self._counts
         self._counts = Counter()
-        grouped: dict[tuple[str, Event, int], list[str]] = {}
-        for (tenant, event, pattern_id), number in counts.items():
-            if number:
-                grouped.setdefault((tenant, event, number), []).append(pattern_id)
+        grouped: dict[tuple[str, int], list[str]] = {}
+        for (tenant, pattern_id), number in counts.items():
+            grouped.setdefault((tenant, number), []).append(pattern_id)
         available = True
-        for (tenant, event, number), pattern_ids in grouped.items():
+        for (tenant, number), pattern_ids in grouped.items():
             try:
                 if available:
-                    await self.store.record(tenant, pattern_ids, event, by=number)
+                    await self.store.note_injected(tenant, pattern_ids, by=number)
             except StoreError as error:
                 if not self._failing:
                     self.failed(error)
                 self._failing = True
                 available = not isinstance(error, StoreUnavailable)  # else the count is lost
             if not available:
-                self.note(tenant, pattern_ids, event, by=number)
+                self.note(tenant, pattern_ids, by=number)
         if available:
             self._failing = False

@@ -197,7 +197,8 @@ class PatternMemory:
 
     async def _read(self, mark: Mark) -> PatternCopy:
         rules = await self._store.universal(limit=MOST_RULES)
-        copy = PatternCopy(mark, rules, searched=mark.vector_bytes <= MOST_BYTES)
+        size = 4 * mark.vectors * mark.dimensions  # as float32
+        copy = PatternCopy(mark, rules, searched=size <= MOST_BYTES)
         after = 0
         while copy.searched and (page := await self._store.copied(after)):
             copy.add(page)

@@ -103,13 +103,13 @@ class Supervisor:
             for sig in (*_PASSED_ON, signal.SIGHUP, signal.SIGALRM):
                 signal.signal(sig, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGHUP))
-            count = len(self._sockets)
-            folder = self._directory
-            instance = self._instance
             place = WorkerPlace(
-                index=index, count=count, directory=folder, instance=instance, parent=self._parent
+                index=index,
+                count=len(self._sockets),
+                directory=self._directory,
+                instance=self._instance,
+                parent=self._parent,
             )
-            status = NOT_STARTED
             if self._serve(place, own):
                 status = 0
         except SystemExit as exc:
@@ -142,9 +142,7 @@ class Supervisor:
     def _on_signal(self, sig: int, _frame: FrameType | None) -> None:
         if sig == signal.SIGALRM:
             self._send(signal.SIGKILL)
-        elif sig == signal.SIGHUP:
-            self._send(signal.SIGHUP)
-        elif self._stopping:
+        elif sig == signal.SIGHUP or self._stopping:
             self._send(sig)  # a second interrupt ends what still runs
         else:
             self._stop()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 from array import array
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from gateway.core.pattern import Pattern, Tier
@@ -38,22 +37,13 @@ class Added(enum.StrEnum):
     UNCHANGED = "unchanged"
 
 
-class Event(enum.StrEnum):
-    """An event of a pattern in a run. The store counts each. `helped` and `hurt` are those of
-    earlier versions: nothing counts or shows them any more."""
-
-    INJECTED = "injected"
-    HELPED = "helped"
-    HURT = "hurt"
-
-
 class StoredPattern(Value):
-    """A pattern, its dates and counts."""
+    """A pattern, its dates and its count."""
 
     pattern: Pattern  # as it is given to runs
     created_at: float  # epoch seconds
     updated_at: float  # epoch seconds of its last change
-    counts: Mapping[str, int] = {}  # by event, such as how often it was injected
+    injected: int = 0  # how often it was given
     indexed: bool = True  # it has a vector of the embedder in use, or needs none
 
 
@@ -113,11 +103,6 @@ class Mark(Value):
     newest: float  # epoch seconds of the newest change
     vectors: int  # rows in the open space; universal rules have none
     dimensions: int  # of one vector; 0 without any
-
-    @property
-    def vector_bytes(self) -> int:
-        """Size of all vectors as float32."""
-        return 4 * self.vectors * self.dimensions
 
 
 class CopiedPattern(NamedTuple):

@@ -10,7 +10,7 @@ from gateway.stores.filters import FACET_RUNS, Facets, RunFilter
 from gateway.stores.health import HEALTH_RUNS, HealthSummary, Spread
 from gateway.stores.lists import ConversationPage, PageRequest, RunPage
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
-from gateway.stores.totals import ExperimentRun, RunRecord
+from gateway.stores.totals import ExperimentRun
 from gateway.stores.traces import RunTrace
 from gateway.stores.under_way import LiveQuery, LiveRun
 from gateway.stores.usage import UsagePoint, UsageQuery
@@ -238,21 +238,15 @@ class Signals(Protocol):
 _EXPORT_PAGE = 200
 
 
-async def oldest_first(store: RunStore, runs: RunFilter, at_once: int) -> AsyncIterator[RunRecord]:
-    """The runs that match, oldest first, read `at_once` (1 to MAX_PAGE) at a time."""
-    page = PageRequest(limit=at_once, descending=False)
+async def exported(store: RunStore, runs: RunFilter, *, content: bool) -> AsyncIterator[RunTrace]:
+    """See RunStore.export_runs. A run that is removed during the export is left out."""
+    page = PageRequest(limit=_EXPORT_PAGE, descending=False)
     while True:
         found = await store.list_runs(runs, page)
         for run in found.runs:
-            yield run
+            trace = await store.get_run(run.id, tenant=run.tenant, content=content)
+            if trace is not None:
+                yield trace
         if found.next_cursor is None:
             return
         page = replace(page, cursor=found.next_cursor)
-
-
-async def exported(store: RunStore, runs: RunFilter, *, content: bool) -> AsyncIterator[RunTrace]:
-    """See RunStore.export_runs. A run that is removed during the export is left out."""
-    async for run in oldest_first(store, runs, _EXPORT_PAGE):
-        trace = await store.get_run(run.id, tenant=run.tenant, content=content)
-        if trace is not None:
-            yield trace

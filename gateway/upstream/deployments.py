@@ -300,23 +300,19 @@ class _Targets:
             own_api = "openai"
             if provider == "gemini":
                 own_api = "google"
-            host = ""
-            if base:
-                host = urlsplit(str(base)).netloc
+            host = urlsplit(str(base or "")).netloc
         own_host = bool(host) and host == self._client_hosts[own_api]
         api_key = self._key(provider, params)
-        organization = params.get("organization")
-        if organization:
-            headers = {"openai-organization": organization}
-        else:
-            headers = {}
+        headers = {}
+        if organization := params.get("organization"):
+            headers["openai-organization"] = organization
         headers |= params.get("extra_headers") or {}
         spoken = lane == "native" or any(DIALECTS[name].api == own_api for name in dialects)
         apis = frozenset({own_api} if own_host and spoken else ())
         not_sent = _TRANSPORT_PARAMS if lane == "native" else ()
         return Target(
             name=deployment.model_name,
-            lane="native" if lane == "native" else "litellm",
+            lane=lane,
             model=name,
             api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
             api_key=api_key,
@@ -409,12 +405,12 @@ class DeploymentTable:
         if conversation:
             group = _by_rendezvous(group, conversation)
         awake = [t for t in group if not self._rests.is_resting(t.place, now)]
-        resting = [t for t in group if t not in awake]
+        order = [*awake, *(t for t in group if t not in awake)]
         if conversation:
-            return [*awake, *resting]
+            return order
         slots = [t for t in awake or group for _ in range(max(1, round(t.weight)))]
         first = slots[next(self._turn) % len(slots)]
-        return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
+        return [first, *(t for t in order if t is not first)]
 
     def fallbacks(
         self,

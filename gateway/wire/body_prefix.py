@@ -100,7 +100,7 @@ class BodyPrefix(Value):
             return BodyPrefix(raw=raw, spans=self.spans, list_key=self.list_key)
         # The rest begins inside the array; an opening bracket makes it an array of its own.
         tail = "[" + scannable(raw[at + 1 :])
-        new = [(start + at, end + at) for start, end in list(array_spans(tail, 0))]
+        new = [(start + at, end + at) for start, end in array_spans(tail, 0)]
         return BodyPrefix(raw=raw, spans=(*self.spans, *new), list_key=self.list_key)
 
     def read(self, raw: bytes, loads: Loads) -> FieldDict | None:

@@ -81,12 +81,12 @@ def scannable(raw: bytes) -> str:
 
 
 def object_spans(
-    text: str, start: int, lists: dict[str, list[Span]] | None = None
+    text: str, lists: dict[str, list[Span]] | None = None
 ) -> Iterator[tuple[str, int, int]]:
-    """(key, start, end) of each value in the object that begins at `start` or after white space.
-    `text` must hold valid JSON there. `lists` takes the spans of the elements of each array whose
+    """(key, start, end) of each value in the object that `text` is, after white space or none. It
+    must be valid JSON. `lists` takes the spans of the elements of each array whose
     key it has; of the last one, where a key is repeated."""
-    at = skip_space(text, start) + 1
+    at = skip_space(text, 0) + 1
     while True:
         at = skip_space(text, at)
         if text[at] == "}":
@@ -97,7 +97,7 @@ def object_spans(
         key, at = _scan_once(text, at)
         at = skip_space(text, skip_space(text, at) + 1)
         if lists is not None and key in lists and text[at] == "[":
-            lists[key] = list(array_spans(text, at))
+            lists[key] = array_spans(text, at)
             end = skip_space(text, lists[key][-1][1] if lists[key] else at + 1) + 1
         else:
             end = _value_end(text, at)
@@ -105,18 +105,19 @@ def object_spans(
         at = end
 
 
-def array_spans(text: str, start: int) -> Iterator[Span]:
+def array_spans(text: str, start: int) -> list[Span]:
     """(start, end) of each element of the array that begins at `start` or after white space."""
+    spans: list[Span] = []
     at = skip_space(text, start) + 1
     while True:
         at = skip_space(text, at)
         if text[at] == "]":
-            return
+            return spans
         if text[at] == ",":
             at += 1
             continue
         end = _value_end(text, at)
-        yield at, end
+        spans.append((at, end))
         at = end
 
 

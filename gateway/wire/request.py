@@ -105,7 +105,7 @@ class ChatRequest:
                 self._elements = {}
             else:
                 self._elements = {self.list_key: []}
-            for name, start, end in object_spans(scannable(raw), 0, self._elements):
+            for name, start, end in object_spans(scannable(raw), self._elements):
                 start, end = (at + missing if at > cut else at for at in (start, end))
                 self._spans.setdefault(name, []).append((start, end))
         return self._spans.get(key, [])
@@ -146,7 +146,7 @@ class ChatRequest:
         ):
             return self.set_value("stream_options", {"include_usage": True})
         start, end = self.spans("stream_options")[-1]
-        members = object_spans(scannable(self.raw[start:end]), 0)
+        members = object_spans(scannable(self.raw[start:end]))
         found = [(start + s, start + e) for key, s, e in members if key == "include_usage"]
         if found:
             return [Splice(start=s, end=e, text="true") for s, e in found]
@@ -205,7 +205,7 @@ def append_to_message(
     a text part in the dialect; `key`: the member that is the content."""
     start, end = request.message_spans[index]
     message = request.raw[start:end].decode("latin-1")  # as `scannable` has it
-    found = [(s, e) for name, s, e in object_spans(message, 0) if name == key]
+    found = [(s, e) for name, s, e in object_spans(message) if name == key]
     if not found:
         comma = ", "
         if message[skip_space(message, 1)] == "}":
@@ -236,7 +236,7 @@ def _append_parts(
 ) -> list[Splice]:
     """`added` after the last part of `content`, which begins at `start` in the body."""
     splices = []
-    first, last = list(array_spans(content, 0))[-1]
+    first, last = array_spans(content, 0)[-1]
     last_end = start + last
     if breakpoint is not None and content[first] == "{":
         at = last_end - 1

@@ -106,17 +106,9 @@ class ResponseWatch:
         return not self.opaque
 
     def _look_for_end(self, chunk: bytes) -> None:
-        if self._ends_in(chunk):
-            self.ended = True
-        self._note_tail(chunk)
-
-    def _ends_in(self, chunk: bytes) -> bool:
         # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
-        if chunk.find(_MARKER) >= 0:
-            return True
-        return bool(self._tail) and (self._tail + chunk[:5]).find(_MARKER) >= 0
-
-    def _note_tail(self, chunk: bytes) -> None:
+        if chunk.find(_MARKER) >= 0 or (self._tail + chunk[:5]).find(_MARKER) >= 0:
+            self.ended = True
         # Only a `[` near the end can be the start of a marker that the next chunks complete.
         tail = chunk[-5:]
         if self._tail or len(tail) < 5:

@@ -96,8 +96,3 @@ def encode_event(payload: Any, *, event: str | None = None) -> bytes:
     data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {data}\n\n".encode("utf-8", "replace")
-
-
-def encode_comment(text: str) -> bytes:
-    """A comment, which clients ignore and which keeps an idle connection open."""
-    return f": {text}\n\n".encode()

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.buffered_bytes import Room
+from gateway.buffered_bytes import Room, Share
 from gateway.config import ServerSettings
 from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 from steering_gateway_testing.hearing import HELLO, STREAMED, hear
@@ -136,7 +136,7 @@ def test_an_answer_counts_until_its_client_has_read_it(
 def test_a_small_body_passes_a_full_room() -> None:
     """Also one that holds more than there is, as after those who waited for each other."""
     room, settings = Room(lambda: 2**20), ServerSettings(max_bytes_in_flight_mb=4)
-    with room.share(settings) as full, room.share(settings) as small:
+    with Share(room, settings) as full, Share(room, settings) as small:
         assert full.take(4 * 2**20)
         assert small.take(2**16)
         assert not small.take(2**16 + 1)
@@ -145,13 +145,13 @@ def test_a_small_body_passes_a_full_room() -> None:
 def test_answers_leave_half_of_the_room_to_bodies() -> None:
     """Nobody has to read what is sent; what is not held is relayed all the same."""
     room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=4)
-    with room.share(settings) as one, room.share(settings) as other:
+    with Share(room, settings) as one, Share(room, settings) as other:
         assert one.take(2**20)
         grows = one.beside()
         assert grows(2**20)
         assert grows(2 * 2**20)
         assert not other.beside()(1)
         assert other.take(2**20)
-    with room.share(settings) as one, room.share(settings) as other:
+    with Share(room, settings) as one, Share(room, settings) as other:
         assert other.beside()(2 * 2**20)
         assert not one.beside()(1)

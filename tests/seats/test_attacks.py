@@ -13,7 +13,7 @@ import httpx
 import pytest
 from wsproto.events import TextMessage
 
-from gateway.buffered_bytes import Room
+from gateway.buffered_bytes import Room, Share
 from gateway.config.settings import ServerSettings
 from gateway.upstream.websocket import MessageSide
 from steering_gateway_testing import AppServer, ScriptedUpstream
@@ -147,7 +147,7 @@ async def test_frames_of_nothing_take_no_memory() -> None:
         def write(self, _: bytes) -> None: ...
         async def drain(self) -> None: ...
 
-    share = Room().share(ServerSettings())
+    share = Share(Room(), ServerSettings())
     side = MessageSide((reader, Writer()), 1, share)  # type: ignore[arg-type]
     mask = b"\0\0\0\0"
     count = 2_000

@@ -12,7 +12,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, TextMessage
 from wsproto.frame_protocol import CloseReason
 
-from gateway.buffered_bytes import Room
+from gateway.buffered_bytes import Room, Share
 from gateway.config.settings import ServerSettings
 from gateway.errors import Overloaded
 from gateway.tasks import spawn
@@ -33,7 +33,7 @@ class Wire:
     def __init__(self, room: Room, settings: ServerSettings, key: str = "") -> None:
         self.reader = asyncio.StreamReader(limit=2**26)
         self.sent = bytearray()
-        self.share = room.share(settings, key)
+        self.share = Share(room, settings, key)
         self.side = MessageSide((self.reader, self), settings.max_body_mb, self.share)  # type: ignore[arg-type]
         self._client = Connection(ConnectionType.CLIENT)
 
@@ -100,7 +100,7 @@ async def test_half_a_message_is_held_and_counted(half: str | bytes) -> None:
 async def test_messages_wait_for_room_like_bodies() -> None:
     """And a body waits for messages: it is one room."""
     room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=4, body_wait_s=ANSWER_S)
-    body = room.share(settings)
+    body = Share(room, settings)
     await body.grow(3 * MIB)
     wire = Wire(room, settings)
     wire.send("x" * 2 * MIB, finished=True)
@@ -135,7 +135,7 @@ async def test_messages_do_not_wait_for_each_other() -> None:
 async def test_a_message_without_room_ends_its_connection() -> None:
     """With the code that says to try again, and the key."""
     room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=4, body_wait_s=0.01)
-    await room.share(settings).grow(3 * MIB)
+    await Share(room, settings).grow(3 * MIB)
     wire = Wire(room, settings)
     wire.send("x" * 2 * MIB, finished=True)
     event = await wire.next()
@@ -161,23 +161,23 @@ async def test_a_message_that_never_ends_ends_its_connection() -> None:
 async def test_one_key_has_half_of_the_room() -> None:
     """However many connections and requests it has; another key has the other half."""
     room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=4, body_wait_s=0.01)
-    first, second, other = (room.share(settings, key) for key in ("one", "one", "two"))
+    first, second, other = (Share(room, settings, key) for key in ("one", "one", "two"))
     assert first.take(MIB)
     assert second.take(MIB)
     assert not second.take(MIB + 1)
     with pytest.raises(Overloaded, match="2 MiB of this key"):
         await second.grow(2 * MIB)
     assert other.take(2 * MIB)
-    assert not room.share(settings, "three").take(100 * KIB)
+    assert not Share(room, settings, "three").take(100 * KIB)
     with first, second, other:
         pass
-    assert room.share(settings, "one").take(3 * MIB)  # one that is larger goes alone
+    assert Share(room, settings, "one").take(3 * MIB)  # one that is larger goes alone
 
 
 async def test_what_waits_for_the_database_takes_room() -> None:
     """But never all of it: one body goes through."""
     room, settings = Room(lambda: 3 * MIB), ServerSettings(max_bytes_in_flight_mb=4)
-    first, second = room.share(settings), room.share(settings)
+    first, second = Share(room, settings), Share(room, settings)
     assert first.take(2 * MIB)
     assert not second.take(100 * KIB)
     first.shrink(KIB)

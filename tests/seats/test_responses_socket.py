@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from wsproto.events import TextMessage
 
-from gateway.buffered_bytes import Room
+from gateway.buffered_bytes import Room, Share
 from gateway.config.settings import ServerSettings
 from gateway.core.guidance_text import FRAME_OPEN
 from gateway.steering.experiments import ModeOfRuns, Pilot
@@ -183,7 +183,7 @@ def test_a_closed_connection_takes_no_message() -> None:
 
         async with listening(hold) as port:
             streams = await asyncio.open_connection("127.0.0.1", port)
-            side = MessageSide(streams, 1, Room().share(ServerSettings()), asks=True)
+            side = MessageSide(streams, 1, Share(Room(), ServerSettings()), asks=True)
             sent = [await side.send(TextMessage("one"))]
             side.close()
             await streams[1].wait_closed()

@@ -54,7 +54,7 @@ def read(content: bytes, coding: bytes, limit: int = LIMIT) -> bytes | None:
 
 async def alone(content: bytes, coding: bytes = b"gzip", limit: int = LIMIT) -> PackedBody | None:
     """A body with its plain bytes, in a room that has nothing else."""
-    with Room().share(ServerSettings()) as share:
+    with Share(Room(), ServerSettings()) as share:
         return await unpacked(content, coding, limit, share)
 
 
@@ -362,7 +362,7 @@ async def test_a_slice_has_room_for_what_it_gives(
     random_ = random.Random(1)
     body = b"".join([random_.randbytes(2**13) + b" " * 2**20 for _ in range(8)])
     for coding in PACKERS:
-        share = Room().share(ServerSettings())
+        share = Share(Room(), ServerSettings())
         held: list[int] = []
         own = unpacking_threads._slices
 
@@ -388,7 +388,7 @@ async def test_a_slice_has_room_for_what_it_gives(
 async def test_plain_bytes_wait_for_room(slices: Slices) -> None:
     """From one slice to the next."""
     room, settings = Room(), ServerSettings(max_bytes_in_flight_mb=8)
-    share, other = room.share(settings), room.share(settings)
+    share, other = Share(room, settings), Share(room, settings)
     await other.grow(3 * 2**19)
     reading = spawn(unpacked(LARGE, b"gzip", LIMIT, share))
     await until(lambda: bool(room._waiting))

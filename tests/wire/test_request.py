@@ -157,7 +157,7 @@ def test_spans_cover_the_values(items: list[str], fields: dict[str, str]) -> Non
     text = " [" + " ,".join(items) + "\n]"
     assert [text[s:e] for s, e in array_spans(text, 0)] == items
     text = "{" + ", ".join(f"{json.dumps(k)} : {v}" for k, v in fields.items()) + " }"
-    assert {k: text[s:e] for k, s, e in object_spans(text, 0)} == fields
+    assert {k: text[s:e] for k, s, e in object_spans(text)} == fields
 
 
 def test_splices_are_applied_in_the_order_of_their_place() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.sse import DONE, SSEDecoder, SSEEvent, encode_comment, encode_event, parse_event
+from gateway.wire.sse import DONE, SSEDecoder, SSEEvent, encode_event, parse_event
 from tests.examples import examples
 
 LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
@@ -131,6 +131,6 @@ def test_an_encoded_event_is_decoded_to_itself(payload: object) -> None:
 def test_named_events_and_comments_are_encoded() -> None:
     """An event may have a name; a comment is no event for a client."""
     assert encode_event({"a": 1}, event="error") == b'event: error\ndata: {"a":1}\n\n'
-    (comment,) = decoded([encode_comment("keep-alive")])
+    (comment,) = decoded([b": keep-alive\n\n"])
     assert (comment.data, comment.event, comment.done) == (b"", b"", False)
     assert DONE == b"[DONE]"

@@ -66,17 +66,12 @@ class Admission(Struct, kw_only=True):
     would_stop: dict[str, str] = {}
     settled: bool = False  # the claims have ended
 
-    @property
-    def header(self) -> str:
-        """The value of `x-gateway-budget`; empty when no step is reached."""
+    def show(self, exchange: Exchange) -> None:
+        """Put `x-gateway-budget` into the answer and the log line, once a step is reached."""
         stored = all(held.stored for held in self.held)
         refused = tuple(self.would_stop)
         unpriced = self.estimate.unpriced
-        return budget_header(self.standings, refused, stored=stored, unpriced=unpriced)
-
-    def show(self, exchange: Exchange) -> None:
-        """Put the header into the answer and the log line of the call."""
-        if shown := self.header:
+        if shown := budget_header(self.standings, refused, stored=stored, unpriced=unpriced):
             exchange.response.headers.append((which.BUDGET_HEADER.encode(), shown.encode()))
             exchange.notes["budget"] = shown
 

@@ -22,16 +22,16 @@ def add_parser(commands: Any) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from gateway.features.demo.show import run_demo
 
-    if not args.keep:
-        if run_demo():
-            return 0
-        return 1
-    storage = load_settings(args.config).storage
-    if not storage.file:
-        raise ConfigError("demo --keep: storage.path must name a file")
-    worked = run_demo(database=Path(storage.path))
-    shown = f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard."
-    sys.stdout.write(shown + "\n")
+    database = None
+    if args.keep:
+        storage = load_settings(args.config).storage
+        if not storage.file:
+            raise ConfigError("demo --keep: storage.path must name a file")
+        database = Path(storage.path)
+    worked = run_demo(database=database)
+    if database:
+        shown = f"The two runs are in {database}: `gateway serve`, then open its /dashboard."
+        sys.stdout.write(shown + "\n")
     if worked:
         return 0
     return 1

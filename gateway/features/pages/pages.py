@@ -14,7 +14,7 @@ from gateway.api.operations import kind_of, note, unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
 from gateway.auth.access import Access, Gate
 from gateway.auth.other_sites import refuse_other_origins
-from gateway.auth.sessions import COOKIE, SESSION_S
+from gateway.auth.sessions import SESSION_S
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
@@ -27,6 +27,7 @@ from gateway.stores.severity import SEVERITY_WORDS
 from gateway.stores.sql.changes import persons_name
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
+from gateway.upstream.credentials import SESSION_COOKIE
 from gateway.values import Fields, Texts, frozen
 from gateway.wire.headers import header
 
@@ -357,5 +358,5 @@ def _inside(path: str) -> str:
 def _cookie(scope: Scope, value: str, seconds: int) -> tuple[tuple[bytes, bytes], ...]:
     behind_tls = header(scope["headers"], b"x-forwarded-proto").lower() == b"https"
     secure = scope.get("scheme") == "https" or behind_tls
-    text = f"{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict"
+    text = f"{SESSION_COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict"
     return ((b"set-cookie", (text + ("; Secure" if secure else "")).encode()),)

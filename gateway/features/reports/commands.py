@@ -19,12 +19,12 @@ from gateway.features.reports.rates import read_shares
 from gateway.features.reports.results import effects_of
 from gateway.features.reports.routing import read_routing
 from gateway.features.reports.savings import read_savings
-from gateway.features.reports.texts import rendered
-from gateway.features.reports.week import monday_of, read_week
+from gateway.features.reports.week import TEMPLATES, monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import RunFilter
 from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
+from gateway.text.page import rendered
 from gateway.values import FieldDict
 
 
@@ -80,7 +80,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         template = "week.txt"
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
         if args.html is not None:
-            args.html.write_text(rendered("week_page.html", shown), encoding="utf-8")
+            args.html.write_text(rendered(TEMPLATES, "week_page.html", shown), encoding="utf-8")
     elif args.experiment is None:
         template = "summary.txt"
         health = await store.health_summary(RunFilter(tenant=tenant))
@@ -148,7 +148,7 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         return say(as_line(found))
     if found is None:
         return say("there is no pilot: `gateway pilot start` begins one")
-    say(rendered("pilot.txt", {"found": found}))
+    say(rendered(TEMPLATES, "pilot.txt", {"found": found}))
     if found.results.runs:
         _print("experiment.txt", {"found": found.results, "effects_of": effects_of})
 
@@ -166,5 +166,5 @@ def _print(template: str, values: FieldDict) -> None:
     """The text of a template; a terminal shows states and caveats by their colours."""
     console = Console(highlight=False)
     styles = {**formatting.STATE_COLOURS, "-": "yellow"}
-    for line in rendered(template, values).splitlines():
+    for line in rendered(TEMPLATES, template, values).splitlines():
         formatting.print_line(console, line, styles.get(line.partition(" ")[0], ""))

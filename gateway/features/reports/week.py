@@ -4,20 +4,22 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from gateway.backends import Stores
 from gateway.core.pattern import Status
 from gateway.features.reports.savings import read_savings
-from gateway.features.reports.texts import rendered
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.filters import RunFilter
 from gateway.stores.learning import LessonFilter
 from gateway.stores.severity import run_severity, streaks
 from gateway.stores.totals import HAND_OVER, ExperimentRun, plus
 from gateway.stores.usage import BUCKET_S, bucket_start
+from gateway.text.page import rendered
 from gateway.values import FieldDict
 
+TEMPLATES = Path(__file__).with_name("templates")
 _WEEK_S = BUCKET_S["week"]
 _STRETCHES = 5
 _SAID = 3
@@ -89,7 +91,7 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
         "lessons": [x for x in await stores.learning.lessons(wanted) if x.updated_at < until],
         "savings": savings,
     }
-    lines = rendered("week_summary.txt", week).splitlines()
+    lines = rendered(TEMPLATES, "week_summary.txt", week).splitlines()
     return {**week, "title": f"Week of {week['day']}", "summary": lines}
 
 

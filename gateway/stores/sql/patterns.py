@@ -64,8 +64,6 @@ _READ = (
     "created_at",
     "updated_at",
     "injected",
-    "helped",
-    "hurt",
     *_LESSON,
 )
 COLUMNS = db.columns(_READ, "p.")
@@ -117,6 +115,7 @@ _UNIVERSAL = f"""
 SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' AND {{only}}
 ORDER BY pattern_id LIMIT :limit
 """
+_INJECTED = "UPDATE patterns SET injected = injected + :by WHERE pk = :pk"
 _TABLE = "patterns"
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (:embedder_id, :dimensions)
@@ -340,20 +339,14 @@ class PatternStore:
         rules = await self._engine.read(work)
         return [PatternMatch(pattern=pattern_of(row), similarity=1.0) for row in rules]
 
-    async def record(
-        self, tenant: str, pattern_ids: Sequence[str], event: values.Event, by: int = 1
-    ) -> None:
-        """Add `by` to the counts of `event` for the tenant's own or shared patterns of these ids.
-        `by` may be negative; no count falls below 0."""
-        count = event.value
-        more = f"CASE WHEN {count} + :by > 0 THEN {count} + :by ELSE 0 END"
-        statement = f"UPDATE patterns SET {count} = {more} WHERE pk = :pk"
+    async def note_injected(self, tenant: str, pattern_ids: Sequence[str], by: int = 1) -> None:
+        """Count that the tenant's own or shared patterns of these ids were given, `by` times."""
 
         async def work(connection: db.Connection) -> None:
             found = [await _find(tenant, each, connection) for each in pattern_ids]
             # In one order in every gateway, so that no two wait for each other.
             for pk in sorted([pk for pk in found if pk is not None]):
-                await connection.fetch(statement, by=by, pk=pk)
+                await connection.fetch(_INJECTED, by=by, pk=pk)
 
         await self._engine.transact(work)
 
@@ -616,7 +609,7 @@ async def _select(
             pattern=pattern_of(row),
             created_at=known["created_at"],
             updated_at=known["updated_at"],
-            counts={event.value: known[event.value] for event in values.Event},
+            injected=known["injected"],
             indexed=bool(indexed),
         )
         found.append((known["pk"], pattern))

@@ -12,11 +12,11 @@ import pytest
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import key_digest
-from gateway.auth.sessions import COOKIE
 from gateway.config import Secret
 from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.features.keys.keyring import KeyRing
 from gateway.features.keys.settings import KeySettings
+from gateway.upstream.credentials import SESSION_COOKIE
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.control_plane import client_of
 from tests.api.conftest import Start
@@ -44,7 +44,9 @@ def a_request(method: str = "GET", **headers: str) -> dict[str, Any]:
 
 def with_session(gate: Gate, key: str, method: str = "GET", **headers: str) -> dict[str, Any]:
     """A request of a browser that logged in."""
-    return a_request(method, cookie=f"other=1; {COOKIE}={gate.log_in(key, a_request())}", **headers)
+    return a_request(
+        method, cookie=f"other=1; {SESSION_COOKIE}={gate.log_in(key, a_request())}", **headers
+    )
 
 
 def test_the_admin_key_sees_everything() -> None:
@@ -124,7 +126,8 @@ def test_a_session_has_the_access_of_its_key() -> None:
 def test_a_changed_session_is_no_session(change: str) -> None:
     """What is not signed as it was made opens nothing."""
     gate = a_gate()
-    cookie = f"{COOKIE}={gate.log_in(ADMIN, a_request())}{change}" if change else f"{COOKIE}=."
+    session = f"{gate.log_in(ADMIN, a_request())}{change}" if change else "."
+    cookie = f"{SESSION_COOKIE}={session}"
     with pytest.raises(Unauthorized):
         gate.admit(a_request(cookie=cookie))
 
@@ -138,7 +141,7 @@ def test_a_session_ends_with_its_key() -> None:
 
     def admits(cookie: str | None) -> bool:
         try:
-            return gate.admit(a_request(cookie=f"{COOKIE}={cookie}")).how == "session"
+            return gate.admit(a_request(cookie=f"{SESSION_COOKIE}={cookie}")).how == "session"
         except Unauthorized:
             return False
 
@@ -258,6 +261,6 @@ def test_every_route_asks(start: Start) -> None:
 
 def test_errors_are_the_gateways_own() -> None:
     """The gate raises nothing but what the edge can answer."""
-    for request in (a_request(cookie="\xff=;"), a_request(cookie=f"{COOKIE}=a.b.c")):
+    for request in (a_request(cookie="\xff=;"), a_request(cookie=f"{SESSION_COOKIE}=a.b.c")):
         with pytest.raises(GatewayError):
             a_gate().admit(request)

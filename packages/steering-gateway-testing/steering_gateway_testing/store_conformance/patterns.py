@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.backends import Stores
 from gateway.core.pattern import Pattern, Tier, content_id
-from gateway.stores.patterns import Added, Event, PatternConflict, PatternFilter
+from gateway.stores.patterns import Added, PatternConflict, PatternFilter
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.sample_patterns import (
     add,
@@ -35,7 +35,7 @@ async def a_pattern_is_kept_as_it_was(stores: Stores) -> None:
     assert dict(stored.pattern.fields) == kept.fields
     assert (stored.pattern.failure_type, stored.pattern.model_family) == ("loop", "claude-3")
     assert (stored.pattern.gate_threshold, stored.pattern.source_trace_id) == (0.4, "run-1")
-    assert stored.counts == {"injected": 0, "helped": 0, "hurt": 0}
+    assert stored.injected == 0
     assert stored.indexed
     assert stored.created_at == stored.updated_at > 0
 
@@ -53,12 +53,12 @@ async def a_known_id_gets_the_new_content(stores: Stores) -> None:
     """Importing a newer version replaces the text and its vector and keeps the counts."""
     store = await opened(stores)
     await add(store, pattern("old", pattern_id="p"), vector(1))
-    await store.record("", ["p"], Event.INJECTED)
+    await store.note_injected("", ["p"])
     newer = pattern("new", pattern_id="p", failure_type="hedge")
     assert await store.add([(newer, vector(0, 1))]) == [(Added.REPLACED, "p")]
     stored = await store.get("", "p")
     assert stored is not None
-    assert stored.counts["injected"] == 1
+    assert stored.injected == 1
     assert await found(store, floor=0.5) == []
     assert await found(store, vector=vector(0, 1), floor=0.5) == ["new"]
 
@@ -176,15 +176,14 @@ async def lists_are_filtered(stores: Stores) -> None:
 
 
 async def events_are_counted(stores: Stores) -> None:
-    """Injected, helped and hurt add up; unknown ids are ignored."""
+    """Counts add up; unknown ids are ignored."""
     store = await opened(stores)
     pattern_id = await add(store, pattern("a"), vector(1))
-    await store.record("any", [pattern_id, "unknown"], Event.INJECTED)
-    await store.record("any", [pattern_id], Event.INJECTED)
-    await store.record("any", [pattern_id], Event.HELPED)
+    await store.note_injected("any", [pattern_id, "unknown"])
+    await store.note_injected("any", [pattern_id], by=2)
     stored = await store.get(None, pattern_id)
     assert stored is not None
-    assert stored.counts == {"injected": 2, "helped": 1, "hurt": 0}
+    assert stored.injected == 3
 
 
 PATTERN_CHECKS: tuple[Check, ...] = (

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.core.pattern import Pattern, Tier
 from gateway.library.memory import PatternMemory
-from gateway.stores.patterns import Event, PatternFilter, SpaceMismatch, VectorSearch
+from gateway.stores.patterns import PatternFilter, SpaceMismatch, VectorSearch
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.sample_patterns import (
     add,
@@ -111,9 +111,9 @@ async def tenants_never_see_each_others_instances(stores: Stores) -> None:
     assert await found(store, tenant="a") == ["shared"]
     assert await store.get("a", theirs) is None
     assert not await store.delete("a", theirs)
-    await store.record("a", [theirs, mine], Event.HURT)
+    await store.note_injected("a", [theirs, mine])
     counts = [await store.get(t, i) for t, i in (("a", mine), ("b", theirs))]
-    assert [stored and stored.counts["hurt"] for stored in counts] == [1, 0]
+    assert [stored and stored.injected for stored in counts] == [1, 0]
     page = await store.list_patterns(PatternFilter(tenant="a"))
     assert {s.pattern.pattern_id for s in page.patterns} == {mine, shared, nobodys}
     everyone = await store.list_patterns(PatternFilter())
@@ -220,7 +220,7 @@ async def a_copy_is_made_again_after_each_change(stores: Stores) -> None:
     store = await opened(stores)
     own = await add(store, pattern("a"), vector(1))
     seen = [await store.mark()]
-    await store.record("", [own], Event.INJECTED)
+    await store.note_injected("", [own])
     assert await store.mark() == seen[0]
     await store.edit(pattern("b", pattern_id=own), None)
     seen.append(await store.mark())
