@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gateway.backends import Stores, open_stores
-from gateway.commands.store import found_storage, reported
+from gateway.commands.store import as_line, found_storage, reported, say
 from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found, at_home, named
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from gateway.features.history.reading import SessionReading
 
 _PATHS = "files or folders of session logs (default: what agents keep in the home directory)"
-_VERBS = "`show ID`: read one; `typed`: what was typed in several sessions"
+_VERBS = "`show ID`: read one; `typed`: what was typed in several sessions; "
+_VERBS += "`brief`: a prompt with it, for an agent that writes CLAUDE.md"
 _MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 _NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
 
@@ -66,7 +67,7 @@ def _history(args: argparse.Namespace) -> int:
     if args.steps:
         raise ConfigError("--steps: only with `show ID`")
     verb = ""
-    if args.paths[-1:] == ["typed"]:
+    if args.paths[-1:] in (["typed"], ["brief"]):
         verb = args.paths.pop()
     if args.html:
         from gateway.features.history.page import check_file, write_page
@@ -89,7 +90,7 @@ def _history(args: argparse.Namespace) -> int:
             sys.stderr.write(f"gateway: {visible(each.problem)}\n")
         readings += filter(wanted.takes, each.sessions)
     readings = with_orders(readings)
-    if args.json:
+    if args.json and not verb:
         from gateway.features.history.show import session_line
 
         for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
@@ -103,14 +104,23 @@ def _history(args: argparse.Namespace) -> int:
 
     from gateway.features.history.screen import print_screen, print_typed
     from gateway.features.history.summary import summarise
-    from gateway.features.history.typed import typed_by_project
+    from gateway.features.history.typed import typed_by_project, typed_view
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     typed = typed_by_project(readings)
     if verb:
         if not typed:
-            raise ConfigError("typed: nothing was typed in several sessions of one project")
-        print_typed(typed, console)
+            raise ConfigError(f"{verb}: nothing was typed in several sessions of one project")
+        if verb == "brief":
+            from gateway.features.history.brief import brief
+
+            sys.stdout.write(brief(typed, Path.cwd()))
+        elif args.json:
+            for project, entries in typed.items():
+                for entry in entries:
+                    say(as_line(typed_view(project, entry)))
+        else:
+            print_typed(typed, console)
         return 0
     print_screen(summarise(readings), console, typed, options=args.paths)
     if args.html:

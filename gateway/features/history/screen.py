@@ -168,6 +168,12 @@ def notes(summary: Summary) -> Iterator[str]:
         yield f"with {counted(read.sub_agents, 'sub-agent')}, in the steps and cost above"
     if read.copies:
         yield f"copies of other sessions, not counted again: {read.copies}"
+    if not summary.acts.in_english:
+        yield (
+            "Most of what was typed is not English. Not known in other languages: headings such as "
+            '"Next steps", questions without their mark, and a message after an interruption that '
+            "turns to another task."
+        )
     if unread := sum(read.unread.values()):
         reasons = ", ".join(f"{n} x {reason}" for reason, n in list(read.unread.items())[:3])
         yield f"{unread} of {counted(read.lines, 'line')} not read: {one_line(reasons, _SAID)}"

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from gateway.features.history.prompt_cache import Tokens, always_changes
 from gateway.features.history.reading import Place, SessionReading
 from gateway.features.history.sub_agents import names_of, root_of
+from gateway.features.history.typed_sentences import typed_sentences
+from gateway.text.sentences import is_english
 from gateway.values import Value
 
 MOST_PLACES = 10
@@ -56,6 +58,7 @@ class Acts(Struct, kw_only=True):
     interrupts: int = 0  # an answer was broken off
     rejects: int = 0  # a call was refused
     said: int = 0  # messages that the person typed
+    in_english: bool = True  # most of what was typed
     alarmed: int = 0  # sessions with an alarm
     alarms: Counter[str] = msgspec.field(default_factory=Counter)  # number of alarms by monitor
 
@@ -129,6 +132,8 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
         summary.acts.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
         places = sorted(reading.places, key=lambda place: place.step)
         summary.places += [PlaceToLook(session=reading, place=place) for place in places]
+    texts = (turn.text for reading in ordered for turn in reading.human)
+    summary.acts.in_english = is_english(words for text in texts for words in typed_sentences(text))
     summary.places.reverse()
     summary.places.sort(key=lambda each: not each.place.alarmed)
     del summary.places[MOST_PLACES:]

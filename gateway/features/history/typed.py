@@ -14,8 +14,9 @@ from itertools import combinations
 
 from gateway.features.history.reading import SessionReading
 from gateway.features.history.typed_sentences import TABLE, typed_sentences
+from gateway.text.formatting import iso
 from gateway.text.sentences import content_words
-from gateway.values import Value
+from gateway.values import FieldDict, Value
 
 MOST_TYPED = 10  # entries of one project
 WORDINGS = 5  # of an entry that are shown, the newest of each session
@@ -66,6 +67,29 @@ def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[Typed
     ordered = sorted(projects.items(), key=lambda item: len(item[1]), reverse=True)
     found = {place: typed_again(own) for place, own in ordered}
     return {place: entries for place, entries in found.items() if entries}
+
+
+def typed_view(project: str, entry: TypedAgain) -> FieldDict:
+    """An entry in JSON types (docs/history.md has the keys)."""
+    newest = entry.sentences[0]
+    return {
+        "project": project,
+        "shared": entry.shared,
+        "times": len(entry.sentences),
+        "sessions": entry.sessions,
+        "first": iso(entry.sentences[-1].at),
+        "last": iso(newest.at),
+        "typed": [
+            {
+                "words": each.words,
+                "author": each.session.author or None,
+                "session": each.session.id,
+                "step": each.step,
+                "started": iso(each.at),
+            }
+            for each in entry.sentences
+        ],
+    }
 
 
 def typed_again(readings: Sequence[SessionReading]) -> list[TypedAgain]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 from gateway.cli import main
@@ -198,3 +202,81 @@ def test_lines_of_one_event_are_one_place(home: Path, capsys: Capture) -> None:
     out = printed(capsys)
     assert out.count("you rejected") == 1
     assert "you interrupted:" not in out
+
+
+AGENT = """
+import sys
+prompt = sys.stdin.read()
+assert '"never open draft PRs"' in prompt and "- Use tabs." in prompt and "opposite" in prompt
+print("--- a/CLAUDE.md\\n+++ b/CLAUDE.md\\n@@ -1 +1,2 @@\\n - Use tabs.")
+print('+- Never open draft PRs. <!-- typed Feb 3, 2026: "never open draft PRs" -->')
+"""
+
+
+def test_an_agent_of_the_person_writes_the_file(home: Path) -> None:
+    """One command in the project's folder: `gateway history brief | AGENT | patch -p1`. The typed
+    words and their day stay beside the line."""
+    folder = home / "shop"
+    folder.mkdir()
+    (folder / "CLAUDE.md").write_text("- Use tabs.\n")
+    sessions(home, "never open draft PRs", "again, no draft PR", folder=str(folder))
+    (home / "agent.py").write_text(AGENT)
+    program = f"{sys.executable} -m gateway history brief | {sys.executable} {home}/agent.py"
+    env = {**os.environ, "PYTHONPATH": str(Path.cwd()), "HOME": str(home)}
+    done = subprocess.run(  # noqa: S602 - the pipe of the docs
+        f"set -o pipefail; {program} | patch -p1",
+        shell=True,
+        executable="/bin/bash",
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    written = (folder / "CLAUDE.md").read_text()
+    assert written.startswith("- Use tabs.\n- Never open draft PRs. <!-- typed Feb 3, 2026:")
+
+
+def test_a_brief_elsewhere_has_no_file(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of another folder is not the project's; the prompt names AGENTS.md, as empty."""
+    (home / "CLAUDE.md").write_text("- Use tabs.\n")
+    monkeypatch.chdir(home)
+    sessions(home, "open a draft PR", "no draft PR")
+    out = printed(capsys, "brief")
+    assert "# AGENTS.md (empty)" in out
+    assert "Use tabs" not in out
+
+
+def test_the_list_as_json_has_every_sentence(home: Path, capsys: Capture) -> None:
+    """One object for each entry, with all its sentences; the brief has no JSON."""
+    sessions(home, "open a draft PR", "no draft PR")
+    assert main(["history", "typed", "--json"]) == 0
+    (entry,) = (orjson.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (entry["project"], entry["shared"]) == ("shop", ["draft", "pr"])
+    assert (entry["times"], entry["sessions"]) == (2, 2)
+    assert [each["words"] for each in entry["typed"]] == ["no draft PR", "open a draft PR"]
+    assert entry["typed"][0]["session"].endswith("2")
+    assert entry["last"] > entry["first"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "noted"),
+    [
+        (("Can you open a draft PR and push it?", "never do that again please"), False),
+        (("Bitte nie direkt auf main pushen", "Erst die Tests, dann der Kopf der Seite"), True),
+        (("不要推送到主分支", "先运行测试"), True),
+        (("no subas nada a main", "corre las pruebas antes de subir"), True),
+    ],
+)
+def test_what_is_known_in_english_alone_is_said(
+    texts: tuple[str, ...], noted: bool, home: Path, capsys: Capture
+) -> None:
+    """Where most of what was typed is in another language the screen names what it cannot read."""
+    log = Log(1)
+    for text in texts:
+        log.user(text).answer("Done.")
+    log.write(home)
+    assert ("Most of what was typed is not English." in printed(capsys)) is noted
