@@ -55,7 +55,6 @@ class CallCost(Struct, frozen=True, array_like=True):
     tokens: Tokens  # by kind, each counted once
     usd: float | None  # US dollars; None without a known price
     tools: int  # how many tools it calls
-    position: int  # index of its message
 
 
 class Loss(Value):

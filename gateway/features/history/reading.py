@@ -233,7 +233,6 @@ def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) 
         tokens=grouped(tokens),
         usd=usd,
         tools=tools,
-        position=call.position,
     )
 
 

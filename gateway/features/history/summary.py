@@ -142,10 +142,9 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
 
 def _without_copy(reading: SessionReading, first: int) -> SessionReading:
     """A session without what happened before its step `first`, the first one of its own."""
-    copied = max((call.position for call in reading.calls if call.step < first), default=-1)
     return replace(
         reading,
-        human=tuple(turn for turn in reading.human if turn.position > copied),
+        human=tuple(turn for turn in reading.human if turn.step >= first - 1),
         alarms=tuple(alarm for alarm in reading.alarms if alarm.step >= first),
         places=tuple(place for place in reading.places if place.step >= first),
     )

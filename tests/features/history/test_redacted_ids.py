@@ -49,7 +49,7 @@ def raw_records(path: Path) -> list[Any]:
 
 def write_log(path: Path, folder: Path, style: str | None = None) -> Path:
     values = raw_records(path)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     copy = folder / path.name
     kept = values if style is None else [masked(value, style) for value in values]
     copy.write_text("\n".join(map(json.dumps, kept)) + "\n")
@@ -95,6 +95,26 @@ def test_a_masked_fork_shares_its_answers(tmp_path: Path) -> None:
     copies = [write_log(folder / f"{name}.jsonl", tmp_path / "m", "xxx") for name in names]
     totals, _ = sums(*copies)
     assert (totals["steps"], totals["summed"]) == (14, 9)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_masked_sub_agent_belongs_to_the_session_of_its_folder(
+    style: str, tmp_path: Path
+) -> None:
+    """Each of several has an id of its own, and the session is their parent."""
+    name = "bb4aa7f6-1635-443f-94e6-8a4fa5db650f"
+    folder = LOGS / "claude_code" / "2.1.332"
+    write_log(folder / f"{name}.jsonl", tmp_path, style)
+    (agent,) = (folder / name / "subagents").iterdir()
+    for number in (1, 2):
+        copy = write_log(agent, tmp_path / name / "subagents", style)
+        copy.rename(copy.with_name(f"agent-{number}.jsonl"))
+    main, *agents = sorted(sessions(tmp_path), key=lambda each: each.id)
+    assert (main.id, main.parent) == (name, "")
+    assert [(each.id, each.parent) for each in agents] == [
+        (f"{name}/agent-1", name),
+        (f"{name}/agent-2", name),
+    ]
 
 
 @pytest.mark.parametrize("style", STYLES)

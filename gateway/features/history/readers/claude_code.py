@@ -50,7 +50,7 @@ def read(log: LogFile) -> Iterable[Session]:
         side = ""
         if entry.get("isSidechain") is True:
             parent = text_at(entry, "parentUuid")
-            side = text_at(entry, "agentId") or roots.get(parent) or uuid or "unknown"
+            side = own_id(entry.get("agentId")) or roots.get(parent) or own_id(uuid) or log.stem
             roots[uuid] = side
         thread = threads.get(side) or threads.setdefault(side, _Thread(log, side))
         if kind in ("user", "assistant"):
@@ -71,6 +71,8 @@ class _Thread:
 
     def __init__(self, log: LogFile, side: str) -> None:
         self.session = Session(id=log.stem, agent=AGENT, parent=side)
+        if log.path.parent.name == "subagents":
+            self.session.id = log.path.parent.parent.name
         self._compacts = False  # the next message replaces the history
         self._replies: dict[str, int] = {}  # message id -> index of its call
         self._queued: list[str] = []  # typed while the model works, and not yet sent
