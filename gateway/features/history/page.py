@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from gateway.commands.store import reported
 from gateway.errors import ConfigError
 from gateway.features.history import findings, screen
 from gateway.features.history.reading import SessionReading
@@ -26,15 +27,13 @@ def write_page(file: Path, readings: Sequence[SessionReading], *, words: bool) -
     with what people and agents said. Raises ConfigError: it cannot be written."""
     text = page(readings, words=words)
     made = file.with_name(f".{os.getpid()}.html")
-    try:
+    with reported():
         try:
-            made.touch(mode=0o600, exist_ok=False)
+            made.touch(0o600, exist_ok=False)
             made.write_text(text, encoding="utf-8")
             made.replace(file)
         finally:
             made.unlink(missing_ok=True)
-    except OSError as exc:
-        raise ConfigError(f"--html: {str(file)!r} cannot be written: {exc.strerror}") from exc
 
 
 def page(readings: Sequence[SessionReading], *, words: bool) -> str:

@@ -1,6 +1,7 @@
 """`gateway forget`: a session, or all of a person, erased wherever the gateway wrote them."""
 
 import argparse
+import time
 from collections import Counter
 from typing import Any
 
@@ -59,7 +60,6 @@ async def forget(
     """Erase a session, or all sessions of a person: the number of rows by place; None for a name
     that is not known. Raises: StoreError, OSError."""
     engine = kept(stores.controls, "forget: only for a database with SQL").engine
-    learner = open_learner(stores, settings)
     erased = Counter[str]()
     known = set[str]()
     live = [0]
@@ -69,7 +69,7 @@ async def forget(
         live = [row[0] for row in found if row[2] > 0][:_AT_ONCE]
         for owner, run in await forgetting.runs_of(engine, live, name if person else None):
             known.add(run)
-            erased["lessons"] += len(await learner.forget(owner, run) or ())
+            erased["lessons"] += len(await stores.learning.forget(owner, run, time.time()) or ())
         erased += await forgetting.erase(engine, live)
 
     def takes(call: CallRecord) -> bool:
@@ -84,5 +84,6 @@ async def forget(
         acts = await kept(stores.changes, name).find(subjects=[name], text="forget", limit=1)
         if not acts:
             return None
+    await open_learner(stores, settings).review(late=True)  # lessons that its runs were given
     await engine.upkeep.scrub()
     return {"subject": name, "erased": dict(erased), "out_of_reach": OUT_OF_REACH}

@@ -99,13 +99,14 @@ async def erase(engine: Engine, pks: list[int]) -> Counter[str]:
     these = {name: forms.among(column, "pks", "int8") for name, column in columns.items()}
 
     async def work(connection: Connection) -> Counter[str]:
+        # First: what gateways have of them is a conflict from here on, and waits for no other row.
+        keys = await connection.fetch(_STAYS.format(**these), pks=pks, empty=b"")
         erased = Counter(conversations=len(pks))
         await connection.fetch(_CLEARED.format(**these), pks=pks, nothing="{}")
         for table, rows in _ROWS.items():
             if table != "alerts" or table in tables_of_features():
                 gone = f"DELETE FROM {table} WHERE {rows} RETURNING TRUE".format(**these)
                 erased[table] = len(await connection.fetch(gone, pks=pks))
-        keys = await connection.fetch(_STAYS.format(**these), pks=pks, empty=b"")
         for (key,) in filter(any, keys):
             other = conversation_id(DEFAULT_TENANT, key)
             await connection.fetch(_NOR_IMPORTED, id=other, key=key, empty=b"")

@@ -250,16 +250,6 @@ class Learner:
                 break  # no other gateway has settled a decision meanwhile, so this is the newest
         self.changed()
 
-    async def forget(self, tenant: str | None, run_id: str) -> list[str] | None:
-        """Remove what was learned from a run, for good. Returns the ids of the lessons that are
-        gone, None for an unknown run."""
-        decided = await self.store.open_decisions(run_id, settled=True)
-        gone = await self.store.forget(tenant, run_id, self.now())
-        if gone is not None:
-            for lesson in {(d.owner, d.pattern_id, d.version) for d in decided}:
-                await self.recompute(*lesson)
-        return gone
-
     async def _move(self, pattern: Pattern, to: Status, reason: str, at: float) -> bool:
         return await self.store.move(pattern.tenant, pattern.pattern_id, to, reason=reason, at=at)
 

@@ -163,12 +163,17 @@ class SQLiteUpkeep(Upkeep):
     async def scrub(self) -> None:
         """Write the file again without what was removed, and empty its log."""
         settings = self._engine.database.settings
+        if settings.in_memory:
+            return
 
         async def work(_: Connection) -> None:
-            _scrub(settings.path)
+            with closing(apsw.Connection(settings.path)) as connection:
+                connection.set_busy_timeout(_SCRUB_MS)
+                connection.execute("INSERT INTO run_words (run_words) VALUES ('optimize')")
+                connection.execute("VACUUM")
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
-        if not settings.in_memory:
-            await self._engine.read(work)
+        await self._engine.read(work)
 
     async def remove_heads(self, removed: int) -> None:
         """Look for them, unless there cannot be any."""
@@ -177,14 +182,6 @@ class SQLiteUpkeep(Upkeep):
             keys = [by_name(_KEY, row) for row in found]
             await self._engine.transact(lambda c, keys=keys: c.execute_many(_REMOVE_HEADS, keys))  # type: ignore[misc]
             root = keys[-1]["root"]
-
-
-def _scrub(path: str) -> None:
-    with closing(apsw.Connection(path)) as connection:
-        connection.set_busy_timeout(_SCRUB_MS)
-        connection.execute("INSERT INTO run_words (run_words) VALUES ('optimize')")
-        connection.execute("VACUUM")
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
 def _rows(statement: str, values: FieldDict, connection: apsw.Connection) -> Sequence[Row]:

@@ -15,9 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Status
 from gateway.features.learning.endings import BY_ITSELF, HOLE, endings
 from gateway.features.learning.life_cycle import LessonActions
-from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.views import lesson_view
-from gateway.features.learning.worker import Learner
 from gateway.stores.learning import LessonFilter
 from steering_gateway_testing.store_conformance import records
 from tests.features.learning.families import answers, families, given, learn, read_one
@@ -176,10 +174,9 @@ async def test_what_only_forgotten_runs_showed_is_gone(stores: Stores) -> None:
     for number in range(2):
         await learn(stores, number, ended("ab"[number]))
     await learn(stores, 2, (behind("c"), shell("larch doctor", "all is well"), behind("c")))
-    learner = Learner(stores.learning, stores.runs, LearningSettings)
-    assert await learner.forget(None, "r0000") == []
+    assert await stores.learning.forget(None, "r0000", records.START) == []
     assert await answers(stores, [behind("z")]) == []
-    assert len(await learner.forget(None, "r0001") or ()) == 1
+    assert len(await stores.learning.forget(None, "r0001", records.START) or ()) == 1
     assert await stores.learning.lessons(LessonFilter()) == []
     await read_one(stores, 0)
     assert await stores.learning.lessons(LessonFilter()) == []

@@ -27,6 +27,7 @@ from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCal
 from steering_gateway_testing.claude_code_sessions import Log, write_all
 from steering_gateway_testing.control_plane import CONTROL, client_of, operator_of
 from steering_gateway_testing.store_conformance import records
+from steering_gateway_testing.store_conformance.learning import a_lesson, some_evidence
 from tests.api.conftest import Start
 from tests.api.conftest import start as start
 from tests.stores.conftest import stores as stores
@@ -183,10 +184,16 @@ def test_the_api_and_the_page_do_the_same(
         assert client.post(f"/api/runs/{names[1]}.0/forget").json()["erased"]["runs"] == 1
         gone = client.post("/api/sessions/forget", json={"subject": "unknown"})
         assert gone.status_code == 404
+        page = client.get(f"/dashboard/runs/{names[2]}.0").text
+        assert f'action="/dashboard/runs/{names[2]}.0/forget"' in page
+        form = {"sure": "yes", "reason": "asked to"}
+        answer = client.post(f"/dashboard/runs/{names[2]}.0/forget", data=form)
+        assert answer.status_code == 303
+        assert client.post("/dashboard/runs/unknown/forget", data=form).status_code == 404
         acts = client.get("/api/audit").json()["acts"]
-    assert {act["subject"] for act in acts} >= {names[0], f"{names[1]}.0"}
+    assert {act["subject"] for act in acts} >= {names[0], f"{names[1]}.0", f"{names[2]}.0"}
     assert ("Ada", "asked to") in {(act["author"], act["reason"]) for act in acts}
-    assert left(tmp_path)
+    assert left(tmp_path) == []
 
 
 def test_a_log_on_disk_does_not_bring_it_back(
@@ -258,6 +265,19 @@ async def test_it_stays_forgotten_when_old_runs_are_removed(stores: Stores) -> N
     await stores.runs.prune(older_than=records.START + 1e9)
     assert await stores.states.commit(a_call(1)) == 1
     assert await run_ids(stores) == []
+
+
+async def test_what_a_removed_run_of_a_person_taught_goes(stores: Stores) -> None:
+    """Retention has removed the run, and the lesson was there still."""
+    await stores.states.commit(a_call(1, key="ada"))
+    evidence = some_evidence(run="r0001", key_name="ada")
+    await stores.learning.learn([(a_lesson(), (evidence,))])
+    await stores.runs.prune(older_than=records.START + 1e9)
+    assert await run_ids(stores) == []
+    found = await forget_in(stores, SETTINGS, "ada", tenant=None, person=True)
+    assert found is not None
+    assert found["erased"]["lessons"] == 1
+    assert await stores.learning.lesson(records.TENANT, "e1-a") is None
 
 
 async def test_a_tenant_forgets_only_what_is_its_own(stores: Stores) -> None:

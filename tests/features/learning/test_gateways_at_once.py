@@ -172,8 +172,8 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     )
     assert await gateways[0].raw.put_raw(raw, most_bytes=10**6)
     await other.read("r0001", records.TENANT)
-    assert await other.forget(records.TENANT, "unknown") is None
-    assert await one.forget(records.TENANT, "r0000") == [name]
+    assert await other.store.forget(records.TENANT, "unknown", records.START) is None
+    assert await one.store.forget(records.TENANT, "r0000", records.START) == [name]
     for each in (one, other, learner(gateways[2])):
         for name_of_run in ("r0000", "r0001"):
             await each.read(name_of_run, records.TENANT)
@@ -189,7 +189,7 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     assert gateways[2].raw is not None
     assert await gateways[2].raw.find_raw("r0001", 1, tenant=records.TENANT) is None
     assert len(await gateways[2].learning.decisions(records.TENANT, name)) == 1
-    assert await other.forget(records.TENANT, "r0001") == []
+    assert await other.store.forget(records.TENANT, "r0001", records.START) == []
     assert await gateways[2].learning.decisions(records.TENANT, name) == []
 
 

@@ -17,7 +17,6 @@ import pytest
 from gateway.backends import Stores
 from gateway.core.step import Action
 from gateway.features.learning.reader.reader import RESERVED_INPUT, RESERVED_OUTPUT
-from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner
 from gateway.stores.filters import RunFilter
 from gateway.stores.learning import JOBS, READER
@@ -246,8 +245,7 @@ async def test_a_forgotten_run_is_not_read(
         await typed(stores, 0, TASK, WRONG)
         gateway_server(settings(upstream, path))
         await finished(stores, 3)
-        learner = Learner(stores.learning, stores.runs, LearningSettings)
-        assert await learner.forget(None, "c0000.1") == []
+        assert await stores.learning.forget(None, "c0000.1", records.START) == []
         assert await stores.learning.outcomes(None, "c0000.1") == []
         runs = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
         assert {run.title for run in runs} == {TITLE, WRONG}
