@@ -34,7 +34,7 @@ def serves(name: str) -> Call:
 
 
 MIGRATE = shell("larch migrate", "applied 2 steps")
-MOVE = "Run `larch migrate` before you make the same call again."
+MOVE = "Call `larch migrate` before you make the same call again."
 
 
 def ended(name: str) -> tuple[Call, ...]:
@@ -99,12 +99,20 @@ def test_what_passes_by_itself_or_with_time_is_said_so() -> None:
         assert said(behind("a"), *between, serves("a")) == [(BY_ITSELF, True)]
 
 
+def test_options_stand_behind_the_sub_command() -> None:
+    """A command is said in the order in which it is typed."""
+    lands = (shell("git push", "error: failed to push some refs"), shell("git push", "done"))
+    pull = shell("git pull --rebase", "up to date")
+    text = "Call `git pull --rebase` before you make the same call again."
+    assert said(lands[0], pull, lands[1]) == [(text, True)]
+
+
 def test_of_two_things_neither_ended_it() -> None:
     """The run does not show which of two did; both were in vain where the failure came again."""
     other = shell("larch unlock", "unlocked")
     assert said(behind("a"), MIGRATE, other, serves("a")) == []
     in_vain = said(behind("a"), MIGRATE, other, behind("a"))
-    unlock = "Run `larch unlock` before you make the same call again."
+    unlock = "Call `larch unlock` before you make the same call again."
     assert sorted(in_vain) == sorted([(MOVE, False), (unlock, False)])
 
 
@@ -195,7 +203,7 @@ async def test_what_installs_waits_for_an_operator(stores: Stores) -> None:
     assert lesson_view(row)["why_not_active"] == "an operator has to approve it"
     actions = LessonActions(stores.learning)
     await actions.move(row, Status.ACTIVE, "approved by the operator", at=records.START)
-    text = "Run `poetry install` before you make the same call again."
+    text = "Call `poetry install` before you make the same call again."
     assert await answers(stores, [missing]) == [text]
     (row,) = await stores.learning.lessons(LessonFilter())
     await actions.move(row, Status.RETIRED, "retired by the operator", at=records.START)
