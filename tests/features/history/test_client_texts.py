@@ -96,6 +96,26 @@ def test_claude_code_counts_what_was_typed(tmp_path: Path) -> None:
     assert session.count("interrupt") == 1  # `<turn_aborted>` is Codex's way to say that
 
 
+def test_an_accepted_plan_is_no_rejection(tmp_path: Path) -> None:
+    """Claude Code writes one for a fresh start, after a rejected call and an interruption."""
+    rejected = "The user doesn't want to proceed with this tool use. The tool use was rejected"
+    asked = {"type": "tool_use", "id": "t", "name": "ExitPlanMode", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": rejected}
+    stopped = {"type": "text", "text": "[Request interrupted by user for tool use]"}
+    turns: list[tuple[str, Any]] = [("user", "plan it"), ("assistant", [asked]), ("user", [result])]
+    turns += [("user", [stopped]), ("user", "Implement the following plan:\n\n# Plan")]
+    lines = [
+        {"type": kind, "uuid": f"u{n}", "parentUuid": "u", "sessionId": "s", "message": message}
+        for n, (kind, content) in enumerate(turns)
+        for message in [{"id": f"m{n}", "content": content}]
+    ]
+    for kept in (5, 4):
+        (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines[:kept])))
+        (session,) = sessions(tmp_path)
+        acts = [turn.kind for turn in session.human]
+        assert acts == (["message"] if kept == 5 else ["message", "reject", "interrupt"])
+
+
 def opencode(folder: Path, *parts: dict[str, Any]) -> list[str]:
     message = {"info": {"id": "msg_1", "role": "user"}, "parts": list(parts)}
     export = {"info": {"id": "ses_1"}, "messages": [message]}
