@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from gateway.api.params import Flag, OneOf, TenantParameter
 from gateway.api.views import picked
 from gateway.core.pattern import ENDED, content
@@ -16,7 +18,7 @@ from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.verdicts import steps_of
 from gateway.features.learning.views import reader_view, rule_views
 from gateway.features.pages.pages import Page, PageRoute, Visit, redirect
-from gateway.steering.guidance.lessons import is_rule
+from gateway.steering.guidance.lessons import SAID, is_rule
 from gateway.stores.learning import LessonFilter
 from gateway.stores.traces import RunTrace
 from gateway.tasks import off_loop
@@ -53,7 +55,9 @@ async def show_lessons(visit: Visit) -> Page:
     found = await runtime.lessons.lessons(wanted, limit=MOST_SHOWN)
     others = (each for each in found if not is_rule(each.pattern))
     views = [lessons.shown(each, runtime, visit.access) for each in others]
-    rules = rule_views(found)
+    # Failures of many runs must not push the rules of people off the page.
+    stated = replace(wanted, key_prefix=f"{SAID}|")
+    rules = rule_views(await runtime.lessons.lessons(stated, limit=MOST_SHOWN))
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     shown = {
         "title": "Lessons",

@@ -25,7 +25,9 @@ from gateway.stores.learning import LessonFilter, OutcomeRow
 from gateway.stores.sql.learning import LearningStore
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.learning import a_decision
+from tests.features.learning.families import answers
 from tests.features.learning.runs import Call, lessons_of, run, shell, state, stored
+from tests.features.learning.test_endings import MOVE, behind, ended
 from tests.features.learning.test_rules import RULE
 from tests.postgres import empty_database
 
@@ -232,3 +234,21 @@ async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
     assert (found.decisions, found.given) == (10, 5)
     assert found.rate_given == pytest.approx(0.4)
     assert found.rate_held == pytest.approx(0.2)
+
+
+async def test_what_ended_a_failure_is_counted_once_by_gateways_that_read_at_once(
+    gateways: list[Stores],
+) -> None:
+    """Two runs that all gateways read at the same time support one lesson, which is given."""
+    for number, name in enumerate(("orders", "bids")):
+        await gateways[0].states.commit(stored(number, ended(name)))
+    learners = [learner(stores) for stores in gateways]
+    await asyncio.gather(
+        *(each.read(run_id, None) for each in learners for run_id in ("r0000", "r0001"))
+    )
+    (found,) = await gateways[0].learning.lessons(LessonFilter())
+    assert (found.support.conversations, found.support.against) == (2, 0)
+    assert found.pattern.lesson is not None
+    assert found.pattern.lesson.status is Status.ACTIVE
+    for stores in gateways:
+        assert await answers(stores, [behind("mails")]) == [MOVE]

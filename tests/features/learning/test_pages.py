@@ -9,12 +9,14 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.core.pattern import Lesson, Pattern, Tier
+from gateway.core.pattern import ENDED, Lesson, Pattern, Tier
+from gateway.features.learning.pages import MOST_SHOWN
 from gateway.stores.learning import JOBS, EvidenceRow, Posterior, ReaderJob
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.control_plane import client_of
 from tests.api.conftest import Start, start
 from tests.features.learning.families import learn
+from tests.features.learning.runs import state
 from tests.features.learning.test_endings import MOVE, behind, ended
 
 __all__ = ["start"]
@@ -138,6 +140,33 @@ def test_pages_of_lessons(gateway: AppServer) -> None:
         assert operator.get("/api/lessons/e1-one?tenant=acme").json()["status"] == "trial"
         led = operator.get("/dashboard/patterns/e1-one?tenant=acme")
         assert led.headers["location"].startswith("/dashboard/lessons/e1-one")
+
+
+async def many_failures(path: str) -> None:
+    """Store a rule, and then more of what ended failures than the page shows."""
+    stores = await open_stores(StorageSettings(path=path))
+    await state(stores, 0, "Use gradle, not maven.", tenant="acme")
+    found = [
+        Pattern(
+            tier=Tier.E1,
+            pattern_id=f"e1-{number}",
+            tenant="acme",
+            fields={"recommended_action": f"Call `step{number}` first."},
+            lesson=Lesson(key=f"error|make|{number}", origin=ENDED),
+        )
+        for number in range(MOST_SHOWN + 1)
+    ]
+    await stores.learning.learn([(each, []) for each in found])
+    await stores.close()
+
+
+def test_failures_do_not_push_rules_off_the_page(start: Start, tmp_path: Path) -> None:
+    """A rule is shown however many failures were read since."""
+    path = str(tmp_path / "runs.db")
+    asyncio.run(many_failures(path))
+    server = start(auth=KEYS, storage={"path": path})
+    with client_of(server, ADMIN) as operator:
+        assert "Use gradle, not maven." in operator.get("/dashboard/lessons").text
 
 
 async def two_runs(path: str) -> None:
