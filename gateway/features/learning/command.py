@@ -4,11 +4,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from difflib import unified_diff
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.commands.store import add_acts, add_verb, answer, kept, permit, say
 from gateway.config import Settings
@@ -40,6 +42,11 @@ def add_parser(commands: Any) -> None:
     edit = add_verb(
         verbs, "edit", "give a lesson another text: a new version, in trial", command=_edit
     )
+    how = "add a rule as it was typed (`gateway history typed` lists what was): runs are given it"
+    add = add_verb(verbs, "add", how, command=_add)
+    add.add_argument("words", help="as they were typed, at most 600 characters")
+    add.add_argument("--project", type=Path, default=Path(), help="folder (default: this one)")
+    add.add_argument("--typed", metavar="DATE", help="the day, such as 2026-02-03 (default: today)")
     mark = add_verb(
         verbs, "mark", "have a rule given again at calls like that of a step", command=_mark
     )
@@ -50,7 +57,7 @@ def add_parser(commands: Any) -> None:
     edit.add_argument("advice", help="what it says from now on, at most 600 characters")
     mark.add_argument("run_id", help="the run with the call")
     mark.add_argument("step", type=int, help="its step; of several calls the last one counts")
-    add_acts("lesson", approve, retire, edit, mark)
+    add_acts("lesson", approve, retire, edit, mark, add)
     same = "the same as `gateway forget --session RUN`"
     forget = add_verb(verbs, "forget", same, command=forget_named)
     forget.add_argument("subject", metavar="RUN", help="the run's id")
@@ -95,6 +102,18 @@ async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     except ValueError as error:
         raise ConfigError(f"advice: {error}") from error
     answer(args, {"pattern_id": new.pattern_id, "changed": True}, new.pattern_id)
+
+
+async def _add(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    opening = PromptMessage(role="system", text=f"Working directory: {args.project.absolute()}")
+    scope, name = project_of([opening])
+    marks = {"scope": scope, "project": name, "author": args.author}
+    at = time.time()
+    if args.typed:
+        at = datetime.fromisoformat(args.typed).replace(tzinfo=UTC).timestamp()
+    actions = LessonActions(stores.learning)
+    args.pattern_id = await actions.add(DEFAULT_TENANT, args.words, marks, at=at)
+    answer(args, {"pattern_id": args.pattern_id, "changed": True}, args.pattern_id)
 
 
 async def _mark(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

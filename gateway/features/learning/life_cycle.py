@@ -19,6 +19,7 @@ from gateway.core.pattern import (
     ENDED,
     MINED,
     RETRIEVED,
+    Lesson,
     Pattern,
     Status,
     Tier,
@@ -353,6 +354,44 @@ class LessonActions:
             key_name=trace.run.key_name,
         )
         return (await self.store.learn([(pattern, [row])])).evidence > 0
+
+    async def add(self, tenant: str, words: str, marks: Texts, at: float) -> str:
+        """Add a rule in the words that a person typed, which is given from now on; its id. `marks`:
+        `scope` and `project` as `project_of` gives them, and the `author`. `at`: when it was typed.
+        Raises: ValueError for a text that no lesson may have."""
+        refused = refusal(words, approved=True)
+        if refused:
+            raise ValueError(refused)
+        key = f"{SAID}|{marks['scope']}|{digest(words)}"
+        pattern = Pattern(
+            tier=Tier.E1,
+            fields={"recommended_action": words},
+            pattern_id=lesson_id(Tier.E1, tenant, key),
+            tenant=tenant,
+            lesson=Lesson(
+                key=key,
+                origin="typed",
+                trust=Trust.USER,
+                applies_when={**marks, "said": words},
+                last_confirmed_at=at,
+            ),
+        )
+        said = EvidenceRow(
+            pattern_id=pattern.pattern_id,
+            run_id="typed",
+            step_index=0,
+            kind=SAID,
+            tenant=tenant,
+            conversation="typed",
+            task="",
+            at=at,
+            key_name=marks["author"],
+        )
+        await self.store.learn([(pattern, [said])])
+        stored = await self.store.lesson(tenant, pattern.pattern_id)
+        if stored is not None:
+            await self.move(stored, Status.ACTIVE, f"typed, and added {BY_OPERATOR}", at=at)
+        return pattern.pattern_id
 
     async def edit(self, stored: StoredLesson, advice: str, at: float) -> Pattern:
         """A new version with another text, in trial; the old one is retired. Raises: ValueError for

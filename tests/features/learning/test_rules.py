@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,33 @@ def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
 
 def applied(diff: str) -> None:
     subprocess.run(["patch", "-p1"], input=diff.encode(), check=True, capture_output=True)
+
+
+def test_a_typed_sentence_is_added_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person adds a rule in the typed words: it is given from now on, with author and day beside
+    it; a second time changes nothing, and a text that no lesson may have is refused."""
+    database, project = tmp_path / "runs.db", tmp_path / "shop"
+    project.mkdir()
+    asyncio.run(taught(database, ()))
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(database))
+    add = ["learn", "add", "never open draft PRs", "--project", str(project), "--author", "ann"]
+    for _ in range(2):
+        assert main([*add, "--typed", "2026-02-03"]) == 0
+    capsys.readouterr()
+    monkeypatch.chdir(project)
+    assert main(["learn", "rules", "--project", "shop", "--json"]) == 0
+    (row,) = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (row["advice"], row["said"]) == ("never open draft PRs", "never open draft PRs")
+    assert (row["status"], row["author"], row["origin"]) == ("active", "ann", "typed")
+    assert row["last_confirmed_at"] == datetime(2026, 2, 3, tzinfo=UTC).timestamp()
+    assert row["reason"] == "typed, and added by the operator"
+    assert main(["learn", "rules", "--export", "CLAUDE.md"]) == 0
+    assert "+- never open draft PRs" in capsys.readouterr().out
+    assert main(["learn", "add", "x" * 601]) == 2
+    assert "600 characters" in capsys.readouterr().err
+    assert main([*add, "--typed", "yesterday"]) == 2
 
 
 def test_rules_are_exported(
