@@ -151,13 +151,6 @@ class GeminiDialect(Dialect):
                     splices += _append(request, spans[edit.index - 1], edit.texts)
         return splices
 
-    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Fields:
-        if request.addressed is None:
-            members = {}
-        else:
-            members = request.addressed.members()
-        return {**super().edited(request, edits), **members}
-
     def takes(self, parameter: str) -> bool:
         return parameter in ("safetySettings", "toolConfig", "labels")
 
@@ -467,10 +460,7 @@ def usage_of(body: Fields) -> FieldDict | None:
 
 
 def _error(error: GatewayError) -> FieldDict:
-    usual = "FAILED_PRECONDITION"
-    if error.status >= 500:
-        usual = "UNAVAILABLE"
-    status = name_of("google", error.status, usual)
+    status = name_of("google", error.status)
     return {"error": {"code": error.status, "message": error.message, "status": status}}
 
 

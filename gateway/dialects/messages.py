@@ -160,8 +160,7 @@ class MessagesDialect(Dialect):
                     splices.append(insert_message(request, at, edit.role, text=edit.text))
                 case AppendToResult():
                     at = edit.index - 1
-                    texts = edit.texts
-                    splices += append_to_message(request, at, texts, as_parts=True)
+                    splices += append_to_message(request, at, edit.texts, as_parts=True)
         return splices
 
     def takes(self, parameter: str) -> bool:
@@ -256,11 +255,7 @@ def _append(
 
 
 def _error(error: GatewayError) -> FieldDict:
-    usual = "invalid_request_error"
-    if error.status >= 500:
-        usual = "api_error"
-    kind = name_of("anthropic", error.status, usual)
-    detail = {"type": kind, "message": error.message}
+    detail = {"type": name_of("anthropic", error.status), "message": error.message}
     if isinstance(error, RunRefused) and error.code:
         detail["code"] = error.code  # Anthropic has no codes, and its clients ignore them
     return {"type": "error", "error": detail}

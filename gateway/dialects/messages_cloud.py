@@ -172,10 +172,7 @@ def _frame(payload: bytes, kinds: Texts) -> bytes:
 
 
 def _error_name(error: GatewayError) -> str:
-    usual = "Validation"
-    if error.status >= 500:
-        usual = "InternalServer"
-    return f"{name_of('bedrock', error.status, usual)}Exception"
+    return f"{name_of('bedrock', error.status)}Exception"
 
 
 BEDROCK = BedrockDialect()

@@ -33,7 +33,7 @@ from gateway.errors import GatewayError
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call
 from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import KnownMessages
-from gateway.wire.coerce import as_mapping, mapping_at, text_at
+from gateway.wire.coerce import as_mapping, as_text, mapping_at, text_at
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
@@ -170,10 +170,8 @@ class ResponsesDialect(Dialect):
         return chat_view(body)
 
     def pending_id(self, body: Fields) -> str | None:
-        name = body.get("id")
-        unfinished = body.get("status") in _UNDER_WAY and isinstance(name, str)
-        if unfinished:
-            return str(name)
+        if body.get("status") in _UNDER_WAY:
+            return as_text(body.get("id"), None)
         return None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
@@ -207,10 +205,7 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
         if kind == "response.output_item.done":
             items.append(data.get("item"))
         elif kind in _SETTLED or f"response.{as_mapping(response).get('status')}" in _SETTLED:
-            if isinstance(response, dict):
-                settled = response
-            else:
-                settled = {}
+            settled = dict(as_mapping(response))
             ended = True
         elif isinstance(response, dict):
             begun = response

@@ -85,9 +85,8 @@ class WorkloadRates(Value):
 
     def error(self, model: str) -> float:
         """The standard deviation of the posterior."""
-        own = self.outcomes.get(model, NO_OUTCOMES)
         rate = self.rate(model)
-        return math.sqrt(rate * (1.0 - rate) / (own.solved + own.failed + PRIOR_RUNS + 1.0))
+        return math.sqrt(rate * (1.0 - rate) / (self.runs(model) + PRIOR_RUNS + 1.0))
 
     def runs(self, model: str) -> float:
         """Outcomes of this workload's runs that began on the model."""
@@ -258,8 +257,11 @@ class LearnedRouting(Value):
 
     def _able(self, certain: str) -> dict[str, int]:
         """The candidates that can serve the request; `certain` is one of them."""
-        able = [each for each in self.models if each == certain or self._refusal(each) is None]
-        return {model: self.models[model] for model in able}
+        return {
+            model: place
+            for model, place in self.models.items()
+            if model == certain or self._refusal(model) is None
+        }
 
     def _refusal(self, model: str) -> str | None:
         if model == self.requested or self.serves is None:

@@ -208,8 +208,6 @@ class ConversationFold:
             self._scored = None
             if is_new:
                 self._pending = self._reader.draft
-            else:
-                self._pending = None
         elif change is StepChange.ANSWERED:
             return self._scored is None
         elif change is StepChange.FINAL and is_new:

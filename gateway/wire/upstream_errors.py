@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from gateway.data_files import read_toml
-from gateway.values import Fields
+from gateway.values import Fields, Texts
 from gateway.wire.coerce import as_int, as_mapping
 
 Kind = Literal["length", "policy", "shape", "unknown"]
@@ -25,10 +25,11 @@ _KINDS: Mapping[Kind, re.Pattern[str]] = {
 _SAID_CHARACTERS = 4000  # of a refusal that are read
 
 
-def name_of(api: str, status: int, usual: str) -> str:
+def name_of(api: str, status: int) -> str:
     """The name of an error of a status in an API."""
-    name: str = _DATA[api].get(str(status), usual)
-    return name
+    names: Texts = _DATA[api]
+    usual = names["5xx" if status >= 500 else "4xx"]
+    return names.get(str(status), usual)
 
 
 def refusal_of(answer: Any) -> Refusal | None:

@@ -307,11 +307,9 @@ class BudgetLedger:
         after = []
         for wanted in claim.accounts:
             lease = self._lease(wanted, claim.at)
+            moved = {claim.lease: claim.estimate}
             if claim.lease == self.id:
                 moved = {}
-            else:
-                moved = {claim.lease: claim.estimate}
-            if claim.lease == self.id:
                 lease.claims -= 1  # without any, nothing is to be left by rounding
                 if lease.claims:
                     lease.open = lease.open - claim.estimate

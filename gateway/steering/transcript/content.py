@@ -177,8 +177,6 @@ def read_calls(message: Mapping[str, object], content: Content) -> list[Requeste
         legacy = message.get("function_call")
         if isinstance(legacy, dict):
             entries = [legacy]
-        else:
-            entries = []
     calls = []
     for entry in entries:
         if not isinstance(entry, dict):

@@ -180,10 +180,8 @@ class StepReader:
         before = self.draft
         only_calls = reply.calls and not (reply.thought or reply.reasoning)
         if only_calls and before is not None and not (before.followed or before.acts):
-            calls = reply.calls
-            textual = reply.textual
-            before.reply.calls = calls
-            before.reply.textual = textual
+            before.reply.calls = reply.calls
+            before.reply.textual = reply.textual
             before.reply.block = None
             return StepChange.ANSWERED
         stops = self._stops
@@ -267,8 +265,6 @@ class StepReader:
         draft.followed = draft.user_followed = True
         if draft.acts:
             draft.image = content.image
-        else:
-            draft.image = 0
         change = self._answer(draft, content.text)
         if change is StepChange.NONE and draft.image:
             return StepChange.ANSWERED
@@ -278,8 +274,7 @@ class StepReader:
         """The first user message after a step: a result, a complaint, or the end of the run."""
         reply = draft.reply
         if reply.textual:
-            answered = text_protocols.answer_calls(reply.calls, answer)
-            if answered:
+            if text_protocols.answer_calls(reply.calls, answer):
                 return StepChange.ANSWERED
             return StepChange.NONE
         cut = len(draft.results) < len(reply.calls) or not (draft.acts or reply.thought)
