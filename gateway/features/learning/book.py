@@ -22,6 +22,8 @@ from gateway.tasks import off_loop, spawn
 CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen
 MOST_TENANTS = 1024
 MOST_LESSONS = 2000
+MET_CHARS = 4000  # of a call and of its result, in which names are looked for
+KNOWN_CHARS = 40_000  # of these and the tools together: the time of a look-up stays bounded
 
 
 @dataclass(slots=True)
@@ -178,4 +180,7 @@ def _knows_names(query: LessonQuery, pattern: Pattern) -> bool:
     lesson = pattern.lesson
     if lesson is None or lesson.origin != ENDED or lesson.trust is not Trust.TEMPLATE:
         return True
-    return not strange(content(pattern.fields).move, f"{query.declared()} {query.actions}")
+    met = [f"{each.name} {each.arguments[:MET_CHARS]}" for each in query.actions]
+    met += [each.observation[:MET_CHARS] for each in query.actions]
+    known = f"{met} {query.declared()}"[:KNOWN_CHARS]
+    return not strange(content(pattern.fields).move, known)

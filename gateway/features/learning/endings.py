@@ -8,7 +8,7 @@ arguments are said; values never are, because they belong to one task."""
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 
 from gateway.features.learning.reading import PASSED, WINDOW_CALLS, ReadCallOfRun, parse
 from gateway.features.learning.verdicts import is_test
@@ -29,6 +29,11 @@ _NAME = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
 _SUB_COMMAND = re.compile(r"[a-z][a-z-]{1,23}")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SIGN = re.compile(r"[|;&<>`$(){}*'\"\n]")  # in a command that is more than its words
+MOST_OPEN = 16  # failures of a run that are open, the newest ones
+MOST_TRIES = 8  # tries of one failure that are compared, the newest ones
+MOST_FOUND = 64  # things that one run can teach
+_MOST_NAMES = 32  # arguments of a call that are compared
+_CHARS = 4000  # of a command, and of arguments, that are read
 _ASKS = frozenset(("--help", "-h", "--version"))
 
 
@@ -81,16 +86,19 @@ class _Call:
 def _read(call: ReadCallOfRun, seen: set[str]) -> _Call:
     """The parts of a call. `seen`: the words of the run's earlier calls; its own are added."""
     read = call.reading.call
-    found = [(word, _OPTION.fullmatch(word)) for word in PLUMBING.sub("", read.command).split()]
+    found = [
+        (word, _OPTION.fullmatch(word)) for word in PLUMBING.sub("", read.command[:_CHARS]).split()
+    ]
     named = {each[1] or each[2]: word for word, each in found if each}
     head, *rest = [word for word, each in found if each is None] or [read.operation]
     values = rest[1:]
     if not read.command:
         arguments = parse(call.action.arguments) or {}
-        named = {name: str(value) for name, value in arguments.items() if _NAME.fullmatch(name)}
+        kept = islice(arguments.items(), _MOST_NAMES)
+        named = {name: str(value) for name, value in kept if _NAME.fullmatch(name)}
         values = [*named.values()]
-    new = set(_WORD.findall(" ".join(values).lower())) - seen
-    seen.update(_WORD.findall(call.action.arguments.lower()))
+    new = set(_WORD.findall(" ".join(values)[:_CHARS].lower())) - seen
+    seen.update(_WORD.findall(call.action.arguments[:_CHARS].lower()))
     asks = read.effect.reads or read.effect.looks_up or read.effect.plans
     return _Call(
         of_run=call,
@@ -222,10 +230,12 @@ def endings(calls: Sequence[ReadCallOfRun]) -> list[Ended]:
             again = [entry for entry in same if entry.change(call)]
             for entry in again:
                 found += entry.failed_again(call)
-                entry.tries.append(call)
+                entry.tries = [*entry.tries[1 - MOST_TRIES :], call]
                 entry.between.clear()
             if not again:
                 opened.append(_Open(failure, [call]))
+                del opened[:-MOST_OPEN]
+        del found[MOST_FOUND:]
     return found
 
 

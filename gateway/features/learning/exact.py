@@ -11,7 +11,6 @@ from gateway.stores.learning import AGAINST, EvidenceRow
 from gateway.stores.traces import RunTrace
 from gateway.text.secrets import mask_secrets
 
-MOST_PER_RUN = 32  # things that one run can teach
 _WORDS_CHARS = 160  # of a complaint, as people are shown it
 
 
@@ -23,7 +22,7 @@ def lessons_of(
     openings = [step.content.messages for step in trace.steps[:1] if step.content]
     scope, project = project_of(*(openings or [()]))
     found = []
-    for each in endings(calls)[:MOST_PER_RUN]:
+    for each in endings(calls):
         failure = each.failure
         words = mask_secrets(failure.words)[:_WORDS_CHARS]
         kind = AGAINST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -209,3 +210,23 @@ async def test_what_installs_waits_for_an_operator(stores: Stores) -> None:
     await actions.move(row, Status.RETIRED, "retired by the operator", at=records.START)
     await learn(stores, 2, (missing, shell("poetry install", "Installing"), works))
     assert await answers(stores, [missing]) == []
+
+
+def work(calls: list[Call]) -> int:
+    """The calls of functions that reading the endings of a run takes."""
+    found = read(calls)
+    counted = Counter[str]()
+    sys.setprofile(lambda _frame, event, _value: counted.update((event,)))
+    try:
+        endings(found)
+    finally:
+        sys.setprofile(None)
+    return counted["call"]
+
+
+@pytest.mark.parametrize("objects", [1, 300])
+def test_a_late_step_costs_what_an_early_one_does(objects: int) -> None:
+    """A run that fails on and on, at one thing or at many, is read in a time that grows with its
+    length only."""
+    calls = [behind(f"orders{number % objects}") for number in range(2000)]
+    assert work(calls) < 5 * work(calls[:500])
