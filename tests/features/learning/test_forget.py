@@ -322,5 +322,6 @@ def test_records_that_wait_in_files_of_ended_gateways_go(forget: Run, tmp_path: 
 
 def with_words(call: CallRecord, word: str) -> CallRecord:
     """A call with a word in the texts of its steps."""
-    steps = [replace(each, content=records.some_content(thought=word)) for each in call.steps]
+    content = records.some_content(thought=f"{word} " * 3000)  # of several pages of a file
+    steps = [replace(each, content=content) for each in call.steps]
     return replace(call, steps=tuple(steps))
