@@ -53,7 +53,7 @@ _BUILT_IN = (
         rb'(?![^\n]*"messages":)\s*"(?:id|timestamp|git|instructions)":'
         rb'|[^\n]*\.json\n\s*\{\s*"session":\s*\{.*"items"',
         homes=(".codex/sessions/**/rollout-*.json*", ".codex/archived_sessions/**/rollout-*.jsonl"),
-        tested="0.36.0 to 0.171.0, and the two forms before 0.30",
+        tested="0.36.0 to 0.171.0; the two forms before 0.30 as others describe them",
     ),
     LogFormat(
         name="gemini-cli",
@@ -92,7 +92,7 @@ _BUILT_IN = (
             ".local/share/opencode/storage/session/*/ses_*.json",
             ".local/share/opencode/project/*/storage/session/info/ses_*.json",
         ),
-        tested="1.18.33, and the files of versions before 1.2",
+        tested="1.18.33; the files of versions before 1.2 as others describe them",
     ),
     LogFormat(
         name="aider",
@@ -117,7 +117,7 @@ _BUILT_IN = (
         form=rb'base_state\.json\n.*"(?:workspace|agent)"'
         rb'|(?:0\.json\n|[^\n]*\n\s*\[)(?=.*"source")(?=.*"timestamp").*"(?:action|observation|kind)"',
         homes=(".openhands/conversations/*/base_state.json", ".openhands/sessions/*/events/0.json"),
-        tested="1.58.2 (SDK), and the events of 0.x",
+        tested="1.58.2 (SDK), 0.48.0",
     ),
     LogFormat(
         name="recordings",

@@ -12,6 +12,7 @@ from gateway.features.history.find import at_home, identify
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
+from gateway.upstream.tokens import tokens_of
 from tests.features.history.logs import counts, read, sessions, write_files
 
 SPECSTORY = Path(__file__).parent / "logs" / "specstory"
@@ -155,8 +156,24 @@ def openhands_events() -> list[dict[str, Any]]:
         event(8, "environment", observation="agent_state_changed", content="", extras={}),
         event(9, "agent", action="run", args={"command": "make test"}),
         event(10, "agent", observation="user_rejected", cause=9, content="no"),
-        event(11, "agent", action="finish", args={"final_thought": "", "thought": "All done."}),
+        event(11, "agent", action="write", args={"path": "b.py", "content": "x = 1"}),
+        event(12, "agent", observation="write", cause=11, content="written"),
+        event(13, "agent", action="message", args={"content": "All done.", "thought": ""}),
+        event(14, "user", action="message", args={"content": "thanks"}),
+        event(15, "agent", action="finish", args={"final_thought": "", "thought": "Bye."}),
     ]
+
+
+def test_openhands_0_48() -> None:
+    """Results are as the model saw them, under the names of its tools."""
+    (session,) = sessions(SPECSTORY.parent / "openhands" / "0.48.0.json")
+    assert counts(session) == (3, 3, 1, 0, 0, 10_613)
+    failed, ran, finished = (step.actions[0] for step in extract(session.messages))
+    assert [failed.name, ran.name, finished.name] == ["execute_bash", "execute_bash", "finish"]
+    assert failed.observation.endswith("[Command finished with exit code 2]")
+    assert "[The command completed with exit code 0.]" in ran.observation
+    assert tokens_of(session.calls[2].usage)["cache_read"] == 8960
+    assert {call.model for call in session.calls} == {"gpt-5.1-2025-11-13"}
 
 
 @pytest.mark.parametrize("form", ["folder", "export"])
@@ -167,18 +184,20 @@ def test_openhands_before_1_0(tmp_path: Path, form: str) -> None:
         folder = tmp_path / ".openhands" / "sessions" / "abc123" / "events"
         write_files(folder, {f"{event['id']}.json": event for event in events})
         session = one_at_home(tmp_path)
-        assert (session.id, session.lines) == ("abc123", 12)
+        assert (session.id, session.lines) == ("abc123", 16)
     else:
         write_files(tmp_path, {"abc123.json": events})
         (session,) = sessions(tmp_path)
     assert [(turn.kind, turn.text) for turn in session.human] == [
         ("message", "repair the tests"),
         ("reject", ""),
+        ("message", "thanks"),
     ]
     steps = extract(session.messages)
     results = [[action.observation for action in step.actions] for step in steps]
-    assert results == [["1 failed", "no such file"], ["no"], [""]]
-    assert [step.thought for step in steps] == ["I look first.", "", "All done."]
+    assert results == [["1 failed", "no such file"], ["no"], ["written"], [], [""]]
+    said = ["I look first.", "", "", "All done.", "Bye."]
+    assert [step.thought for step in steps] == said
     assert steps[0].actions[1].is_error
     assert counts(session).tokens == 107
     assert session.calls[0].model == "claude-sonnet-4"

@@ -113,8 +113,11 @@ class _Events:
     def _early(self, event: Fields, at: float | None) -> None:
         """Read an event of versions before 1.0, which holds the model's answer as it came."""
         session = self._session
-        text = text_at(event, "content")
-        answer = mapping_at(mapping_at(event, "tool_call_metadata"), "model_response")
+        text = _shown(
+            text_at(event, "content"), mapping_at(mapping_at(event, "extras"), "metadata")
+        )
+        called = mapping_at(event, "tool_call_metadata")
+        answer = mapping_at(called, "model_response")
         arguments = dict(mapping_at(event, "args"))
         action = text_at(event, "action")
         cause = str(event.get("cause"))
@@ -127,13 +130,19 @@ class _Events:
         elif action not in _EARLY_SILENT and event.get("source") == "agent":
             usage = mapping_at(answer, "usage")
             cached = mapping_at(usage, "prompt_tokens_details").get("cached_tokens")
-            name = text_at(answer, "id")
-            self._usage[name] = {**usage, "cache_read_tokens": cached, "model": answer.get("model")}
-            said = arguments.pop("thought", "") or arguments.pop("content", "")
+            name = own_id(answer.get("id"))
+            place = name or f"#{len(session.calls)}"
+            self._usage[place] = {
+                **usage,
+                "cache_read_tokens": cached,
+                "model": answer.get("model"),
+            }
+            said = arguments.pop("content" if action == "message" else "thought", "")
             reply = self._answer({"llm_response_id": name}, as_text(said, ""), at)
             if action != "message":
                 self._asked.add(str(event.get("id")))
-                call = tool_call(str(event.get("id")), action, json_text(arguments))
+                name = text_at(called, "function_name") or action
+                call = tool_call(str(event.get("id")), name, json_text(arguments))
                 reply.setdefault("tool_calls", []).append(call)
 
     def _message(self, event: Fields, at: float | None) -> None:
