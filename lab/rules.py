@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
-from gateway.features.learning.reader.questions import DATA, MOST_TYPED, PASTED, Question, one_line
+from gateway.features.learning.reader.questions import DATA, MOST_TYPED, Question, one_line
 from gateway.text.secrets import mask_secrets
+
+PASTED = re.compile(r"```.*?(?:```|\Z)|https?://\S+|(?m:^)>[^\n]*", re.DOTALL)
 
 MOST_RULES = 5  # sentences that one message gives
 _SHORTEST_RULE = 10  # characters: "yes" and "do it" hold for nothing else

@@ -23,7 +23,6 @@ from gateway.features.history.find import Found
 from gateway.features.history.orders import Order, orders_of, prompt_digest
 from gateway.features.history.prompt_cache import CallCost, Loss, Tokens, losses
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
-from gateway.features.history.typed_sentences import typed_sentences
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
 from gateway.steering.transcript.content import read_calls, read_content
@@ -32,6 +31,7 @@ from gateway.steering.transcript.steps import StepChange, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
+from gateway.text.typed_sentences import typed_sentences
 from gateway.upstream.model_costs import Rates, capabilities, charge
 from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Value
@@ -262,6 +262,7 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> list[FirstAlarm]:
 
 _ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
 _NAMED = re.compile(r"\d.*`[^`]+`|`[^`]+`.*\d", re.DOTALL)  # a count and an object
+_STEPS = re.compile(r", steps \d+ to \d+")
 _GOES_ON = 0.5  # probability that a message accepts the work, or is another task: no reason
 
 
@@ -270,7 +271,8 @@ def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterato
     each step once."""
     for alarm in alarms:
         if _NAMED.search(alarm.evidence):
-            yield Place(step=alarm.step, what=alarm.evidence, alarmed=True)
+            what = _STEPS.sub("", alarm.evidence)  # those of its run; a session may have several
+            yield Place(step=alarm.step, what=what, alarmed=True)
     steps = {-1}
     for at, turn in enumerate(human):
         said = ""

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gateway.features.history.prompt_cache import Tokens, always_changes
 from gateway.features.history.reading import Place, SessionReading
 from gateway.features.history.sub_agents import names_of, root_of
-from gateway.features.history.typed_sentences import typed_sentences
 from gateway.text.sentences import is_english
+from gateway.text.typed_sentences import typed_sentences
 from gateway.values import Value
 
 MOST_PLACES = 10

@@ -13,9 +13,9 @@ from importlib.resources import files
 from itertools import combinations
 
 from gateway.features.history.reading import SessionReading
-from gateway.features.history.typed_sentences import TABLE, typed_sentences
 from gateway.text.formatting import iso
 from gateway.text.sentences import content_words
+from gateway.text.typed_sentences import TABLE, typed_sentences
 from gateway.values import FieldDict, Value
 
 MOST_TYPED = 10  # entries of one project

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from gateway.cli import main
-from gateway.features.history.typed_sentences import typed_sentences
+from gateway.text.typed_sentences import typed_sentences
 from steering_gateway_testing.claude_code_sessions import INTERRUPTED, REJECTED, Log
 
 Capture = pytest.CaptureFixture[str]

@@ -5,7 +5,6 @@ answer in another form than its question asks for is none, and the thing stays u
 reaches an agent: kinds and verdicts are one of a few words, and titles are shown to people."""
 
 import json
-import re
 from collections.abc import Callable, Sequence
 
 from gateway.core.step import Action
@@ -13,6 +12,7 @@ from gateway.features.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
 from gateway.stores.learning import KINDS
 from gateway.text.secrets import mask_secrets
+from gateway.text.typed_sentences import typed_sentences
 from gateway.values import Texts, Value
 
 MOST_TYPED = 2000  # characters of a message that are shown
@@ -23,23 +23,10 @@ _CALL_CHARACTERS = 200  # of a call's arguments, and of its result
 
 WRONG = ("fix", "steer")  # kinds of a message that says that the agent's work or way is wrong
 
-PASTED = re.compile(r"```.*?(?:```|\Z)|https?://\S+|(?m:^)>[^\n]*", re.DOTALL)
-_PLAIN = re.compile(r"[(\"'`]*[A-Za-z]+(?:['\u2019-][A-Za-z]+)*[.,;:?!)\"'`…]*")
-_OUTPUT = re.compile(r"\s*(?:---|===|[$>{\[<\u276f]|\w+: error|Traceback|Operation stopped)")
-_LEAST_PLAIN = 0.6  # share of plain words in what a person wrote
-_READ_CHARACTERS = 420
-
-
-def is_output(text: str) -> bool:
-    """True for a text that is mostly not a person's: output of programs, code, addresses."""
-    tokens = PASTED.sub(" ", text[:_READ_CHARACTERS]).split()
-    plain = sum(_PLAIN.fullmatch(token) is not None for token in tokens)
-    return plain < _LEAST_PLAIN * len(tokens) or not tokens or _OUTPUT.match(text) is not None
-
 
 def is_typed(text: str) -> bool:
-    """True for a message in a person's own words, which a question may be about."""
-    return not (is_plan(text) or is_output(text))
+    """True for a message with words of a person's own, which a question may be about."""
+    return not is_plan(text) and any(typed_sentences(text))
 
 
 def _kind(answer: str) -> str | None:

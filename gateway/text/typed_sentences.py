@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from gateway.data_files import read_toml
 from gateway.text.sentences import sentences
 
-_BLOCK_LINES = 3  # of a paragraph that somebody types; longer ones are pasted
+_BLOCK_LINES = 2  # of a paragraph that somebody types; longer ones are pasted
 _MOST_WORDS = 40  # of a sentence
 _LEAST_PLAIN = 0.6  # share of plain words in what a person wrote
 TABLE = read_toml(__package__, "typed_words.toml")
