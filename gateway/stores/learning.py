@@ -234,11 +234,3 @@ class WorkloadRate:
     # the same, faded: an outcome counts half after 200 runs of the workload
     recent_solved: float = 0.0
     recent_failed: float = 0.0  # faded likewise
-
-
-class DecidedRun(Value):
-    """A run that the learned policy decided."""
-
-    run: WorkloadRun  # with the policy's choice
-    outcome: str | None  # `success`, `failure` or None
-    cost_usd: float | None  # US dollars; None when the price of a call is unknown

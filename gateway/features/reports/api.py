@@ -1,4 +1,4 @@
-"""`/api/experiments` and `/api/routing`: reports on experiments and on routing decisions."""
+"""`/api/experiments` and `/api/routing`: reports on experiments, and outcomes by workload."""
 
 import time
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
-from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
+from gateway.api.params import OneOf, PathText, TenantParameter, Text, described, naming
 from gateway.errors import NotFound
 from gateway.features.reports.experiment import STRATA, report
 from gateway.features.reports.pilot import PilotReport, pilot_report
@@ -127,18 +127,10 @@ async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | N
     return await off_loop(pilot_report, pilot, runs, time.time())
 
 
-class RoutingParameters(TenantParameter):
-    """Filter of workloads and decisions."""
-
-    since: Time | None = described("Only decisions after this time.", None)
-
-
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
-async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
-    """Outcomes by workload and model, and what the learned policy is worth against others, by
-    inverse propensity."""
-    since = request.params.since or 0.0
-    found = await read_routing(request.runtime.opened.stores, request.tenant, since)
+async def get_routing(request: ApiRequest[TenantParameter]) -> ApiResponse:
+    """Outcomes by workload and model, from which the learned policy chooses."""
+    found = await read_routing(request.runtime.opened.stores, request.tenant)
     if found is None:
         raise NotFound("this gateway's store keeps no workloads")
     return ApiResponse(found)

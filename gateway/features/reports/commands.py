@@ -33,9 +33,7 @@ def add_report(commands: Any) -> None:
     summary = "results of an experiment, or a summary of all runs"
     parser = add_verb(commands, "report", summary, command=_report)
     parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
-    parser.add_argument(
-        "--routing", action="store_true", help="what routing has learned, and what it is worth"
-    )
+    parser.add_argument("--routing", action="store_true", help="what routing has learned")
     week = "the week of this day, YYYY-MM-DD (default: the last whole one)"
     parser.add_argument("--week", nargs="?", const="", metavar="DATE", help=week)
     parser.add_argument("--html", type=Path, metavar="FILE", help="with --week: also as a page")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.steering.routing_policy import HALF_LIFE
-from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
+from gateway.stores.learning import WorkloadRate, WorkloadRun
+from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
 from gateway.values import by_name
 
 _RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
@@ -68,13 +68,6 @@ _RATES = f"""
 SELECT {columns(_RATE)} FROM workload_models
 WHERE solved > 0 OR failed > 0 ORDER BY updated_at DESC LIMIT :limit
 """
-_DECIDED = f"""
-SELECT {columns(_RUN, "w.")}, r.outcome, r.cost_usd
-FROM workload_runs AS w JOIN runs AS r ON r.id = w.run_id AND r.tenant = w.tenant
-WHERE w.choice IS NOT NULL AND w.at >= :since
-    AND (CAST(:tenant AS TEXT) IS NULL OR w.tenant = :tenant)
-ORDER BY w.at DESC, w.run_id LIMIT :limit
-"""
 _WORKLOAD = "SELECT workload FROM workload_runs WHERE run_id = :run_id"
 _OUTCOMES = ("success", "failure")
 
@@ -130,20 +123,7 @@ class WorkloadStore:
         rows = await self._engine.fetch(_RATES, limit=limit)
         return [made(WorkloadRate, _RATE, row) for row in rows]
 
-    async def decided(
-        self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
-    ) -> list[DecidedRun]:
-        """The newest runs that the learned policy decided since a time, newest first."""
-        wanted = {"tenant": tenant, "since": since, "limit": limit}
-        return await self._engine.made(_decided_of, _DECIDED, **wanted)
-
     async def workload_of(self, run_id: str) -> str:
         """The workload of a run; empty for one that was not noted."""
         rows = await self._engine.fetch(_WORKLOAD, run_id=run_id)
         return rows[0][0] if rows else ""
-
-
-def _decided_of(row: Row) -> DecidedRun:
-    *about, choice, outcome, cost = row
-    run = made(WorkloadRun, _RUN, (*about, orjson.loads(choice)))
-    return DecidedRun(run=run, outcome=outcome if outcome in _OUTCOMES else None, cost_usd=cost)

@@ -1,4 +1,4 @@
-"""`gateway report --routing`: what routing has learned, and what its decisions are worth."""
+"""`gateway report --routing`: what routing has learned."""
 
 from __future__ import annotations
 
@@ -54,18 +54,12 @@ def test_the_report(
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["report", "--routing"]) == 0
     table = capsys.readouterr().out
-    assert "always small" in table
-    assert "20 runs decided" in table
     assert "\nagent   big        small    10    50.0%\n" in table
-    assert "\nlearned above states: -25.0 points (-44.0 to -6.0)\n" in table
     assert main(["report", "--routing", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rates = {row["model"]: (row["solved"], row["failed"]) for row in found["workloads"]}
     assert rates == {"small": (5, 5), "big": (10, 0)}
     recent = [row["recent_solved"] + row["recent_failed"] for row in found["workloads"]]
     assert sum(recent) == pytest.approx(sum(0.5 ** (n / 200) for n in range(20)))
-    success = {row["policy"]: row["success"] for row in found["values"]}
-    assert success == {"learned": 0.75, "states": 1, "always big": 1, "always small": 0.5}
     assert main(["report", "--routing", "--json", "--tenant", "nobody"]) == 0
-    nothing = {"workloads": [], "decided": 0, "values": []}
-    assert json.loads(capsys.readouterr().out) == nothing
+    assert json.loads(capsys.readouterr().out) == {"workloads": []}

@@ -121,31 +121,11 @@ async def settles_some_runs_at_a_time(stores: Stores) -> None:
 
 
 async def keeps_tenants_of_workloads_apart(stores: Stores) -> None:
-    """A run of another tenant is not counted for a workload, and decisions are a tenant's own."""
+    """A run of another tenant is not counted for a workload."""
     await _runs(stores, "r1")
     await _workloads(stores).note([a_workload_run("r1", tenant="other", choice=CHOICE)])
     await _end(stores, "r1", "success")
     assert await _settle(stores) == 0
-    assert await _workloads(stores).decided(tenant=None) == []
-
-
-async def lists_what_the_policy_decided(stores: Stores) -> None:
-    """Newest first, with outcome and cost, and only runs that it decided."""
-    await _runs(stores, "r1", "r2", "r3")
-    choices = {"r1": CHOICE, "r2": None, "r3": CHOICE}
-    noted = [
-        a_workload_run(name, at=records.START + at, choice=choice)
-        for at, (name, choice) in enumerate(choices.items())
-    ]
-    await _workloads(stores).note(noted)
-    await _end(stores, "r1", "failure")
-    found = await _workloads(stores).decided(tenant=records.TENANT)
-    assert [(row.run, row.outcome) for row in found] == [(noted[2], None), (noted[0], "failure")]
-    assert [row.run.run_id for row in await _workloads(stores).decided(tenant=None, limit=1)] == [
-        "r3"
-    ]
-    assert await _workloads(stores).decided(tenant=records.TENANT, since=records.START + 5) == []
-    assert await _workloads(stores).decided(tenant="other") == []
 
 
 async def keeps_the_counts_of_removed_runs(stores: Stores) -> None:
@@ -155,10 +135,10 @@ async def keeps_the_counts_of_removed_runs(stores: Stores) -> None:
     await _end(stores, "r1", "success")
     await _settle(stores)
     await _workloads(stores).drop(before=records.START + 1)
-    assert len(await _workloads(stores).decided(tenant=records.TENANT)) == 1
+    assert await _workloads(stores).workload_of("r1")
     await stores.runs.prune(older_than=records.START + 1e6)
     await _workloads(stores).drop(before=records.START + 1)
-    assert await _workloads(stores).decided(tenant=records.TENANT) == []
+    assert not await _workloads(stores).workload_of("r1")
     assert await _settle(stores) == 0
     assert _rates(await _workloads(stores).rates()) == {"acme small": (1, 0)}
 
@@ -169,6 +149,5 @@ WORKLOAD_CHECKS: tuple[Check, ...] = (
     takes_back_an_outcome_that_changes,
     settles_some_runs_at_a_time,
     keeps_tenants_of_workloads_apart,
-    lists_what_the_policy_decided,
     keeps_the_counts_of_removed_runs,
 )
