@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 from gateway.data_files import read_toml
-from gateway.values import frozen
 
 SHARED_WORDS = 2  # fewest content words of the shorter sentence, numbers not counted
 SHARED_PART = 0.5
@@ -18,18 +18,15 @@ ENGLISH = (
 
 _TABLE = read_toml(__package__, "sentence_words.toml")
 _COMMON = frozenset(_TABLE["common"].split())
-_DENIES = re.compile("|".join(_TABLE["denies"]))
-_ORDERS = re.compile("|".join(_TABLE["denies"] + _TABLE["orders"]))
+_DENIES = re.compile(_TABLE["denies"], re.VERBOSE)
+_ORDERS = re.compile(_TABLE["denies"] + _TABLE["orders"], re.VERBOSE)
 _ENDS = re.compile(_TABLE["ends"])
 _WORD = re.compile(_TABLE["word"])
 
 
-@frozen
-class _Words:
-    """The words of a sentence."""
-
-    every: tuple[str, ...]  # in lower case
-    content: tuple[str, ...]  # those that carry meaning, each once
+class _Words(NamedTuple):
+    every: list[str]  # in lower case
+    content: list[str]  # those that carry meaning, each once
     denies: bool  # it forbids or denies something
     ordered: bool  # it says something else when its words change places
 
@@ -44,17 +41,16 @@ def nearly_equal(one: str, other: str) -> bool:
     least two, are in the longer one, are at least half of its content words, and both or neither
     deny something. If one has a word such as `before` or `not`, the order must be the same, too.
     No stems and no synonyms are known: "use tabs" is not "use spaces"."""
-    both = [_words(one), _words(other)]
-    if both[0].every == both[1].every:
-        return bool(both[0].every)
-    short, long = sorted(both, key=lambda each: len(each.content))
+    short, long = sorted((_words(one), _words(other)), key=lambda each: len(each.content))
+    if short.every == long.every:
+        return bool(short.every)
     named = sum(any(map(str.isalpha, word)) for word in short.content)
     if named < SHARED_WORDS or len(short.content) < SHARED_PART * len(long.content):
         return False
-    shared = tuple([word for word in long.content if word in short.content])
-    if short.denies != long.denies or len(shared) < len(short.content):
-        return False
-    return shared == short.content or not (short.ordered or long.ordered)
+    if short.ordered or long.ordered:
+        shared = [word for word in long.content if word in short.content]
+        return short.denies == long.denies and shared == short.content
+    return set(short.content) <= set(long.content)
 
 
 def content_words(sentence: str) -> tuple[str, ...]:
@@ -71,17 +67,11 @@ def is_english(texts: Iterable[str]) -> bool:
 @lru_cache(maxsize=20_000)
 def _words(sentence: str) -> _Words:
     flat = sentence.casefold().replace("\u2019", "'")
-    every: list[str] = []
-    for found in _WORD.finditer(flat):
-        signs = found[1]
-        if signs:  # each two neighbours are a word
-            every.extend(signs[at : at + 2] for at in range(max(len(signs) - 1, 1)))
-        else:
-            every.append(found[0])
+    every = [found[1] or found[0] for found in _WORD.finditer(flat)]
     known = dict.fromkeys(w for w in every if w.replace("'", "") not in _COMMON)
     return _Words(
-        every=tuple(every),
-        content=tuple(w for w in known if not _ORDERS.fullmatch(w)),
+        every=every,
+        content=[word for word in known if not _ORDERS.fullmatch(word)],
         denies=_DENIES.search(flat) is not None,
         ordered=_ORDERS.search(flat) is not None,
     )

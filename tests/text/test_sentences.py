@@ -12,10 +12,12 @@ SAME = (
     ("提交代码之前先运行测试", "提交代码之前先运行测试。"),
     ("Bitte keine Tests überspringen!", "bitte keine Tests überspringen"),
     ("ok", "OK"),
+    ("check the comment from the client", "please check the comments: check the comment client"),
 )
 OTHER = (
     ("Never open draft pull requests", "Open draft pull requests"),
     ("Don't commit the lock file", "Commit the lock file"),
+    ("dont forget to push the branch", "forget to push the branch"),
     ("use tabs for indentation", "use spaces for indentation"),
     ("use tabs instead of spaces", "use spaces instead of tabs"),
     ("run lint before the tests", "run the tests before lint"),

@@ -13,6 +13,7 @@ from gateway.api.runs import RunOfTenant
 from gateway.auth.access import Access
 from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.errors import BadRequest, NotFound
+from gateway.features.learning import counted
 from gateway.features.learning.forget import forget
 from gateway.features.learning.gate import MOST_CHARS, strange
 from gateway.features.learning.life_cycle import LessonActions
@@ -107,12 +108,18 @@ class LessonOccasion(BaseModel):
     step: int  # of the run, 0 for its first call
 
 
+@like(counted.TypedCounts)
+class TypedTimes(BaseModel):
+    """Times that people typed a rule, and sessions of its project, before and since its date."""
+
+
 class LessonDetail(LessonRecord):
     """A lesson with its evidence and its newest decisions."""
 
     applies_when: dict[str, str] = described(
         "Where it was learned, for the operator: a person's words, their key's name, the project."
     )
+    typed: TypedTimes | None  # how often people typed a rule; null for other lessons
     reminds_at: list[str]  # calls that people marked: at calls like these a rule is given again
     evidence: list[Evidence]  # newest first
     decisions: list[LessonOccasion]  # newest first
@@ -256,6 +263,7 @@ async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> Fiel
     return {
         **shown(stored, runtime, access),
         "applies_when": dict(known.applies_when) if known and access.operator else {},
+        "typed": (await learning_of(runtime).typed(access.tenant)).get(pattern.pattern_id),
         "reminds_at": sorted({row.task for row in evidence if row.kind == learning.MARK}),
         "evidence": [
             {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}

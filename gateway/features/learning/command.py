@@ -10,6 +10,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.commands.store import add_acts, add_verb, answer, kept, permit, say
@@ -18,13 +20,14 @@ from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
 from gateway.features.learning import views
 from gateway.features.learning.context import project_of
+from gateway.features.learning.counted import count_typed
 from gateway.features.learning.forget import add_forget, forget_named
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
 from gateway.stores.records import PromptMessage
-from gateway.text.formatting import ago, counted
+from gateway.text.formatting import counted
 from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
 
@@ -56,7 +59,7 @@ def add_parser(commands: Any) -> None:
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
     edit.add_argument("advice", help="what it says from now on, at most 600 characters")
     mark.add_argument("run_id", help="the run with the call")
-    mark.add_argument("step", type=int, help="its step; of several calls the last one counts")
+    mark.add_argument("step", help="its step; of several calls the last one counts")
     add_acts("lesson", approve, retire, edit, mark, add)
     same = "the same as `gateway forget --session RUN`"
     forget = add_verb(verbs, "forget", same, command=forget_named)
@@ -118,12 +121,13 @@ async def _add(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
 
 async def _mark(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     stored = await _stored(stores, args)
+    step = int(args.step)
     if args.remove:
         pattern = stored.pattern
-        where = (pattern.tenant, pattern.pattern_id, args.run_id, args.step)
+        where = (pattern.tenant, pattern.pattern_id, args.run_id, step)
         changed = await stores.learning.unmark(*where)
     else:
-        where = (stored, stores.runs, args.run_id, args.step)
+        where = (stored, stores.runs, args.run_id, step)
         changed = await LessonActions(stores.learning).mark(*where, at=time.time())
     shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
     answer(args, shown, "done" if changed else "nothing changed")
@@ -131,7 +135,9 @@ async def _mark(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
-    rows = views.rule_views(await stores.learning.lessons(wanted, limit=_MOST))
+    found = await stores.learning.lessons(wanted, limit=_MOST)
+    counts = await count_typed(stores.learning, found, args.tenant)
+    rows = views.rule_views(found, counts)
     if args.project or args.export:
         opening = PromptMessage(role="system", text=f"Working directory: {Path.cwd()}")
         scope, name = project_of([opening])
@@ -147,11 +153,11 @@ async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -
         await _export_rules(stores, args.export, rows)
         return
     for row in rows:
-        said = f"in {counted(row['conversations'], 'session')} since {ago(row['since'])}"
-        said += f" by {row['author']}" if row["author"] else ""
-        proof = one_line(row["why_not_active"] or row["reason"], 60)
+        said = f"{row['typed']} by {row['author'] or 'somebody'}"
+        row["typed"] = asdict(row["typed"])
+        why = one_line(row["why_not_active"] or row["reason"], 60)
         line = f"{row['project']:<16} {row['status']:<11} {row['pattern_id']}  {said}  "
-        answer(args, row, f"{line}{one_line(row['advice'], 120)}  {proof}")
+        answer(args, row, f"{line}{one_line(row['advice'], 120)}  {why}")
     if not rows and not args.json:
         say("nobody has stated a rule yet")
 

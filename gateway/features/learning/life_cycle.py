@@ -18,7 +18,6 @@ from msgspec import structs
 from gateway.core.pattern import (
     ENDED,
     MINED,
-    RETRIEVED,
     Lesson,
     Pattern,
     Status,
@@ -85,8 +84,8 @@ def next_move(lesson: StoredLesson) -> Move | None:
         return None
     if is_guess(lesson):
         return Move(Status.RETIRED, GUESSES[known.origin])
-    if rule_stays(lesson):
-        return None
+    if is_rule(lesson.pattern):
+        return None  # only a person takes it back
     harm = "" if known.status is Status.CANDIDATE else harm_of(lesson.posterior)
     return Move(Status.RETIRED, harm) if harm else None
 
@@ -141,16 +140,6 @@ def approved(lesson: StoredLesson) -> bool:
     return lesson.reason.endswith(BY_OPERATOR) or (known and known.trust) is Trust.OPERATOR
 
 
-def rule_stays(lesson: StoredLesson) -> bool:
-    """Whether it is a rule that an operator approved: only a person takes it back."""
-    known = lesson.pattern.lesson
-    if known:
-        status = known.status
-    else:
-        status = Status.CANDIDATE
-    return is_rule(lesson.pattern) and approved(lesson) and status in RETRIEVED
-
-
 def harm_of(found: Posterior) -> str:
     """Returns the harm that a trial has shown, in words; "" for none."""
     if (found.harms or 0.0) >= HARM_FROM:
@@ -181,7 +170,6 @@ def why_not_active(lesson: StoredLesson) -> str:
 
 TRIAL_SHARE = 0.5  # probability with which a lesson in trial is given: equal arms tell most
 ACTIVE_SHARE = 0.9  # of an active lesson: the rest is the hold-out, which never ends
-_CORRECTIONS = ("interruption", "correction")  # sources of verdicts
 
 
 class Observation(NamedTuple):
@@ -195,13 +183,10 @@ class Observation(NamedTuple):
 
 
 def observations(
-    decisions: Sequence[SettledDecision],
-    verdicts: Sequence[OutcomeRow] = (),
-    *,
-    of_person: bool = False,
+    decisions: Sequence[SettledDecision], verdicts: Sequence[OutcomeRow] = ()
 ) -> list[Observation]:
-    """The decisions whose near outcome is known, in order of time, with the verdicts on their runs.
-    `of_person`: for a lesson that a person stated, what may come again is a correction."""
+    """The decisions whose near outcome is known, in order of time, with the verdicts on their
+    runs."""
     found = list[Observation]()
     seen = set[str]()
     known = defaultdict[str, list[OutcomeRow]](list)
@@ -210,18 +195,15 @@ def observations(
     for each in decisions:
         run_id = each.decision.run_id
         rows = known[each.decision.run_id]
-        if each.recurred is None or (of_person and run_id in seen):
+        if each.recurred is None:
             continue
         success = None
         if outcome := best(rows):
             success = outcome.verdict == "success"
-        if of_person:
-            came_again = any(row.source in _CORRECTIONS for row in rows)
-        else:  # a run that gives up soon after the lesson has not got over the failure
-            soon = each.steps_left is not None and each.steps_left < WINDOW_CALLS
-            went_on = success is None and each.calls_to_success is not None
-            came_again = soon and not success and not went_on
-        recurred = each.recurred or came_again
+        # A run that gives up soon after the lesson has not got over the failure.
+        soon = each.steps_left is not None and each.steps_left < WINDOW_CALLS
+        went_on = success is None and each.calls_to_success is not None
+        recurred = each.recurred or (soon and not success and not went_on)
         drawn = each.decision
         first = run_id not in seen
         found.append(Observation(drawn.given, drawn.share, recurred, success=success, first=first))
@@ -421,10 +403,5 @@ class LessonActions:
         evidence = await self.store.evidence(old.tenant, old.pattern_id)
         own = [replace(row, pattern_id=new.pattern_id) for row in evidence]
         await self.store.learn([(new, own)])
-        if is_rule(old):
-            at_once = Posterior(share=ACTIVE_SHARE)
-            await self.store.put_posterior(
-                old.tenant, new.pattern_id, lesson.version, posterior=at_once, at=at
-            )
         await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at=at)
         return new

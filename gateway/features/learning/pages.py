@@ -17,6 +17,7 @@ from gateway.features.learning.reading import read_run
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.verdicts import steps_of
 from gateway.features.learning.views import reader_view, rule_views
+from gateway.features.learning.worker import learning_of
 from gateway.features.pages.pages import Page, PageRoute, Visit, redirect
 from gateway.steering.guidance.lessons import SAID, is_rule
 from gateway.stores.learning import LessonFilter
@@ -57,7 +58,8 @@ async def show_lessons(visit: Visit) -> Page:
     views = [lessons.shown(each, runtime, visit.access) for each in others]
     # Failures of many runs must not push the rules of people off the page.
     stated = replace(wanted, key_prefix=f"{SAID}|")
-    rules = rule_views(await runtime.lessons.lessons(stated, limit=MOST_SHOWN))
+    said = await runtime.lessons.lessons(stated, limit=MOST_SHOWN)
+    rules = rule_views(said, await learning_of(runtime).typed(visit.tenant))
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     shown = {
         "title": "Lessons",

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.api.views import picked
 from gateway.core.pattern import Lesson, content
+from gateway.features.learning.counted import TypedCounts
 from gateway.features.learning.life_cycle import why_not_active
 from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
@@ -46,15 +47,16 @@ def lesson_view(stored: StoredLesson) -> FieldDict:
     }
 
 
-def rule_views(found: Sequence[StoredLesson]) -> list[FieldDict]:
-    """The rules that people stated, the most often said first, with project, author and words.
-    Projects of one name are distinguished by the beginning of their digest."""
+def rule_views(found: Sequence[StoredLesson], counts: Mapping[str, TypedCounts]) -> list[FieldDict]:
+    """The rules that people stated, the most often said first, with project, author, words and how
+    often they were typed. Projects of one name are listed with the beginning of their digest."""
     views = []
     for stored in sorted(found, key=lambda each: -each.support.conversations):
         if (lesson := stored.pattern.lesson) and is_rule(stored.pattern):
             marks = {"author": "", "project": "no name", "said": ""}
             said = lesson.applies_when
             view: FieldDict = {name: said.get(name, text) for name, text in marks.items()}
+            view["typed"] = counts.get(stored.pattern.pattern_id, TypedCounts())
             view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored)}
             views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
     folders = {(view["project"], view["scope"]) for view in views}

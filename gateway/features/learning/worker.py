@@ -11,13 +11,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
+from cachetools import TTLCache
+
 from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Pattern, Status
 from gateway.features.learning import life_cycle
-from gateway.features.learning.book import LessonBook
+from gateway.features.learning.book import MOST_TENANTS, LessonBook
 from gateway.features.learning.context import scope_of
+from gateway.features.learning.counted import TypedCounts, count_typed
 from gateway.features.learning.exact import lessons_of
 from gateway.features.learning.reader.paid import PaidModel
 from gateway.features.learning.reader.reader import ReaderWorker
@@ -42,6 +45,7 @@ MOST_WAITING = 10_000  # runs that wait to be read; those without a call for lon
 MOST_FIRST = 500  # newest runs that a gateway looks at when it starts
 MOST_RECOMPUTED = 5  # times that another gateway's decisions make a posterior be computed again
 MOST_REVIEWED = 20_000
+COUNTED_S = 600.0  # seconds for which counts of what people typed hold
 REVIEW_S = 3600.0  # seconds after which all lessons are looked at
 
 
@@ -212,12 +216,6 @@ class Learner:
         known: list[NearOutcome] = []
         for each in waiting:
             near = life_cycle.near_outcome(each, calls, ended=over, last_step=last)
-            if near and each.key.startswith(f"{SAID}|"):
-                # What may come again is a correction, which is in the verdicts on the run.
-                if over:
-                    near = replace(near, recurred=False)
-                else:
-                    near = None
             known += [near] if near is not None else []
         if not known or not await self.store.settle(known):
             return 0
@@ -233,12 +231,11 @@ class Learner:
             lesson = stored.pattern.lesson
         now = self.now()
         active = lesson is not None and lesson.status is Status.ACTIVE
-        of_person = lesson is not None and lesson.key.startswith(SAID)
 
         async def observed() -> list[life_cycle.Observation]:
             decisions = await self.store.decisions(owner, pattern_id, version)
             verdicts = await self.store.verdicts(owner, pattern_id, version)
-            return life_cycle.observations(decisions, verdicts, of_person=of_person)
+            return life_cycle.observations(decisions, verdicts)
 
         newest = await observed()
         for _ in range(MOST_RECOMPUTED):
@@ -288,6 +285,10 @@ class Learning:
 
     book: LessonBook  # answers look-ups
     learner: Learner | None  # None where no content is stored, so that there is nothing to read
+    # how often rules were typed, by tenant: counting reads all sessions
+    counts: TTLCache[str | None, dict[str, TypedCounts]] = field(
+        default_factory=lambda: TTLCache(MOST_TENANTS, COUNTED_S)
+    )
 
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:
         """The lessons that fit."""
@@ -296,6 +297,15 @@ class Learning:
     def forget(self) -> None:
         """Read the lessons again."""
         self.book.forget()
+        self.counts.clear()
+
+    async def typed(self, tenant: str | None) -> dict[str, TypedCounts]:
+        """Counts of how often a tenant's rules were typed, by their ids; None: of all tenants."""
+        if tenant not in self.counts:
+            store = self.book.store
+            rules = await store.lessons(LessonFilter(tenant=tenant, key_prefix=f"{SAID}|"))
+            self.counts[tenant] = await count_typed(store, rules, tenant)
+        return self.counts[tenant]
 
     def recorded(self, record: CallRecord) -> None:
         """Note which runs had a call, and which are over."""

@@ -3,7 +3,7 @@
 Lessons fit after failures; rules that people have stated fit at the start of a run, once more after
 a summary of its history, and after calls like those that a person has marked. The draw is the
 lesson's trial, and later its hold-out. It depends only on the lesson's version, the run and the
-step (a rule's draw is for a whole run): equal on each replica and after a restart."""
+step: equal on each replica and after a restart. Rules are not drawn."""
 
 from collections.abc import Sequence
 
@@ -110,8 +110,7 @@ class LessonSettings:
                 items.append(Item(text=text, tier=match.pattern.tier, match=found, source=source))
         if not decisions:
             return decided
-        begun = decided.state.lesson_steps  # a rule's repetition belongs to the first decision
-        own = [e for e in decisions if not is_rule(e.pattern) or e.pattern.pattern_id not in begun]
+        own = [each for each in decisions if not is_rule(each.pattern)]
         state = _remembered(decided.state, decisions, decided.step, begins=bool(rules))
         lessons = (*decided.lessons, *own)
         return replace(decided, items=(*decided.items, *items), state=state, lessons=lessons)
@@ -152,17 +151,14 @@ def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonM
 
 
 def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
+    """The decision about a lesson by the draw of its step; a rule is given always."""
     lesson = match.pattern.lesson
-    rule = is_rule(match.pattern)
-    if lesson is None:
-        share = 0.0
-    else:
-        share = lesson.share
-    if lesson is None:
-        version = 0
-    else:
+    share = 0.0
+    version = 0
+    if lesson is not None:
+        share = max(lesson.share, float(is_rule(match.pattern)))
         version = lesson.version
-    point = draw(f"{match.pattern.pattern_id}@{version}", unit if rule else f"{unit}#{step}")
+    point = draw(f"{match.pattern.pattern_id}@{version}", f"{unit}#{step}")
     return LessonDecision(
         pattern=match.pattern,
         share=share,

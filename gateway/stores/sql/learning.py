@@ -4,6 +4,7 @@ decisions and jobs of learning."""
 from collections.abc import Sequence
 from dataclasses import asdict
 from secrets import token_hex
+from typing import NamedTuple
 
 import orjson
 
@@ -26,6 +27,7 @@ from gateway.stores.learning import (
     StoredLesson,
 )
 from gateway.stores.protocols import PATTERNS
+from gateway.stores.records import StepContent
 from gateway.stores.sql import engine as db
 from gateway.stores.sql.patterns import SELECT_LESSONS, stored_lesson, write_patterns
 from gateway.values import FieldDict, by_name
@@ -184,6 +186,16 @@ _ONE_JOB = f"SELECT {db.columns(_JOB)} FROM jobs WHERE kind = :kind AND key = :k
 _COUNT_JOBS = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
 
 
+class SaidRow(NamedTuple):
+    """A step with messages or acts of a person."""
+
+    run_pk: int  # with `step_index` the place to read on from
+    step_index: int  # step of the run, 0 for its first call
+    conversation_id: str  # the root of its tree
+    at: float  # epoch seconds of the step
+    content: StepContent  # its texts
+
+
 class LearningStore:
     """Outcomes, lessons, decisions and jobs. Every method may raise StoreError. `tenant` None,
     where it is allowed, means every tenant."""
@@ -194,6 +206,17 @@ class LearningStore:
         self._forget_jobs = f"""
             DELETE FROM jobs WHERE {run} = :run_id
                 AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+        """
+        texts = [engine.forms.member("s.content", name) for name in ("messages", "human")]
+        self._said = f"""
+            SELECT s.run_pk, s.step_index, c.id, s.at, s.content FROM steps AS s
+            JOIN runs AS r ON r.pk = s.run_pk JOIN conversations AS c ON c.pk = r.conversation_pk
+            WHERE c.root_id IS NULL AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
+            AND (s.run_pk, s.step_index) > (:run_pk, :step_index)
+            AND ({" OR ".join([f"coalesce({text}, '[]') <> '[]'" for text in texts])})
+            AND NOT EXISTS (SELECT 1 FROM forgotten_runs AS f
+                WHERE f.run_id = r.id AND f.tenant = r.tenant)
+            ORDER BY s.run_pk, s.step_index LIMIT :limit
         """
         scope = engine.forms.member("applies_when", "scope")
         self._mask_source = f"""
@@ -258,6 +281,17 @@ class LearningStore:
         """The calls at which people want to be reminded of rules, oldest first."""
         found = await self._engine.fetch(_MARKS, tenant=tenant)
         return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
+
+    async def said(self, tenant: str | None, after: tuple[int, int], limit: int) -> list[SaidRow]:
+        """The steps with messages or acts of people, sub-agents and forks left out, in the order
+        in which their runs were stored. `after`: `run_pk` and `step_index` of the last known one;
+        both -1 for none."""
+        run_pk, step_index = after
+        found = await self._engine.fetch(
+            self._said, tenant=tenant, limit=limit, run_pk=run_pk, step_index=step_index
+        )
+        read = codec.content_of
+        return [SaidRow._make([*row[:4], read(row[4]) or StepContent()]) for row in found]
 
     async def unmark(self, tenant: str, pattern_id: str, run_id: str, step_index: int) -> bool:
         """Take back a mark; False if there is none."""
