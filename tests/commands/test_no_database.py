@@ -20,14 +20,14 @@ _MAKE_ONE = ("migrate", "patterns add", "patterns import", "keys create", "alert
 
 
 def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[list[str]]:
-    """Every command and verb, with a word for each argument that it needs."""
+    """Every command and verb, with a number for each argument that it needs."""
     choices = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     for action in choices:
         for name, below in action.choices.items():
             yield from commands(below, *words, name)
     if not choices:
         needed = [a for a in parser._get_positional_actions() if a.nargs is None]
-        yield [*words, *[next(iter(a.choices)) if a.choices else "x" for a in needed]]
+        yield [*words, *[next(iter(a.choices)) if a.choices else "1" for a in needed]]
 
 
 COMMANDS = [
@@ -65,8 +65,8 @@ def test_it_says_that_there_is_no_database(
 def test_every_verb_is_looked_at() -> None:
     """The walk over the parser finds the verbs that there are."""
     known = {
-        *("keys list", "keys reset", "keys revoke x", "patterns list", "patterns search x"),
-        *("patterns delete x", "learn rules", "runs list", "budgets list", "report"),
+        *("keys list", "keys reset", "keys revoke 1", "patterns list", "patterns search 1"),
+        *("patterns delete 1", "learn rules", "runs list", "budgets list", "report"),
     }
     there = {words[0] for words in COMMANDS}  # without those of a feature that is gone
     found = {" ".join(words) for words in COMMANDS}
