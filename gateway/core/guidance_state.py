@@ -101,8 +101,8 @@ class GuidanceState(Value, omit_defaults=True):
             injections=tuple(sorted((*stored.injections, *own), key=lambda item: item.step)),
             lesson_steps=_highest(self.lesson_steps, stored.lesson_steps),
             lessons=max(self.lessons, stored.lessons),
-            summary_asked=self.summary_asked,
-            rules_due=self.rules_due,
+            summary_asked=self.summary_asked or stored.summary_asked,
+            rules_due=self.rules_due or stored.rules_due,
         )
 
 

@@ -23,6 +23,8 @@ GIVEN = GuidanceState(
     injections=(Injection(step=3, place="system", offset=0, text="t"),),
     lesson_steps={"l": 4},
     lessons=1,
+    summary_asked=True,
+    rules_due=True,
 )
 KEPT = RunMemory(
     guidance=GIVEN,
