@@ -1,4 +1,4 @@
-"""Metrics: every one is declared here, with labels from closed sets only.
+"""Metrics of `metrics.toml` and of the features, with labels from closed sets only.
 
 The counters and histograms leave out checks that prometheus_client repeats in each call: a request
 counts some ten things, and their labels and amounts are valid by construction."""
@@ -8,11 +8,12 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from gateway.data_files import read_toml
 from gateway.hooks import given
 from gateway.values import Texts
 from gateway.wire.usage import TokenUsage
@@ -45,192 +46,32 @@ class Histogram(prometheus_client.Histogram):
             self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
 
 
-# Seconds: from the gateway's own time in a request to a long completion.
-_LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
-_TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_TABLE = read_toml(__package__, "metrics.toml")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """One registry per gateway, so that two can run in one process."""
+    """One registry per gateway, so that two can run in one process. Each row of the table is an
+    attribute."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._request_labels: dict[tuple[str, int, str], Counter] = {}
         self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
-        self._declare_calls()
-        self._declare_parts()
+        for name, row in _TABLE.items():
+            declare = getattr(self, row["kind"])
+            setattr(self, name, declare(**{key: row[key] for key in row if key != "kind"}))
         self._of_features = {kind: kind(self) for kind in given("metrics")}
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A row of the table."""
 
     def of(self, kind: type[Declared]) -> Declared:
         """The metrics of a feature, by the class that declares them."""
         found: Declared = self._of_features[kind]
         return found
-
-    def _declare_calls(self) -> None:
-        self.requests = self.counter(
-            "requests_total", "Requests answered, by route, status and lane.", "route status lane"
-        )
-        self.duration = self.histogram(
-            "request_duration_seconds",
-            "Time from the request's first byte to the answer's last.",
-            buckets=_LATENCY,
-            labels="route",
-        )
-        self.overhead = self.histogram(
-            "overhead_seconds",
-            "Time a request spent in the gateway before it was forwarded.",
-            buckets=_OVERHEAD,
-            labels="route",
-        )
-        self.in_flight = self.gauge("requests_in_flight", "Requests being served now.")
-        self.attempts = self.counter(
-            "upstream_attempts_total",
-            "Calls made upstream, by deployment and outcome.",
-            "deployment outcome",
-        )
-        self.errors = self.counter(
-            "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
-        )
-        self.tokens = self.counter("tokens_total", "Tokens reported by upstreams.", "direction")
-        self.cached_tokens = self.counter(
-            "cached_tokens_total", "Input tokens that came from the provider's prompt cache."
-        )
-        self.deployment_rests = self.counter(
-            "deployment_rests_total",
-            "Times a deployment failed too often and began to rest.",
-            "deployment",
-        )
-        self.estimated_tokens = self.counter(
-            "estimated_tokens_total",
-            "Tokens estimated for calls whose upstream reported none, or broke off.",
-            "direction",
-        )
-        self.estimated_calls = self.counter(
-            "estimated_calls_total", "Calls whose tokens are estimated: none were reported."
-        )
-        self.subscribers = self.gauge("event_listeners", "Open streams of live events.")
-        self.steps = self.counter(
-            "steps_total", "Scored steps, by the state after the step.", "state"
-        )
-        self.monitor_fires = self.counter(
-            "monitor_fires_total", "Monitor readings that fired.", "monitor"
-        )
-        self.difficulty = self.histogram(
-            "step_difficulty_ratio", "Difficulty of scored steps, from 0 to 1.", buckets=_TENTHS
-        )
-        self.composite = self.histogram(
-            "step_composite_ratio",
-            "Composite of the monitors' readings at scored steps, from 0 to 1.",
-            buckets=_TENTHS,
-        )
-        self.injections = self.counter(
-            "injections_total",
-            "Pieces of guidance put into requests, by source; the universal rules count as one.",
-            "source",
-        )
-        self.refused_changes = self.counter(
-            "refused_changes_total",
-            "Requests that an upstream refused with guidance or `stream_options` in them, by "
-            "kind (length, policy, shape, unknown) and by what follows: nothing beyond this "
-            "request, or no guidance at that place for an hour (request, place).",
-            "kind scope",
-        )
-        self.reroutes = self.counter(
-            "reroutes_total",
-            "Calls sent to a model other than the requested one, by state of the run.",
-            "state",
-        )
-
-    def _declare_parts(self) -> None:
-        self.config_reloads = self.counter(
-            "config_reloads_total", "Reloads of the config.", "result"
-        )
-        self.steering_failures = self.counter(
-            "steering_failures_total",
-            "Requests forwarded unsteered because steering failed, by kind of failure.",
-            "kind",
-        )
-        self.unsteered = self.counter(
-            "unsteered_calls_total",
-            "Calls forwarded without a decision, by reason (deadline, timeout, store, error) "
-            "and whether their conversation was known, so that they are recorded (yes, no).",
-            "reason recorded",
-        )
-        self.unread = self.counter(
-            "unread_answers_total",
-            "Successful answers that were relayed without being read, by reason (empty, "
-            "encoding, size, form).",
-            "reason",
-        )
-        self.judgements = self.counter(
-            "judged_steps_total",
-            "Steps sent to the judge: judged, cached, clamped to [0, 1], or left to the "
-            "ledger instead (invalid, timeout, error, budget).",
-            "result",
-        )
-        self.readings = self.counter(
-            "reader_jobs_total",
-            "Things that reader.model was asked about: read, cached, unknown (an answer in "
-            "another form), unread (nothing to show), budget, error (asked again later).",
-            "result",
-        )
-        self.lookup_failures = self.counter(
-            "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
-        )
-        self.store_failures = self.counter(
-            "store_failures_total",
-            "Calls that could not be recorded at once, by kind of failure.",
-            "kind",
-        )
-        self.store_dropped = self.counter(
-            "store_dropped_total", "Calls whose record was dropped: too many were waiting."
-        )
-        self.store_reopened = self.counter(
-            "store_reopened_total",
-            "Times the database was found deleted or replaced, and reopened.",
-        )
-        self.store_damaged = self.gauge(
-            "store_damaged_files",
-            "Damaged database files that were kept beside a new one since the start.",
-        )
-        self.store_degraded = self.gauge(
-            "store_degraded", "1 while the store is unavailable or slow, else 0."
-        )
-        self.store_waiting = self.gauge(
-            "store_waiting_records", "Records in memory that wait for the store."
-        )
-        self.store_waiting_bytes = self.gauge(
-            "store_waiting_bytes", "Memory of the records that wait for the store."
-        )
-        self.store_on_disk = self.gauge(
-            "store_waiting_on_disk_records", "Those of them that are in storage.spool_path, too."
-        )
-        self.store_memory_only = self.counter(
-            "store_memory_only_total",
-            "Answers that went out before their waiting record was in storage.spool_path: the "
-            "disk is slow, full or read-only.",
-        )
-        self.cost = self.counter(
-            "cost_dollars_total", "Cost of the calls whose price is known, in US dollars."
-        )
-        self.cost_unsteered = self.counter(
-            "cost_unsteered_dollars_total",
-            "Cost of the same tokens at the requested models' prices, in US dollars; a call "
-            "whose requested model has no known price counts with its actual cost.",
-        )
-        self.unpriced = self.counter(
-            "unpriced_calls_total", "Calls whose price or tokens are unknown."
-        )
-        self.held_calls = self.counter(
-            "held_calls_total",
-            "Calls not sent because their run is held: stop, pause, ask, on_trouble.",
-            "action",
-        )
-        self.raw_dropped = self.counter(
-            "raw_calls_dropped_total", "Calls that could not be kept as sent and received."
-        )
 
     def counter(self, name: str, text: str, labels: str = "") -> Counter:
         """Declare a counter, and the names of its labels."""

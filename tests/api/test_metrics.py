@@ -14,12 +14,13 @@ import prometheus_client
 import pytest
 import yaml
 
-from gateway.observability.metrics import Counter, Histogram
+from gateway.observability.metrics import Counter, Histogram, Metrics
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.control_plane import LoopingAgent, client_of
 from tests.api.conftest import Start
 
-GRAFANA = Path(__file__).parents[2] / "docs" / "grafana.json"
+GATEWAY = Path(__file__).parents[2]
+GRAFANA = GATEWAY / "docs" / "grafana.json"
 RULES = Path(__file__).parents[2] / "docs" / "alerts.rules.yml"
 
 
@@ -50,6 +51,17 @@ def test_counts_are_those_of_the_library() -> None:
         lines = prometheus_client.generate_latest(registry).decode().splitlines()
         texts.append([line for line in lines if "_created" not in line])
     assert texts[0] == texts[1]
+
+
+def test_each_metric_that_is_counted_is_declared() -> None:
+    """Names of metrics stand in a table, which types do not check."""
+    metrics = Metrics()
+    used = set()
+    for path in (GATEWAY / "gateway").rglob("*.py"):
+        if "features" not in path.parts:
+            used |= set(re.findall(r"\bmetrics\.(\w+)\.(?:labels|inc|set)\b", path.read_text()))
+    assert len(used) > 10
+    assert [name for name in sorted(used) if not hasattr(metrics, name)] == []
 
 
 def test_steps_and_costs_are_counted(start: Start, upstream: ScriptedUpstream) -> None:
