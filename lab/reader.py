@@ -20,11 +20,9 @@ from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
 from gateway.features.learning.reader.questions import (
     KIND,
-    TROUBLE,
     WRONG,
     Question,
     shown,
-    shown_calls,
 )
 from gateway.features.learning.verdicts import USED_FROM
 from gateway.reporting.evidence import wilson
@@ -34,6 +32,7 @@ from gateway.steering.transcript.steps import extract
 from gateway.stores.learning import KINDS
 from gateway.wire.coerce import as_mapping, as_text
 from lab.rules import RULES, quoted
+from lab.trouble import TROUBLE, shown_calls
 
 AT_ONCE = 4  # calls on their way
 _TIMEOUT_S = 120.0

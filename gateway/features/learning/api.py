@@ -199,12 +199,6 @@ async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
     return ApiResponse({"pattern_id": kept, "changed": changed})
 
 
-@OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was erased.")
-async def forget_run(request: ApiRequest[RunOfTenant]) -> ApiResponse:
-    """Erase the session of a run, for good."""
-    return ApiResponse(await forget_here(request.runtime, request.params.run_id, request.tenant))
-
-
 @OPERATIONS.add("POST /api/sessions/forget", Forgotten, "What was erased.", body=ForgetBody)
 async def forget_sessions(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Erase a session, or all sessions of a person, for good."""

@@ -21,7 +21,6 @@ from gateway.errors import ConfigError
 from gateway.features.learning import views
 from gateway.features.learning.context import project_of
 from gateway.features.learning.counted import count_typed
-from gateway.features.learning.forget import add_forget, forget_named
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.steering.guidance.lessons import SAID
@@ -61,10 +60,6 @@ def add_parser(commands: Any) -> None:
     mark.add_argument("run_id", help="the run with the call")
     mark.add_argument("step", help="its step; of several calls the last one counts")
     add_acts("lesson", approve, retire, edit, mark, add)
-    same = "the same as `gateway forget --session RUN`"
-    forget = add_verb(verbs, "forget", same, command=forget_named)
-    forget.add_argument("subject", metavar="RUN", help="the run's id")
-    add_forget(forget)
     rules = add_verb(verbs, "rules", "the rules of projects, with who said them", command=_rules)
     rules.add_argument("--tenant", help="only rules of this tenant")
     rules.add_argument("--project", help="only rules of this project, as they are listed")

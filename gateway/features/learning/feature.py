@@ -6,7 +6,7 @@ FEATURE = Feature(
     parts={
         "lesson_rules": "settings:lesson_rules",
         "start": "worker:start",
-        "operations": "reader.api:OPERATIONS",
+        "operations": "api:OPERATIONS",
         "pages": "pages:PAGES",
         "step_notes": "pages:step_notes",
     },

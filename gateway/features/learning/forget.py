@@ -31,11 +31,6 @@ def add_parser(commands: Any) -> None:
     which.add_argument("--session", dest="subject", metavar="ID", help=session)
     person = "owner or name of a gateway key, or value of the tag `author`"
     which.add_argument("--person", metavar="NAME", help=person)
-    add_forget(parser)
-
-
-def add_forget(parser: argparse.ArgumentParser) -> None:
-    """Declare the rest of the command, which `gateway learn forget RUN` is, too."""
     parser.add_argument("--tenant", help="only what belongs to this tenant")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_acts("session", parser)

@@ -12,7 +12,7 @@ from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
 from gateway.reporting.evidence import wilson
 from gateway.steering.guidance.lessons import is_rule
-from gateway.stores.learning import JOBS, ReaderJob, SettledDecision, StoredLesson
+from gateway.stores.learning import JOBS, SettledDecision, StoredLesson
 from gateway.stores.sql.learning import LearningStore
 from gateway.values import FieldDict
 
@@ -81,13 +81,6 @@ async def reader_view(
         "usd_per_day": settings.usd_per_day,
         "counts": {"waiting": 0, "done": 0, "failed": 0} | await store.count_jobs(JOBS, tenant),
     }
-
-
-def job_view(job: ReaderJob) -> FieldDict:
-    """A job with its run, what was asked about it, its state and its use."""
-    names = ("tenant", "state", "attempts", "tokens", "cost_usd", "created_at", "done_at", "error")
-    asked = {"run_id": str(job.payload.get("run", "")), "question": job.payload.get("question")}
-    return {**asked, **picked(job, *names)}
 
 
 def decision_views(decisions: Sequence[SettledDecision]) -> list[FieldDict]:

@@ -181,7 +181,6 @@ _SPENT = f"""
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(cost_usd), 0.0) FROM jobs
 WHERE {_OF_TENANT} AND claimed_at >= :since
 """
-_JOBS = f"SELECT {db.columns(_JOB)} FROM jobs WHERE {_OF_TENANT} ORDER BY pk DESC LIMIT :limit"
 _ONE_JOB = f"SELECT {db.columns(_JOB)} FROM jobs WHERE kind = :kind AND key = :key"
 _COUNT_JOBS = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
 
@@ -467,13 +466,6 @@ class LearningStore:
         """Tokens and USD of jobs that were claimed since then, unfinished included."""
         ((tokens, usd),) = await self._engine.fetch(_SPENT, kind=kind, tenant=tenant, since=since)
         return int(tokens), float(usd)
-
-    async def jobs(
-        self, kind: str, tenant: str | None = None, *, limit: int = 100
-    ) -> list[ReaderJob]:
-        """The newest jobs."""
-        rows = await self._engine.fetch(_JOBS, kind=kind, tenant=tenant, limit=limit)
-        return [_job(row) for row in rows]
 
     async def job(self, kind: str, key: str) -> ReaderJob | None:
         """The job of this kind and key."""

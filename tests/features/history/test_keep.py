@@ -457,7 +457,7 @@ def test_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
         await opened.workloads.settle()
         (rate,) = await opened.workloads.rates()
         assert (rate.model, rate.solved, rate.failed) == (MODEL, 3, 0)
-        assert await opened.learning.jobs(JOBS) == []
+        assert await opened.learning.count_jobs(JOBS) == {}
         await opened.close()
 
     asyncio.run(learned())

@@ -38,11 +38,12 @@ async def log(tmp_path: Path) -> str:
 
 @pytest.fixture
 def command(log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `gateway learn` on the log and give what it printed."""
+    """Run `gateway learn`, or `gateway forget`, on the log and give what it printed."""
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", log)
 
     def run(*words: str, status: int = 0) -> str:
-        assert main(["learn", *words]) == status
+        verb = [] if words[0] == "forget" else ["learn"]
+        assert main([*verb, *words]) == status
         printed = capsys.readouterr()
         return printed.err if status else printed.out
 
@@ -100,11 +101,14 @@ def waiting(log: str) -> int:
 def test_a_run_is_forgotten_with_what_only_it_supports(command: Run, log: str) -> None:
     """A lesson goes with the last run that supports it, a job with its run."""
     assert waiting(log) == 1
-    assert "1 conversations" in command("forget", "r0003", "--yes")
+    assert "1 conversations" in command("forget", "--session", "r0003", "--yes")
     assert waiting(log) == 0
     for run in ("r0000", "r0001"):
-        assert "lessons" not in command("forget", run, "--yes")
+        assert "lessons" not in command("forget", "--session", run, "--yes")
     assert len(lessons(command)) == 1
-    assert json.loads(command("forget", "r0002", "--yes", "--json"))["erased"]["lessons"] == 1
+    assert (
+        json.loads(command("forget", "--session", "r0002", "--yes", "--json"))["erased"]["lessons"]
+        == 1
+    )
     assert lessons(command) == []
-    assert "nothing is known" in command("forget", "unknown", "--yes", status=2)
+    assert "nothing is known" in command("forget", "--session", "unknown", "--yes", status=2)

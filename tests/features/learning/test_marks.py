@@ -114,5 +114,5 @@ def test_a_mark_is_set_on_the_page_of_the_run(start: Start, tmp_path: Path) -> N
             json={"status": "active", "mark": {"run_id": RUN, "step": 2}},
         )
         assert two.json()["error"]["message"] == "give one of status, advice and mark"
-        assert operator.post(f"/api/runs/{RUN}/forget").status_code == 200
+        assert operator.post("/api/sessions/forget", json={"subject": RUN}).status_code == 200
         assert operator.get(f"/api/lessons/{name}").json()["reminds_at"] == []

@@ -11,7 +11,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.core.pattern import ENDED, Lesson, Pattern, Tier
 from gateway.features.learning.pages import MOST_SHOWN
-from gateway.stores.learning import JOBS, EvidenceRow, Posterior, ReaderJob
+from gateway.stores.learning import EvidenceRow, Posterior
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.control_plane import client_of
 from tests.api.conftest import Start, start
@@ -62,9 +62,6 @@ async def fill(path: str) -> None:
         share=0.8,
     )
     await stores.learning.put_posterior("acme", "e1-one", 1, found, 1.0)
-    await stores.learning.enqueue(
-        ReaderJob(kind=JOBS, key="j", tenant="acme", payload={"run": "run-1", "question": "kind"})
-    )
     await stores.close()
 
 
@@ -95,18 +92,11 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
         for path in ("/api/lessons/e1-one", "/dashboard/lessons/e1-one"):
             assert other.get(path).status_code == 404
         assert other.get("/api/lessons").json() == {"lessons": []}
-        asked, theirs = acme.get("/api/reader").json(), other.get("/api/reader").json()
-        assert ([job["run_id"] for job in asked["jobs"]], asked["counts"]["waiting"]) == (
-            ["run-1"],
-            1,
-        )
-        assert (theirs["jobs"], theirs["counts"]["waiting"]) == ([], 0)
-        assert other.get("/api/reader?tenant=acme").status_code == 403
         # The key that an agent has changes none, its own tenant's neither.
         for client in (acme, other):
             for body in ({"status": "active"}, {"advice": "curl it | sh"}):
                 assert client.patch("/api/lessons/e1-one", json=body).status_code == 403
-            assert client.post("/api/runs/run-1/forget").status_code == 403
+            assert client.post("/api/sessions/forget", json={"subject": "run-1"}).status_code == 403
             pattern = {"fields": {"a": "b"}}
             assert client.patch("/api/patterns/e1-one", json=pattern).status_code == 403
     with client_of(gateway, ADMIN) as operator, client_of(gateway, ACME) as acme:

@@ -2,12 +2,11 @@
 
 Neither side is trusted: a message may quote what a tool wrote, and an answer may say anything. An
 answer in another form than its question asks for is none, and the thing stays unknown. No answer
-reaches an agent: kinds and verdicts are one of a few words, and titles are shown to people."""
+reaches an agent: kinds are one of a few words, and titles are shown to people."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from gateway.core.step import Action
 from gateway.features.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
 from gateway.stores.learning import KINDS
@@ -18,8 +17,6 @@ from gateway.values import Texts, Value
 MOST_TYPED = 2000  # characters of a message that are shown
 MOST_BEFORE = 600  # of the end of what the agent said and called
 MOST_TITLE = 80  # characters of a title
-MOST_CALLS = 12  # of an alarm's stretch that are shown, the newest
-_CALL_CHARACTERS = 200  # of a call's arguments, and of its result
 
 WRONG = ("fix", "steer")  # kinds of a message that says that the agent's work or way is wrong
 
@@ -41,13 +38,6 @@ def _title(answer: str) -> str | None:
     fits = 2 < len(title) <= MOST_TITLE and title.isprintable() and not form("frames").search(title)
     if fits:
         return mask_secrets(title)
-    return None
-
-
-def _trouble(answer: str) -> str | None:
-    word = one_line(answer).strip(".`\"'*").lower()
-    if word in ("yes", "no"):
-        return word
     return None
 
 
@@ -93,16 +83,6 @@ TITLE = Question(
     "of tasks would show it. Name what is to be done and to what. Answer with the title alone.",
     read=_title,
 )
-TROUBLE = Question(
-    name="trouble",
-    version=1,
-    instruction=f"{DATA} `alarm` says why a monitor takes an agent to be stuck, `calls` are the "
-    "agent's newest calls with the beginning of each result, the oldest first. Is the agent in "
-    "trouble: does it do again what can neither succeed nor bring anything new? Polling a job that "
-    "is on its way, reading different things, and calls that get on step by step are no trouble. "
-    "Answer with yes or no and nothing else.",
-    read=_trouble,
-)
 
 
 def shown(typed: str, before: str = "", after: str = "answer") -> dict[str, str]:
@@ -114,15 +94,3 @@ def shown(typed: str, before: str = "", after: str = "answer") -> dict[str, str]
         "before": mask_secrets(before[-2 * MOST_BEFORE :])[-MOST_BEFORE:],
         "after": after,
     }
-
-
-def shown_calls(alarm: str, actions: Sequence[Action]) -> dict[str, str]:
-    """The data of the question about an alarm's stretch, cut and with secrets masked."""
-    lines = []
-    for action in actions[-MOST_CALLS:]:
-        called, result = (
-            mask_secrets(text[: 2 * _CALL_CHARACTERS])[:_CALL_CHARACTERS]
-            for text in (action.arguments, action.observation)
-        )
-        lines.append(f"{action.name} {called} -> {result}")
-    return {"alarm": mask_secrets(alarm), "calls": "\n".join(lines)}

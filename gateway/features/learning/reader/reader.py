@@ -1,5 +1,4 @@
-"""Asks a model about messages that people typed and about alarms, in the background, once for
-each text.
+"""Asks a model about messages that people typed, in the background, once for each text.
 
 The questions about a run that is over become jobs of its store. One gateway at a time claims a
 job; if that gateway dies, the job can be claimed again. An attempt is counted when it is
@@ -12,17 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 
 from gateway.budget_interface import Amounts
-from gateway.core.step import Action, Step
+from gateway.core.step import Step
 from gateway.features.learning.reader.paid import NoAnswer, OverBudget, PaidModel
 from gateway.features.learning.reader.questions import (
     KIND,
     TITLE,
-    TROUBLE,
     WRONG,
     Question,
     is_typed,
     shown,
-    shown_calls,
 )
 from gateway.features.learning.settings import DAY_S, ReaderSettings
 from gateway.features.learning.verdicts import Verdicts, opening_words
@@ -61,13 +58,11 @@ class Thing(Value):
 
 
 def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
-    """Gives the things to ask of a run: its title, the kinds of messages that its person typed to
-    an agent which had done something, and whether the stretch before each alarm is trouble.
-    `earlier`: the run before it in its conversation."""
+    """Gives the things to ask of a run: its title, and the kinds of messages that its person typed
+    to an agent which had done something. `earlier`: the run before it in its conversation."""
     opening = opening_words(trace)
     if opening and is_typed(opening):
         yield Thing(question=TITLE, step=0, shown=shown(opening))
-    yield from _alarms(trace)
     last = None
     if earlier and earlier.steps:
         last = _newest_of(earlier.steps[-1])
@@ -86,19 +81,6 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
                 shown=shown(typed, agent_words(last)),
             )
         last = _newest_of(row) or last
-
-
-def _alarms(trace: RunTrace) -> Iterator[Thing]:
-    """The first steps of consecutive ones with an alarm."""
-    actions = list[Action]()
-    fired = False
-    for row in trace.steps:
-        actions += row.content.actions if row.content else ()
-        if row.fired and not fired and actions:
-            reasons = "; ".join(filter(None, map(row.evidence.get, row.fired)))
-            data = shown_calls(reasons or ", ".join(row.fired), actions)
-            yield Thing(question=TROUBLE, step=row.step_index, shown=data)
-        fired = bool(row.fired)
 
 
 def _newest_of(row: StepRow) -> Step | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.features.learning.reader.questions import KIND, TITLE, TROUBLE
+from gateway.features.learning.reader.questions import KIND, TITLE
 from gateway.stores.learning import JOBS, ReaderJob
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, Usage
@@ -17,7 +17,7 @@ from steering_gateway_testing.agents import PLAIN
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance import records
 
-QUESTIONS = (KIND, TITLE, TROUBLE)
+QUESTIONS = (KIND, TITLE)
 MODEL = "small-reader"
 USED = Usage(prompt_tokens=700, completion_tokens=50)
 """What each answer of the model uses."""
@@ -48,8 +48,8 @@ def question_of(request: ReceivedRequest) -> str:
 
 
 def answering(request: ReceivedRequest) -> Reply:
-    """A model that knows one kind, gives every task the same title, and sees trouble."""
-    answers = {"kind": "fix", "title": "Right cart totals with vouchers", "trouble": "Yes."}
+    """A model that knows one kind, and gives every task the same title."""
+    answers = {"kind": "fix", "title": "Right cart totals with vouchers"}
     return Reply(answers[question_of(request)], usage=USED)
 
 
@@ -110,4 +110,14 @@ async def finished(stores: Stores, count: int) -> list[ReaderJob]:
         return counts["done"] + counts["failed"] >= count
 
     await until_async(over)
-    return await stores.learning.jobs(JOBS, limit=1000)
+    return await jobs_of(stores)
+
+
+async def jobs_of(stores: Stores) -> list[ReaderJob]:
+    """All jobs of the questions, the newest first."""
+    assert stores.controls is not None
+    rows = await stores.controls.engine.fetch(
+        "SELECT key FROM jobs WHERE kind = :kind ORDER BY pk DESC", kind=JOBS
+    )
+    found = [await stores.learning.job(JOBS, key) for (key,) in rows]
+    return [job for job in found if job is not None]

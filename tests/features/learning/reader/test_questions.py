@@ -14,14 +14,13 @@ from gateway.features.learning.reader.questions import (
     MOST_BEFORE,
     MOST_TYPED,
     TITLE,
-    TROUBLE,
     is_typed,
     shown,
-    shown_calls,
 )
 from gateway.stores.learning import KINDS
 from gateway.text.secrets import MARK
 from lab.rules import quoted
+from lab.trouble import TROUBLE, shown_calls
 from tests.features.learning.reader.planted import POISON
 from tests.features.learning.reader.reading import QUESTIONS
 
