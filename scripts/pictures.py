@@ -80,7 +80,7 @@ def history(home: Path) -> None:
         readings += each.sessions
     options: dict[str, Any] = {"force_terminal": True, "highlight": False}
     console = Console(record=True, file=io.StringIO(), width=HISTORY_WIDTH, **options)
-    print_screen(summarise(readings), console)
+    print_screen(summarise(readings), console, {})
     save(console, "history")
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gateway.data_files import read_text
-from gateway.features.history.screen import typed_lines
+from gateway.features.history.screen import text_of
 from gateway.features.history.session import project_of
 from gateway.features.history.typed import WORDINGS, TypedAgain
 from gateway.text.secrets import mask_secrets
@@ -23,9 +22,11 @@ def brief(typed: Mapping[str, Sequence[TypedAgain]], folder: Path) -> str:
         name = next((each for each in _FILES if (folder / each).is_file()), name)
         if (folder / name).is_file():
             content = mask_secrets((folder / name).read_text(encoding="utf-8", errors="replace"))
-    return read_text(__package__, "brief.txt").format(
+    return text_of(
+        "brief.txt",
         project=project,
         name=name,
-        sentences="\n".join(typed_lines(typed[project], WORDINGS)),
-        content=content or "(empty)",
+        entries=typed[project],
+        wordings=WORDINGS,
+        content=content,
     )

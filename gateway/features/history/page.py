@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from gateway.commands.store import reported
 from gateway.errors import ConfigError
-from gateway.features.history import findings, screen
 from gateway.features.history.reading import SessionReading
-from gateway.features.history.summary import summarise
-from gateway.text.page import rendered
+from gateway.features.history.screen import rows_of_sums, text_of
+from gateway.features.history.summary import limit_of, summarise
+
+_ROWS = 15  # of each table
 
 
 def check_file(file: Path, *, overwrite: bool) -> None:
@@ -39,8 +40,13 @@ def write_page(file: Path, readings: Sequence[SessionReading], *, words: bool) -
 def page(readings: Sequence[SessionReading], *, words: bool) -> str:
     """The page about sessions, as HTML."""
     summary = summarise(readings if words else map(without_words, readings))
-    values = {"summary": summary, "words": words, "screen": screen, "findings": findings}
-    return rendered(Path(__file__).with_name("templates"), "history.html", values)
+    limit = limit_of(summary)
+    lines = {
+        name: text_of(f"{name}.txt", summary=summary, limit=limit).splitlines()
+        for name in ("whose", "notes", "findings")
+    }
+    parts = rows_of_sums(summary, _ROWS)
+    return text_of("history.html", summary=summary, words=words, parts=parts, lines=lines)
 
 
 def without_words(reading: SessionReading) -> SessionReading:

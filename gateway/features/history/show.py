@@ -1,28 +1,22 @@
 """One session for reading: its steps with readings and cost, and what the person did between."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import orjson
 from msgspec.structs import asdict
 from rich.console import Console
-from rich.text import Text
 
 from gateway.core.decision_settings import Policy
-from gateway.core.fold import StepOutcome
-from gateway.core.step import Action, Step
 from gateway.errors import ConfigError
 from gateway.features.history.describe import call_line
 from gateway.features.history.find import Found
-from gateway.features.history.reading import SessionReading, is_alarm, outcomes_of, read_session
+from gateway.features.history.reading import SessionReading, outcomes_of, read_session
+from gateway.features.history.screen import print_text
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from gateway.text.formatting import count, counted, iso, money, print_line
-from gateway.text.sanitize import one_line, visible
-from gateway.text.secrets import mask_repeated
+from gateway.text.formatting import iso
+from gateway.text.sanitize import visible
 from gateway.values import FieldDict
-
-_CHARACTERS = 160
-_RESULT_LINES = 3
 
 
 def find_session(found: Sequence[Found], name: str) -> tuple[Session, str]:
@@ -63,77 +57,19 @@ def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console
     session, path = find_session(found, name)
     asked = steps_asked(wanted)
     reading = read_session(session, policy, path)
-    outcomes, starts = outcomes_of(session, policy)
-    scored = {outcome.step.index: outcome for outcome in outcomes}
+    outcomes, _ = outcomes_of(session, policy)
     steps = extract(session.messages)
     if not any(step.index in asked for step in steps):
         raise ConfigError(f"--steps: the session has the steps 0 to {len(steps) - 1}")
-    print_line(console, _head(reading))
-    console.print(visible(path), style="dim", markup=False)
-    turns = iter([*reading.human, None])
-    turn = next(turns)
-    for step, start in zip(steps, starts, strict=True):
-        while turn is not None and turn.position < start:
-            if step.index in asked or step.index - 1 in asked:
-                said = ""
-                if turn.text:
-                    said = f": {one_line(turn.text, 4 * _CHARACTERS)}"
-                print_line(console, f"  you {_ACTS[turn.kind]}{said}", "cyan")
-            turn = next(turns)
-        if step.index in asked:
-            _print_step(step, scored.get(step.index), reading, console=console)
-    while turn is not None and steps[-1].index in asked:
-        print_line(console, f"  you {_ACTS[turn.kind]}: {one_line(turn.text, 640)}", "cyan")
-        turn = next(turns)
-
-
-_ACTS = {"message": "said", "interrupt": "interrupted", "reject": "rejected the call"}
-
-
-def _head(reading: SessionReading) -> str:
-    cost = ""
-    if reading.usd is not None:
-        cost = f", {money(reading.usd)}"
-    agent = f"{reading.agent} {reading.version}".strip()
-    folder = reading.project
-    names = ", ".join((reading.id, agent, folder or "unknown folder"))
-    return (
-        f"{one_line(names, 2 * _CHARACTERS)}: "
-        f"{counted(reading.steps, 'step')}, {count(reading.tokens.total)} tokens{cost}"
+    print_text(
+        console,
+        "show.txt",
+        reading=reading,
+        steps=[step for step in steps if step.index in asked],
+        outcomes={outcome.step.index: outcome for outcome in outcomes},
+        call_line=call_line,
+        visible=visible,
     )
-
-
-def _print_step(
-    step: Step, outcome: StepOutcome | None, reading: SessionReading, console: Console
-) -> None:
-    usd = sum(call.usd or 0.0 for call in reading.calls if call.step == step.index)
-    line = Text(f"{step.index:4}  ", style="bold")
-    if outcome is not None:
-        line.append(f"{outcome.difficulty:.2f} {outcome.state.value:7}")
-    line.append(f" {money(usd)}" if usd else "", style="dim")
-    if outcome is not None and (outcome.observed.trouble or is_alarm(outcome)):
-        line.append(f"  {_signs(outcome)}", style="bold red" if is_alarm(outcome) else "yellow")
-    console.print(line)
-    if step.thought:
-        print_line(console, f"      {one_line(mask_repeated(step.thought), 2 * _CHARACTERS)}", "")
-    for action in step.actions:
-        print_line(console, f"      {call_line(action)}", "green")
-        for shown in _result(action):
-            print_line(console, f"        {shown}", "dim")
-
-
-def _signs(outcome: StepOutcome) -> str:
-    reasons = [f"{name}: {why}" for name, why in outcome.readings.alarmed.items()]
-    found = [*([outcome.observed.trouble] if outcome.observed.trouble else []), *reasons]
-    return mask_repeated("; ".join(found))
-
-
-def _result(action: Action) -> Iterator[str]:
-    lines = [line for line in visible(action.observation[:20_000]).splitlines() if line.strip()]
-    for line in lines[:_RESULT_LINES]:
-        yield one_line(mask_repeated(line), _CHARACTERS)
-    if len(lines) > _RESULT_LINES:
-        yield f"... {len(lines) - _RESULT_LINES} more lines"
 
 
 def session_line(reading: SessionReading) -> str:

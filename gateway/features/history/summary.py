@@ -1,6 +1,7 @@
 """Sums over many sessions: what they cost, by project, session, kind of sub-agent, model, hour and
 week, what was paid again, where time went, how they ended, with interruptions and alarms."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -265,3 +266,33 @@ def largest(rows: dict[str, SessionSums], most: int) -> Sequence[tuple[str, Sess
             sums.dearest = max(sums.dearest, each.dearest)
         shown.append((f"{len(rest)} more", sums))
     return shown
+
+
+class Limit(Value):
+    """A limit in dollars for each session."""
+
+    usd: float  # of one session
+    ended: int  # sessions that would have met it
+    sessions: int  # with a known cost
+    saved: float  # US dollars, at most
+
+
+_SAVES = 0.05  # share of all dollars that a limit has to save
+_LETS = 0.95  # share of sessions that a limit lets through
+_STEPS = (1.0, 2.0, 3.0, 5.0, 7.5)  # figures that a limit is rounded up to, times a power of ten
+
+
+def limit_of(summary: Summary) -> Limit | None:
+    """The limit that would have ended few sessions and saved most; None if no limit would have
+    saved much."""
+    costs = sorted(sums.usd for sums in summary.parts["session"].values() if sums.usd)
+    if not costs:
+        return None
+    most = costs[min(len(costs) - 1, math.floor(_LETS * len(costs)))]
+    power = 10.0 ** math.floor(math.log10(most))
+    usd = next((step * power for step in _STEPS if step * power >= most), 10 * power)
+    over = [cost for cost in costs if cost > usd]
+    saved = sum(over) - usd * len(over)
+    if saved < _SAVES * summary.total.usd:
+        return None
+    return Limit(usd=usd, ended=len(over), sessions=len(costs), saved=saved)
