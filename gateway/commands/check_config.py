@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway import config
 from gateway.auth.hosts import is_loopback_name
+from gateway.commands.declared import declare
 from gateway.commands.serve import config_file
 from gateway.commands.store import connect, say
 from gateway.config.litellm import written_as
@@ -167,16 +168,7 @@ def name_hosts(table: DeploymentTable) -> dict[str, str]:
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    summary = "check the config, and report everything that is wrong"
-    check = commands.add_parser("check-config", help=summary)
-    check.add_argument(
-        "--config", type=Path, help=f"config file (default: ./{config.DEFAULT_FILE})"
-    )
-    check.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    connects = "also connect to the database and check its schema"
-    check.add_argument("--connect", action="store_true", help=connects)
-    check.add_argument("--schema", action="store_true", help="only print the config's JSON Schema")
-    check.set_defaults(run=_check_config)
+    declare(commands, __name__, {"check-config": _check_config})
 
 
 def _check_config(args: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 gateway runs on the same store: its next call follows the change."""
 
 import argparse
-import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gateway.backends import Stores, copy_to_server
+from gateway.commands.declared import declare
 from gateway.commands.store import (
-    add_verb,
     answer,
     connect,
     reported,
@@ -28,18 +27,7 @@ from gateway.text.sanitize import one_line
 
 def add_parser(commands: Any) -> None:
     """Declare the commands."""
-    log = add_verb(
-        commands, "audit", "who changed what, when and why, newest first", command=_audit
-    )
-    log.add_argument("--csv", action="store_true", help="CSV on stdout")
-    for name in ("kind", "subject", "author", "text", "since", "until", "limit"):
-        log.add_argument(f"--{name}", help=f"as `GET /api/audit` takes `{name}`")
-    migrate = commands.add_parser("migrate", help="create or migrate the database, then stop")
-    migrate.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
-    migrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    to = "copy the SQLite file at storage.path to a PostgreSQL database"
-    migrate.add_argument("--to", metavar="URL", help=to)
-    migrate.set_defaults(run=lambda args: asyncio.run(_migrate(args)))
+    declare(commands, __name__, {"audit": _audit, "migrate": _migrate})
 
 
 async def _audit(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

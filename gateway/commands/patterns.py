@@ -1,19 +1,17 @@
 """`gateway patterns`: the pattern library from the command line, while a gateway runs or not."""
 
 import argparse
-import asyncio
 import json
 import sys
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from msgspec import to_builtins
 
 from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import open_stores
+from gateway.commands.declared import declare
 from gateway.commands.store import (
-    add_acts,
-    add_common,
     answer,
     found_storage,
     note_act,
@@ -38,37 +36,17 @@ _REASONS = 20  # most refused lines that are printed
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
-    patterns = commands.add_parser("patterns", help="list, add, search, import, export patterns")
-    verbs = patterns.add_subparsers(required=True, metavar="VERB")
-    listing = _verb(verbs, "list", "patterns, newest first", handler=_list)
-    for parser in (
-        listing,
-        _verb(verbs, "export", "all patterns as JSONL on stdout", handler=_export),
-    ):
-        parser.add_argument("--tier", choices=[t.value for t in Tier], help="only of this tier")
-        parser.add_argument("--failure-type", metavar="TYPE", help="only for this failure")
-    added = _verb(verbs, "add", "add one pattern given as a JSON object", handler=_add)
-    added.add_argument("pattern", help='for example \'{"tier": "e3", "fields": {...}}\'')
-    imported = _verb(verbs, "import", "add the patterns of a JSONL file", handler=_import)
-    imported.add_argument("file", type=Path, help="one pattern a line, as `export` writes them")
-    search = _verb(verbs, "search", "find the patterns for a situation", handler=_search)
-    search.add_argument("text", help="the situation in words")
-    search.add_argument("--tier", choices=["e1", "e2"], default="e2", help="default: e2")
-    search.add_argument("--failure-type", metavar="TYPE", help="only for this failure")
-    search.add_argument("--limit", type=_count, default=5, help="most patterns (default: 5)")
-    delete = _verb(verbs, "delete", "remove a pattern", handler=_delete)
-    delete.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
-    summary = "embed the patterns that have no vector of this embedder"
-    reindexed = _verb(verbs, "reindex", summary, handler=_reindex)
-    add_acts("pattern", added, imported, delete, reindexed)
-
-
-def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
-    add_common(parser)
-    parser.add_argument("--tenant", help=f"whose e1 patterns (default: {DEFAULT_TENANT})")
-    parser.set_defaults(run=lambda args: asyncio.run(_run(handler, args)))
-    return parser
+    does = {
+        "list": _list,
+        "export": _export,
+        "add": _add,
+        "import": _import,
+        "search": _search,
+        "delete": _delete,
+        "reindex": _reindex,
+    }
+    verbs = {f"patterns {name}": partial(_run, handler) for name, handler in does.items()}
+    declare(commands, __name__, verbs, count=_count)
 
 
 async def _run(handler: Any, args: argparse.Namespace) -> int:

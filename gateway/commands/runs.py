@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.commands.store import add_acts, add_verb, answer, as_line, kept, say, table
+from gateway.commands.declared import declare
+from gateway.commands.store import answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.holds import answer_question, known_subject
@@ -28,7 +29,7 @@ from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.traces import RunTrace
-from gateway.stores.usage import GROUPS, Sums
+from gateway.stores.usage import Sums
 from gateway.text import formatting
 from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line
@@ -50,68 +51,38 @@ _NO_SUMS = "this store cannot sum up runs"
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the command and its verbs."""
-    summary = "whether runs are steered; for all gateways on the store"
-    steering = add_verb(commands, "steering", summary, command=_steering)
-    switch = steering.add_subparsers(metavar="VERB")
-    off = add_verb(
-        switch, "off", "give no guidance and route no call", command=partial(_hold, "off")
-    )
-    on = add_verb(switch, "on", "steer again", command=_resume)
-    add_acts("steering", off, on)
-    off.set_defaults(subject=STEERING)
-    on.set_defaults(subject=STEERING)
-    runs = commands.add_parser("runs", help="list, show and follow runs, and set their outcome")
-    verbs = runs.add_subparsers(required=True, metavar="VERB")
-    listing = add_verb(verbs, "list", "runs, newest first", command=_list)
-    _add_filters(listing)
-    listing.add_argument("--limit", type=int, default=20, help="most runs (default: 20)")
-    sort = "what to sort by, highest first (default: started_at)"
-    listing.add_argument("--sort", choices=list(lists.SORT_KEYS), default="started_at", help=sort)
-    show = add_verb(verbs, "show", "one run: states, monitors, guidance", command=_show)
-    show.add_argument("run_id", help=_RUN_ID)
-    show.add_argument("--step", type=int, help="all texts of this step")
-    outcome = add_verb(verbs, "outcome", "set a run's outcome", command=_outcome)
-    outcome.add_argument("run_id", type=_of_hook, help=f"{_RUN_ID}; or {_HOOK}")
-    outcome.add_argument("outcome", choices=filters.OUTCOMES, help="how the run has ended")
-    outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
-    outcome.add_argument("--comment", default="", help="kept with the outcome")
-    wrong = add_verb(verbs, "wrong", "say that an alarm was wrong: mute its kind", command=_wrong)
-    wrong.add_argument("run_id", help="id of the run")
-    newest = "step of the alarm (default: the newest one with an alarm)"
-    wrong.add_argument("step", nargs="?", type=int, help=newest)
-    wrong.add_argument("--undo", action="store_true", help="it was right: mute it no more")
-    tail = add_verb(verbs, "tail", "print steps as they are recorded, until Ctrl-C", command=_tail)
-    tail.add_argument("--tenant", help="only runs of this tenant")
-    tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
-    for action in ("stop", "pause"):
-        verb = add_verb(verbs, action, f"{action} a run", command=partial(_hold, action))
-        verb.add_argument("subject", help=_SUBJECT)
-        add_acts("run", verb)
-    for name, yes in (("approve", True), ("deny", False)):
-        what = "stop a run that waits"
-        if yes:
-            what = "let a run go on that waits for an answer"
-        verb = add_verb(verbs, name, what, command=partial(_answer, yes))
-        verb.add_argument("subject", help="id of the run: see `gateway runs held`")
-        add_acts("run", verb)
-    resume = add_verb(verbs, "resume", "let a stopped or paused run continue", command=_resume)
-    resume.add_argument("subject", help=_SUBJECT)
-    add_acts("run", outcome, wrong, resume)
-    outcome.set_defaults(changes=False)  # agents may report how their runs ended
-    add_verb(verbs, "held", "what is stopped or paused now", command=_held)
-    sums = add_verb(verbs, "usage", "cost and tokens by tag, key, agent or day", command=_usage)
-    sums.add_argument("--by", default="key", help=f"tag:NAME, {', '.join(GROUPS)}")
-    sums.add_argument("--csv", action="store_true", help="CSV on stdout")
-    _add_filters(sums)
-    lines = add_verb(verbs, "export", "write runs to stdout, one a line", command=_export)
-    lines.add_argument("--format", choices=FORMATS, default="jsonl", help="default: jsonl")
-    lines.add_argument("--no-content", action="store_true", help="without the texts of steps")
-    _add_filters(lines)
+    """Declare the commands."""
+    does: FieldDict = {
+        "steering": _steering,
+        "steering off": partial(_hold, "off"),
+        "steering on": _resume,
+        "runs list": _list,
+        "runs show": _show,
+        "runs outcome": _outcome,
+        "runs wrong": _wrong,
+        "runs tail": _tail,
+        "runs stop": partial(_hold, "stop"),
+        "runs pause": partial(_hold, "pause"),
+        "runs approve": partial(_answer, True),
+        "runs deny": partial(_answer, False),
+        "runs resume": _resume,
+        "runs held": _held,
+        "runs usage": _usage,
+        "runs export": _export,
+    }
+    known = {
+        "SORT_KEYS": list(lists.SORT_KEYS),
+        "OUTCOMES": filters.OUTCOMES,
+        "FORMATS": FORMATS,
+        "of_hook": _of_hook,
+        "filters": _filters(),
+    }
+    declare(commands, __name__, does, **known)
 
 
-def _add_filters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tenant", help="only runs of this tenant")
+def _filters() -> FieldDict:
+    """The options that choose runs."""
+    options: FieldDict = {"--tenant": {"help": "only runs of this tenant"}}
     for name, (text, choices) in filters.FILTERS.items():
         words = f"only runs {text[0].lower()}{text[1:]}".rstrip(".").replace("`", "")
         about: FieldDict = {"help": words, "choices": choices or None}
@@ -119,7 +90,8 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
             about["type"] = filters.in_words
         if filters.ANY in choices:
             about |= {"nargs": "?", "const": filters.ANY}
-        parser.add_argument(f"--{name.replace('_', '-')}", **about)
+        options[f"--{name.replace('_', '-')}"] = about
+    return options
 
 
 def _chosen(args: argparse.Namespace) -> filters.RunFilter:

@@ -1,13 +1,13 @@
 """`gateway alerts`: a test of the receivers, and what was reported."""
 
 import argparse
-import asyncio
 import secrets
 import time
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.commands.store import add_common, add_verb, answer, kept, say
+from gateway.commands.declared import declare
+from gateway.commands.store import answer, kept, say
 from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.features.alerts.records import AlertRecord, DeliveryState
@@ -20,16 +20,7 @@ from gateway.text.sanitize import one_line
 
 def add_alerts(commands: Any) -> None:
     """Declare the command and its verbs."""
-    alerts = commands.add_parser("alerts", help="test the receivers of alerts, list alerts")
-    verbs = alerts.add_subparsers(required=True, metavar="VERB")
-    summary = "send a test alert to the receivers, and tell which took it"
-    test = verbs.add_parser("test", help=summary)
-    add_common(test)
-    test.set_defaults(run=lambda args: asyncio.run(_test_alerts(args)))
-    test.add_argument("--sink", help="only to this one (alerts.sinks)")
-    listed = add_verb(verbs, "list", "alerts, newest first", command=_list_alerts)
-    listed.add_argument("--tenant", help="only those about runs of this tenant")
-    listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
+    declare(commands, __name__, {"alerts test": _test_alerts, "alerts list": _list_alerts})
 
 
 async def _test_alerts(args: argparse.Namespace) -> int:

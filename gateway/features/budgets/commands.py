@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.backends import Stores
-from gateway.commands.store import add_acts, add_verb, as_line, kept, say, table
+from gateway.commands.declared import declare
+from gateway.commands.store import as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.budgets.accounts import Account, AccountKey
@@ -21,32 +22,18 @@ from gateway.text import formatting
 from gateway.text.formatting import amount
 from gateway.values import FieldDict
 
-_UNITS = {"usd": "US dollars", "minutes": "minutes", "calls": "calls"}
 _NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budgets"
 
 
 def add_budgets(commands: Any) -> None:
     """Declare the command and its verbs."""
-    budgets = commands.add_parser("budgets", help="list, raise, lift and reset budgets")
-    verbs = budgets.add_subparsers(required=True, metavar="VERB")
-    listing = add_verb(verbs, "list", "accounts, last used first", command=_list_budgets)
-    listing.add_argument("--budget", help="only this budget's")
-    listing.add_argument("--tenant", help="only this tenant's")
-    listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
-    more = add_verb(verbs, "raise", "set limits of one subject", command=partial(_allow, None))
-    lift = add_verb(
-        verbs, "lift", "remove the limits of one subject", command=partial(_allow, True)
-    )
-    summary = "start the account of one subject again at zero"
-    reset = add_verb(verbs, "reset", summary, command=_reset_account)
-    add_acts("budget", more, lift, reset)
-    for parser in (more, lift, reset):
-        parser.add_argument("budget", help="name of the budget")
-        parser.add_argument("subject", help="run, key, team or another, as listed")
-    for metric in METRICS:
-        summary = f"new limit in {_UNITS.get(metric, 'tokens')}"
-        option = f"--{metric.replace('_', '-')}"
-        more.add_argument(option, type=float, metavar="LIMIT", help=summary)
+    does: FieldDict = {
+        "budgets list": _list_budgets,
+        "budgets raise": partial(_allow, None),
+        "budgets lift": partial(_allow, True),
+        "budgets reset": _reset_account,
+    }
+    declare(commands, __name__, does)
 
 
 async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.commands.store import add_acts, add_verb, answer, confirmed, kept
+from gateway.commands.declared import declare
+from gateway.commands.store import answer, confirmed, kept
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.keys.keyring import NewKey, create_key, key_view, read_terms, rotate_key
@@ -18,48 +19,15 @@ from gateway.values import FieldDict
 
 def add_keys(commands: Any) -> None:
     """Declare the command and its verbs."""
-    keys = commands.add_parser("keys", help="create, change, rotate and revoke gateway keys")
-    verbs = keys.add_subparsers(required=True, metavar="VERB")
-    summary = "create a key, which is shown only once"
-    created = add_verb(verbs, "create", summary, command=_create_key, creates=True)
-    created.add_argument("tenant", help="the tenant whose runs it creates and reads")
-    created.add_argument("--name", default="", help="its agent or machine; its usage goes by it")
-    changed = add_verb(verbs, "set", "change the terms of a key", command=_change_key)
-    rotated = add_verb(verbs, "rotate", "make a key in the place of another", command=_rotate_key)
-    text = "time for which the old one stays valid (default: 24h)"
-    rotated.add_argument("--overlap", default="24h", metavar="TIME", help=text)
-    for parser in (created, changed):
-        for name, text in _TERMS.items():
-            if name in _SEVERAL:
-                option = f"--{name.removesuffix('s')}"
-                parser.add_argument(option, dest=name, action="append", help=text)
-            else:
-                parser.add_argument(f"--{name}", help=text)
-    summary = "list the keys, without their secrets"
-    listed = add_verb(verbs, "list", summary, command=_list_keys, whole=True)
-    listed.add_argument("--tenant", help="only the keys of this tenant")
-    revoked = add_verb(verbs, "revoke", "revoke a key", command=_revoke_key)
-    for parser in (changed, rotated, revoked):
-        parser.add_argument("key_id", help="the id that `gateway keys list` shows")
-    summary = "delete all keys made with `create`, so that none is required"
-    reset = add_verb(verbs, "reset", summary, command=_reset_keys, whole=True)
-    reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    add_acts("key", created, changed, rotated, revoked, reset)
-
-
-_SEVERAL = ("tags", "models", "routes")
-_TERMS = {
-    "owner": "the person whose key it is",
-    "team": "the team that its cost is counted for",
-    "tags": "NAME=VALUE, a tag of its runs; may be repeated",
-    "models": "pattern of models that it may use; may be repeated (default: all)",
-    "routes": "pattern of routes that it may use, such as /chat/*; may be repeated (default: all)",
-    "expires": "time until it expires, such as 30d or 12h; never",
-    "usd": "most US dollars",
-    "per": "period of --usd: day (default), week, month or total",
-    "rpm": "most calls a minute",
-    "tpm": "most tokens a minute",
-}
+    does = {
+        "keys create": _create_key,
+        "keys set": _change_key,
+        "keys rotate": _rotate_key,
+        "keys list": _list_keys,
+        "keys revoke": _revoke_key,
+        "keys reset": _reset_keys,
+    }
+    declare(commands, __name__, does)
 
 
 def _keys(stores: Stores) -> KeyStore:
