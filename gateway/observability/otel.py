@@ -21,7 +21,7 @@ from gateway.steering.identity import Identity
 from gateway.steering.identity.ids import clean_id
 from gateway.text.secrets import find_secrets, mask_secrets
 from gateway.values import FieldDict, Fields, Texts
-from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, text_at
+from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, mappings_at, text_at
 from gateway.wire.messages import content_text
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _answer(choice: Any, clean: Clean) -> FieldDict:
     parts: list[FieldDict] = []
     if text := content_text(message.get("content")):
         parts.append({"type": "text", "content": clean(text)})
-    for call in map(as_mapping, list_at(message, "tool_calls")):
+    for call in mappings_at(message, "tool_calls"):
         function = mapping_at(call, "function")
         name = text_at(function, "name")
         arguments = text_at(function, "arguments")

@@ -9,6 +9,7 @@ from gateway.wire.coerce import (
     as_mapping,
     as_number,
     list_at,
+    mappings_at,
     text_at,
 )
 from gateway.wire.usage import INPUT, OUTPUT, first_mapping
@@ -72,7 +73,7 @@ def body_tokens(raw: bytes) -> int:
 
 def estimated_usage(raw: bytes, completion: Fields) -> FieldDict | None:
     """A `usage` object for a request body and its answer; None for an answer without a message."""
-    choices = [as_mapping(choice) for choice in list_at(completion, "choices")]
+    choices = mappings_at(completion, "choices")
     messages = [as_mapping(choice["message"]) for choice in choices if choice.get("message")]
     if not messages:
         return None

@@ -68,6 +68,11 @@ def list_at(values: Fields, key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def mappings_at(values: Fields, key: str) -> list[Fields]:
+    """The items of the array under `key`, each an object, which is empty for any other value."""
+    return [as_mapping(value) for value in list_at(values, key)]
+
+
 def as_json_value(value: object) -> FieldDict:
     """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`. Raises:
     TypeError for any other type."""

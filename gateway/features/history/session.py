@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import Unread
@@ -21,8 +20,8 @@ HumanKind = Literal["message", "interrupt", "reject"]
 AWAY_S = 1800.0  # a person who answers later than this has not been waited for
 
 
-class ModelCall(Value):
-    """One answer of a model."""
+class ModelCall(Struct):
+    """One answer of a model; a reader adds to it what later lines say."""
 
     position: int  # index of its message
     model: str = ""  # as the log names it; "" if unknown
@@ -96,14 +95,8 @@ class Session(FileFacts, kw_only=True):
         """Read a time stamp, extend the session's span to it, and return it."""
         moment = epoch(value)
         if moment is not None:
-            if self.started is None:
-                self.started = moment
-            else:
-                self.started = min(self.started, moment)
-            if self.ended is None:
-                self.ended = moment
-            else:
-                self.ended = max(self.ended, moment)
+            self.started = min(moment, self.started or moment)
+            self.ended = max(moment, self.ended or moment)
         return moment
 
     def about(self, line: Fields) -> None:
@@ -182,14 +175,9 @@ class Session(FileFacts, kw_only=True):
     def interrupted(self, at: float | None) -> None:
         """Note an interruption, which a log may repeat: for each call that it stopped, or as an
         event and as a message."""
-        if self.calls:
-            answer = self.calls[-1].position
-        else:
-            answer = -1
-        last = None
-        if self.human:
-            last = self.human[-1]
-        if last is None or last.kind != "interrupt" or last.position <= answer:
+        answer = max((call.position for call in self.calls[-1:]), default=-1)
+        last = self.human[-1:]
+        if not any(turn.kind == "interrupt" and turn.position > answer for turn in last):
             self.did("interrupt", "", at)
 
     def name_calls(self) -> None:
@@ -197,13 +185,13 @@ class Session(FileFacts, kw_only=True):
         that a copy of it in another file has the same."""
         known = Counter(call.key for call in self.calls)
         made: Counter[str] = Counter()
-        for index, call in enumerate(self.calls):
+        for call in self.calls:
             if call.at is None or (known[call.key] == 1 and own_id(call.key)):
                 continue
             message = self.messages[call.position]
             key = digest_fields(str(call.at), repr(call.usage), repr(message)).hex()
             made[key] += 1
-            self.calls[index] = replace(call, key=f"{key}:{made[key]}")
+            call.key = f"{key}:{made[key]}"
 
     def count(self, kind: HumanKind) -> int:
         """The number of acts of one kind."""
@@ -239,10 +227,10 @@ def own_id(*names: object) -> str:
     return next((n for n in names if isinstance(n, str) and not _MASKED.match(n)), "")
 
 
-def tool_call(call_id: object, name: object, arguments: object) -> FieldDict:
-    """A call of a tool as an answer of the model has it."""
-    function = {"name": name, "arguments": arguments}
-    return {"id": call_id, "type": "function", "function": function}
+def add_call(answer: FieldDict, call_id: object, name: object, arguments: object) -> None:
+    """Add the call of a tool to an answer of the model."""
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    answer.setdefault("tool_calls", []).append(call)
 
 
 def chat_usage(

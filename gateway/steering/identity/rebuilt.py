@@ -9,7 +9,7 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from gateway.steering.identity.branch import Awaits, Branch, Incoming
-from gateway.wire.coerce import as_mapping, list_at, mapping_at, text_at
+from gateway.wire.coerce import as_mapping, mapping_at, mappings_at, text_at
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 from gateway.wire.prefix_hash import PrefixHashes
 
@@ -111,7 +111,7 @@ def _length(reply: object) -> int:
     """Characters of a reply's text and of the arguments of its calls."""
     if not isinstance(reply, Mapping):
         return 0
-    calls = [as_mapping(each) for each in list_at(reply, "tool_calls")]
+    calls = mappings_at(reply, "tool_calls")
     spoken = [reply, *(mapping_at(call, "function") for call in calls)]
     arguments = [text_at(each, "arguments") for each in spoken]
     return len(content_text(reply.get("content"))) + sum(map(len, arguments))

@@ -42,9 +42,9 @@ def read(log: LogFile) -> Iterable[Session]:
 def test_a_log_format_is_a_module_and_a_row(scratch: ScratchCopy) -> None:
     """Nothing else has to know it: the command finds the file, counts and shows it."""
     scratch.write("gateway/features/history/readers/tern.py", READER)
-    row = '    LogFormat(name="tern", module=".tern", tested="1.0"),\n'
-    start = "_BUILT_IN = (\n"
-    scratch.replace("gateway/features/history/log_places.py", start, start + row)
+    row = '[[format]]\nname = "tern"\nmodule = ".tern"\ntested = "1.0"\n\n'
+    start = '[[format]]\nname = "codex"\n'
+    scratch.replace("gateway/features/history/log_places.toml", start, row + start)
     said = [{"from": "me", "text": "Count to two."}, {"from": "agent", "text": "One, two."}]
     scratch.write("logs/first.tern", "\n".join(map(json.dumps, said)))
     ended = scratch.run("-m", "gateway", "history", "logs", "--json")

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session, chat_usage
@@ -53,10 +52,7 @@ class _Chat:
 
     def __init__(self, log: LogFile, stamp: str) -> None:
         folder = log.path.resolve().parent
-        if stamp:
-            name = f"{folder.name}:{stamp}"
-        else:
-            name = log.stem
+        name = f"{folder.name}:{stamp}" if stamp else log.stem
         self.session = Session(id=name, agent=AGENT, project=str(folder))
         self.session.at(stamp)
         self._model = ""
@@ -135,7 +131,7 @@ class _Chat:
                 self._state.counted = True
                 names = ("sent", "received", "hit", "write")
                 usage = chat_usage(*(_number(tokens[name]) for name in names))
-                session.calls[-1] = replace(session.calls[-1], usage=usage)
+                session.calls[-1].usage = usage
                 self._price(text)
         elif text.startswith(_INTERRUPTED):
             if self._state.waits:
@@ -150,9 +146,8 @@ class _Chat:
             self._shown.append(text)
 
     def _price(self, text: str) -> None:
-        calls = self.session.calls
         if cost := _COST.search(text):
-            calls[-1] = replace(calls[-1], cost_usd=float(cost[1]))
+            self.session.calls[-1].cost_usd = float(cost[1])
 
 
 def _number(text: str | None) -> int:

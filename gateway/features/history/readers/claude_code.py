@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import replace
-
 from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import order_beside
@@ -154,7 +152,8 @@ class _Thread:
                 key = f"{name}:{text_at(entry, 'requestId')}"
             session.reply(at=at, key=key)["content"] = list(blocks)
         call = session.calls[index]
-        session.calls[index] = replace(call, model=model or call.model, usage=usage or call.usage)
+        call.model = model or call.model
+        call.usage = usage or call.usage
 
     def _goes_on(self, call: ModelCall, name: str, usage: Fields) -> bool:
         """True if a line belongs to an answer whose id, or lack of one, it shares. An id that

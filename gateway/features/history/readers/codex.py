@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
-from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
+from gateway.features.history.session import Session, add_call, chat_usage, joined, own_id
 from gateway.steering.transcript.content import (
     images_sum,
     item_call,
@@ -26,7 +25,15 @@ from gateway.steering.transcript.content import (
 )
 from gateway.steering.transcript.interventions import is_interruption
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
+from gateway.wire.coerce import (
+    as_int,
+    as_list,
+    as_mapping,
+    as_text,
+    mapping_at,
+    mappings_at,
+    text_at,
+)
 
 AGENT = "codex"
 _SILENT = re.compile(
@@ -65,8 +72,7 @@ def _records(log: LogFile) -> Iterator[Fields]:
     records: Iterable[Fields]
     if log.name.endswith(".json"):
         document = as_mapping(log.document())
-        items = map(as_mapping, list_at(document, "items"))
-        records = (mapping_at(document, "session"), *items)
+        records = [mapping_at(document, "session"), *mappings_at(document, "items")]
     else:
         records = log.records()
     for record in records:
@@ -186,8 +192,7 @@ class _Rollout:
             self.session.result(result.id, content, at, failed=result.is_error)
             self._answer.has_result = True
         elif (call := item_call(item)) is not None:
-            calls = self._reply(item, at).setdefault("tool_calls", [])
-            calls.append(tool_call(call.id, call.name, call.arguments))
+            add_call(self._reply(item, at), call.id, call.name, call.arguments)
             if call.observation:
                 self.session.result(call.id, call.observation, at, rejected=False)
         elif not _SILENT_ITEMS.fullmatch(kind):
@@ -227,7 +232,7 @@ class _Rollout:
         if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
             session.took("model", at)
             call = session.calls[-1]
-            session.calls[-1] = replace(call, key=call.key or key)
+            call.key = call.key or key
             return session.messages[call.position]
         if self._early and not key:
             key = f"{self._origin}:{self._total}"
@@ -242,16 +247,11 @@ class _Rollout:
             self._early += counts
             return
         # After an answer that has its own: that of a call for a summary, which has no items.
-        if self._answer.used:
-            self._answer.spent = self._answer.spent + counts
-        else:
-            self._answer.spent = counts
+        self._answer.spent += counts
         call = self.session.calls[-1]
-        if self._answer.used:
-            key = call.key
-        else:
-            key = own_id(name, call.key) or f"{self._origin}:{self._total}"
-        self.session.calls[-1] = replace(call, usage=_usage(self._answer.spent), key=key)
+        call.usage = _usage(self._answer.spent)
+        if not self._answer.used:
+            call.key = own_id(name, call.key) or f"{self._origin}:{self._total}"
         self._answer.used = self._form.follows = True
 
     def _event(self, event: Fields, at: float | None) -> str:
@@ -282,16 +282,14 @@ class _Rollout:
         """Note what a person typed; some versions write it as two events."""
         session = self.session
         words = typed_words(text)
-        back = int(bool(session.messages) and session.messages[-1].get("role") == "user")
-        last = None
-        if session.human:
-            last = session.human[-1]
+        back = sum(message.get("role") == "user" for message in session.messages[-1:])
         place = ("message", words, len(session.messages) - back)
-        if last is None or (last.kind, last.text, last.position) != place:
+        last = [(turn.kind, turn.text, turn.position) for turn in session.human[-1:]]
+        if last != [place]:
             session.did("message", text, at, back=back)
 
     def _compacted(self, payload: Fields) -> None:
-        history = map(as_mapping, list_at(payload, "replacement_history"))
+        history = mappings_at(payload, "replacement_history")
         kept = [item.get("content") for item in history if item.get("role") == "user"]
         self.session.compact(*(kept or [text_at(payload, "message")]))
         self._answer.is_open = False

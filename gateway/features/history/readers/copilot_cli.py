@@ -7,13 +7,19 @@ not read."""
 import re
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
-from gateway.features.history.session import Session, chat_usage, family, joined, own_id, tool_call
+from gateway.features.history.session import (
+    ModelCall,
+    Session,
+    add_call,
+    chat_usage,
+    family,
+    joined,
+    own_id,
+)
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_mapping, as_text, list_at, mapping_at, text_at
+from gateway.wire.coerce import as_int, as_mapping, as_text, mapping_at, mappings_at, text_at
 
 AGENT = "copilot-cli"
 _SILENT = re.compile(
@@ -41,16 +47,14 @@ class _Events:
     """The events of one file, by the agent they belong to."""
 
     def __init__(self, log: LogFile) -> None:
-        folder = log.path.parent.name
-        if log.stem == "events" and folder:
-            name = folder
-        else:
-            name = log.stem
+        name = log.stem
+        if name == "events":
+            name = log.path.parent.name or name
         self._main = Session(id=name, agent=AGENT)
         self._sessions = {"": self._main}
         self._usages: dict[str, Fields] = {}  # by the id of the API call, or agent and number
         self._counted = False  # the newest versions write a record of the usage of each call
-        self._calls: list[tuple[Session, int, int]] = []  # each with its index and its output
+        self._calls: list[tuple[ModelCall, int]] = []  # each with its output
         self._began: object = None
         self._first = self._next = 0  # calls since the program was started, since it was shut down
 
@@ -110,7 +114,7 @@ class _Events:
             for at, call in enumerate(session.calls):
                 usage = self._usages.get(call.key) or self._usages.get(f"{agent}#{at}")
                 if usage:
-                    session.calls[at] = replace(call, usage=_usage(usage))
+                    call.usage = _usage(usage)
             session.compactions = [at for at in session.compactions if at < len(session.messages)]
             session.id = main.id
             session.version = main.version
@@ -138,14 +142,13 @@ class _Events:
                 reply["reasoning_content"] = joined(reply.get("reasoning_content"), thought)
         else:
             output = as_int(data.get("outputTokens"), 0)
-            self._calls.append((session, len(session.calls), output))
             model = text_at(data, "model")
             key = own_id(name, data.get("messageId"))
             usage = chat_usage(0, output)
             reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
-        for asked in map(as_mapping, list_at(data, "toolRequests")):
-            call = tool_call(asked.get("toolCallId"), asked.get("name"), asked.get("arguments"))
-            reply.setdefault("tool_calls", []).append(call)
+            self._calls.append((session.calls[-1], output))
+        for asked in mappings_at(data, "toolRequests"):
+            add_call(reply, *map(asked.get, ("toolCallId", "name", "arguments")))
 
     def _result(self, session: Session, data: Fields, at: float | None) -> None:
         error = mapping_at(data, "error")
@@ -165,13 +168,13 @@ class _Events:
         self._next = len(self._calls)
         for model, metric in mapping_at(shutdown, "modelMetrics").items():
             usage = _usage(mapping_at(as_mapping(metric), "usage"))
-            calls = self._calls[self._first :]
-            mine = [each for each in calls if each[0].calls[each[1]].model == model]
-            rest = usage["completion_tokens"] - sum(output for _, _, output in mine[:-1])
-            shares = [chat_usage(0, output) for _, _, output in mine[:-1]]
-            shares.append({**usage, "completion_tokens": max(0, rest)})
-            for (session, at, _), share in zip(mine, shares, strict=False):
-                session.calls[at] = replace(session.calls[at], usage=share)
+            mine = [each for each in self._calls[self._first :] if each[0].model == model]
+            for call, output in mine[:-1]:
+                call.usage = chat_usage(0, output)
+                usage["completion_tokens"] -= output
+            usage["completion_tokens"] = max(0, usage["completion_tokens"])
+            for call, _ in mine[-1:]:
+                call.usage = usage
 
 
 def _usage(given: Fields) -> FieldDict:

@@ -10,10 +10,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
+from gateway.features.history.session import Session, add_call, chat_usage, joined, own_id
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, list_at, mapping_at, text_at
+from gateway.wire.coerce import (
+    as_int,
+    as_list,
+    as_mapping,
+    list_at,
+    mapping_at,
+    mappings_at,
+    text_at,
+)
 
 _ANSWERS = ("gemini", "qwen")
 _NOTICES = ("info", "error", "warning")
@@ -36,8 +44,8 @@ def _records(log: LogFile) -> Iterator[Fields]:
         yield from log.records()
     elif document := as_mapping(log.document()):
         yield document
-        for log.seen, message in enumerate(list_at(document, "messages"), 2):
-            yield as_mapping(message)
+        for log.seen, message in enumerate(mappings_at(document, "messages"), 2):
+            yield message
 
 
 class _Chat:
@@ -76,11 +84,8 @@ class _Chat:
         folders = [each for each in list_at(fields, "directories") if isinstance(each, str)]
         session.project = session.project or next(iter(folders), "")
         if fields.get("kind") == "subagent":
-            if self._folder not in ("", "chats"):
-                session.parent = self._folder
-            else:
-                session.parent = "unknown"
-        history = [as_mapping(message) for message in list_at(fields, "messages")]
+            session.parent = "unknown" if self._folder in ("", "chats") else self._folder
+        history = mappings_at(fields, "messages")
         is_shorter = not self._messages.keys() <= set(map(self._name, history))
         for message in history:
             name = self._name(message)
@@ -99,8 +104,7 @@ class _Chat:
     def close(self) -> None:
         """Write the session's messages."""
         for message in self._messages.values():
-            calls = list_at(message, "toolCalls")
-            self._recorded.update(text_at(as_mapping(call), "id") for call in calls)
+            self._recorded |= {text_at(call, "id") for call in mappings_at(message, "toolCalls")}
         for name, message in self._messages.items():
             at = self.session.at(message.get("timestamp"))
             if message.get("type") in _ANSWERS:
@@ -128,18 +132,15 @@ class _Chat:
         session = self.session
         tokens = mapping_at(message, "tokens")
         model = text_at(message, "model")
-        calls = [as_mapping(call) for call in list_at(message, "toolCalls")]
+        calls = mappings_at(message, "toolCalls")
         if not (tokens or model or calls):
             return  # written by the program, such as that a picture was received
         text = parts_text(message.get("content"))
-        thoughts = map(as_mapping, list_at(message, "thoughts"))
+        thoughts = mappings_at(message, "thoughts")
         thought = joined(
             *(each.get(key) for each in thoughts for key in ("subject", "description"))
         )
-        if session.messages:
-            last = session.messages[-1]
-        else:
-            last = {}
+        last = next(reversed(session.messages), {})
         is_rest = not (text or thought or tokens.get("total"))
         if is_rest and last.get("role") == "assistant" and "tool_calls" not in last:
             reply = last  # a notice of the program came between an answer and its calls
@@ -158,8 +159,7 @@ class _Chat:
 
     def _call(self, reply: FieldDict, call: Fields) -> None:
         name = text_at(call, "id")
-        asked = tool_call(name, text_at(call, "name"), call.get("args"))
-        reply.setdefault("tool_calls", []).append(asked)
+        add_call(reply, name, text_at(call, "name"), call.get("args"))
         at = self.session.at(call.get("timestamp"))
         if call.get("result") is not None or call.get("status") in _ENDED:
             text, failed = response_text(call.get("result"))
@@ -172,10 +172,7 @@ def parts_text(content: object, thought: bool = False) -> str:
     left out, or are all that is read."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        parts = content
-    else:
-        parts = [content]
+    parts = content if isinstance(content, list) else [content]
     read = [{"text": part} if isinstance(part, str) else as_mapping(part) for part in parts]
     kept = [part.get("text") for part in read if (part.get("thought") is True) is thought]
     return joined(*kept, by="\n" if thought else "")

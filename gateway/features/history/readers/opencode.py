@@ -14,7 +14,7 @@ from pathlib import Path
 from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
-from gateway.features.history.session import Session, chat_usage, epoch, joined, own_id, tool_call
+from gateway.features.history.session import Session, add_call, chat_usage, epoch, joined, own_id
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
@@ -22,8 +22,8 @@ from gateway.wire.coerce import (
     as_mapping,
     as_number,
     as_text,
-    list_at,
     mapping_at,
+    mappings_at,
     text_at,
 )
 
@@ -127,8 +127,8 @@ def _from_files(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
 def _from_export(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
     document = as_mapping(log.document())
     messages: _Messages = []
-    for entry in map(as_mapping, list_at(document, "messages")):
-        parts = [as_mapping(part) for part in list_at(entry, "parts")]
+    for entry in mappings_at(document, "messages"):
+        parts = mappings_at(entry, "parts")
         log.seen += 1 + len(parts)
         messages.append((mapping_at(entry, "info"), parts))
     yield mapping_at(document, "info"), messages
@@ -219,10 +219,11 @@ def _answer(session: Session, message: _Object, parts: list[_Object], at: float 
     begun = [mapping_at(mapping_at(part, "state"), "time").get("start") for part in of["tool"]]
     moments = [epoch(moment) for moment in (*begun, mapping_at(message, "time").get("completed"))]
     session.took("model", next(filter(None, moments), None))
-    if of["tool"]:
-        answer["tool_calls"] = [_call(part) for part in of["tool"]]
     for part in of["tool"]:
         state = mapping_at(part, "state")
+        add_call(
+            answer, text_at(part, "callID"), text_at(part, "tool"), json_text(state.get("input"))
+        )
         failed = state.get("status") == "error"
         default = "[Tool execution was interrupted]"
         if state.get("status") == "completed":
@@ -231,11 +232,6 @@ def _answer(session: Session, message: _Object, parts: list[_Object], at: float 
         ended = session.at(mapping_at(state, "time").get("end"))
         refused = None if failed else False
         session.result(part.get("callID"), text, ended, failed=failed, rejected=refused)
-
-
-def _call(part: _Object) -> FieldDict:
-    arguments = json_text(mapping_at(part, "state").get("input"))
-    return tool_call(text_at(part, "callID"), text_at(part, "tool"), arguments)
 
 
 def _usage(tokens: _Object) -> _Object:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, chat_usage, joined, own_id, tool_call
+from gateway.features.history.session import Session, add_call, chat_usage, joined, own_id
 from gateway.steering.transcript.content import json_text, read_content
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
@@ -15,6 +15,7 @@ from gateway.wire.coerce import (
     as_text,
     list_at,
     mapping_at,
+    mappings_at,
     text_at,
 )
 
@@ -33,26 +34,22 @@ def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     folder = log.path.parent
     document = log.document()
+    session = Session(id=log.stem, agent=AGENT)
+    metrics: Fields = {}
     if log.name == "base_state.json":
         state = as_mapping(document)
-        above = folder.parent
-        session = Session(id=text_at(state, "id") or folder.name, agent=AGENT)
-        if above.name == "subagents":
-            session.parent = above.parent.name
-        else:
-            session.parent = ""
+        session.id = text_at(state, "id") or folder.name
+        if folder.parent.name == "subagents":
+            session.parent = folder.parent.parent.name
         session.project = text_at(mapping_at(state, "workspace"), "working_dir")
         metrics = mapping_at(mapping_at(state, "stats"), "usage_to_metrics")
         events = list(map(log.beside, sorted((folder / "events").glob("event-*.json"))))
     elif log.name == "0.json":
-        session = Session(id=folder.parent.name, agent=AGENT)
-        metrics = {}
+        session.id = folder.parent.name
         log.seen = 0
         numbered = sorted(folder.glob("[0-9]*.json"), key=lambda path: path.stem.zfill(9))
         events = list(map(log.beside, numbered))
     else:
-        session = Session(id=log.stem, agent=AGENT)
-        metrics = {}
         events = as_list(document)
         log.seen = len(events)
     reader = _Events(session, log, metrics.values())
@@ -70,11 +67,11 @@ class _Events:
         self._log = log
         self._usage: dict[str, Fields] = {}  # by the id of the response
         for each in map(as_mapping, metrics):
-            usages = list_at(each, "token_usages")
-            costs = list_at(each, "costs")
+            usages = mappings_at(each, "token_usages")
+            costs = mappings_at(each, "costs")
             if len(costs) != len(usages):
                 costs = [{}] * len(usages)
-            for usage, cost in zip(map(as_mapping, usages), map(as_mapping, costs), strict=True):
+            for usage, cost in zip(usages, costs, strict=True):
                 name = own_id(usage.get("response_id")) or f"#{len(self._usage)}"
                 self._usage[name] = {**usage, "cost": cost.get("cost")}
         self._answers: dict[str, FieldDict] = {}  # id of the response -> its message
@@ -142,8 +139,7 @@ class _Events:
             if action != "message":
                 self._asked.add(str(event.get("id")))
                 name = text_at(called, "function_name") or action
-                call = tool_call(str(event.get("id")), name, json_text(arguments))
-                reply.setdefault("tool_calls", []).append(call)
+                add_call(reply, str(event.get("id")), name, json_text(arguments))
 
     def _message(self, event: Fields, at: float | None) -> None:
         message = mapping_at(event, "llm_message")
@@ -165,8 +161,7 @@ class _Events:
         call_id = text_at(event, "tool_call_id")
         name = text_at(event, "tool_name") or text_at(inner, "name")
         self._asked.add(call_id)
-        asked = tool_call(call_id, name, json_text(inner.get("arguments")))
-        message.setdefault("tool_calls", []).append(asked)
+        add_call(message, call_id, name, json_text(inner.get("arguments")))
 
     def _answer(self, event: Fields, text: str, at: float | None) -> FieldDict:
         """The message of an answer, whose calls come as events of their own."""

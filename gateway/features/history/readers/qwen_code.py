@@ -4,14 +4,13 @@ A line is a record of a message in Gemini's form, or of the program. Sub-agents 
 own, or lines with their id. Version 0.1 wrote Gemini CLI's form, which that reader reads."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import order_beside
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
-from gateway.features.history.session import Session, chat_usage, family, tool_call
+from gateway.features.history.session import Session, add_call, chat_usage, family
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_mapping, list_at, mapping_at, text_at
+from gateway.wire.coerce import as_int, mapping_at, mappings_at, text_at
 
 _TYPED = (None, "mid_turn_user_message")  # subtypes of messages that a person typed
 
@@ -35,11 +34,11 @@ def _add(session: Session, record: Fields) -> bool:
     at = session.at(record.get("timestamp"))
     kind = record.get("type")
     payload = mapping_at(record, "systemPayload")
-    parts = list_at(mapping_at(record, "message"), "parts")
+    parts = mappings_at(mapping_at(record, "message"), "parts")
     if kind == "assistant":
         _answer(session, record, parts, at=at)
     elif kind == "tool_result":
-        for part in map(as_mapping, parts):
+        for part in parts:
             if "functionResponse" in part:
                 _result(session, record, part, at=at)
     elif kind == "user":
@@ -49,22 +48,21 @@ def _add(session: Session, record: Fields) -> bool:
         is_own = is_own and record.get("provenance") in (None, "real_user")
         session.user(text, typed if is_own else "", at)
     elif kind == "system" and record.get("subtype") == "chat_compression":
-        contents = [as_mapping(each) for each in list_at(payload, "compressedHistory")]
+        contents = mappings_at(payload, "compressedHistory")
         texts = [parts_text(each.get("parts")) for each in contents if each.get("role") == "user"]
         session.compact(*(filter(None, texts) if any(texts) else [""]))
     return kind in ("assistant", "tool_result", "user", "system")
 
 
-def _answer(session: Session, record: Fields, parts: list[Any], at: float | None) -> None:
+def _answer(session: Session, record: Fields, parts: list[Fields], at: float | None) -> None:
     model = text_at(record, "model")
     usage = _usage(mapping_at(record, "usageMetadata"))
     text = parts_text(parts)
     thought = parts_text(parts, thought=True)
     reply = session.reply(text, thought, model=model, usage=usage, at=at)
-    for part in map(as_mapping, parts):
+    for part in parts:
         if call := mapping_at(part, "functionCall"):
-            asked = tool_call(call.get("id"), call.get("name"), call.get("args"))
-            reply.setdefault("tool_calls", []).append(asked)
+            add_call(reply, call.get("id"), call.get("name"), call.get("args"))
 
 
 def _result(session: Session, record: Fields, part: Fields, at: float | None) -> None:

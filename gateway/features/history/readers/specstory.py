@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.readers.recordings import read_acts
-from gateway.features.history.session import Session, joined, tool_call
+from gateway.features.history.session import Session, add_call, joined
 
 _SESSION = re.compile(r"<!-- [^<>\n]{1,80} Session ([\w-]{8,64}) \(")
 _SECTION = re.compile(r"^_\*\*(User|Agent|Assistant)\b([^*\n]{0,200})\*\*_[ \t]*$", re.MULTILINE)
@@ -50,8 +50,7 @@ def read(log: LogFile) -> Iterable[Session]:
             answer = session.reply(words, model=model, at=at)
         for number in _NUMBER.findall(body):
             tool = tools[int(number)]
-            call = tool_call(number, tool["name"], tool["asked"].strip())
-            answer.setdefault("tool_calls", []).append(call)
+            add_call(answer, number, tool["name"], tool["asked"].strip())
             session.result(number, tool["result"] or "", at)
     if session.messages:
         yield session
