@@ -227,7 +227,7 @@ def own_id(*names: object) -> str:
     return next((n for n in names if isinstance(n, str) and not _MASKED.match(n)), "")
 
 
-def add_call(answer: FieldDict, call_id: object, name: object, arguments: object) -> None:
+def add_call(answer: FieldDict, call_id: object, name: object, *, arguments: object) -> None:
     """Add the call of a tool to an answer of the model."""
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
     answer.setdefault("tool_calls", []).append(call)

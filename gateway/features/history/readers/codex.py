@@ -192,7 +192,7 @@ class _Rollout:
             self.session.result(result.id, content, at, failed=result.is_error)
             self._answer.has_result = True
         elif (call := item_call(item)) is not None:
-            add_call(self._reply(item, at), call.id, call.name, call.arguments)
+            add_call(self._reply(item, at), call.id, call.name, arguments=call.arguments)
             if call.observation:
                 self.session.result(call.id, call.observation, at, rejected=False)
         elif not _SILENT_ITEMS.fullmatch(kind):

@@ -148,7 +148,9 @@ class _Events:
             reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
             self._calls.append((session.calls[-1], output))
         for asked in mappings_at(data, "toolRequests"):
-            add_call(reply, *map(asked.get, ("toolCallId", "name", "arguments")))
+            add_call(
+                reply, asked.get("toolCallId"), asked.get("name"), arguments=asked.get("arguments")
+            )
 
     def _result(self, session: Session, data: Fields, at: float | None) -> None:
         error = mapping_at(data, "error")

@@ -159,7 +159,7 @@ class _Chat:
 
     def _call(self, reply: FieldDict, call: Fields) -> None:
         name = text_at(call, "id")
-        add_call(reply, name, text_at(call, "name"), call.get("args"))
+        add_call(reply, name, text_at(call, "name"), arguments=call.get("args"))
         at = self.session.at(call.get("timestamp"))
         if call.get("result") is not None or call.get("status") in _ENDED:
             text, failed = response_text(call.get("result"))

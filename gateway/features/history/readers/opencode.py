@@ -221,9 +221,8 @@ def _answer(session: Session, message: _Object, parts: list[_Object], at: float 
     session.took("model", next(filter(None, moments), None))
     for part in of["tool"]:
         state = mapping_at(part, "state")
-        add_call(
-            answer, text_at(part, "callID"), text_at(part, "tool"), json_text(state.get("input"))
-        )
+        arguments = json_text(state.get("input"))
+        add_call(answer, text_at(part, "callID"), text_at(part, "tool"), arguments=arguments)
         failed = state.get("status") == "error"
         default = "[Tool execution was interrupted]"
         if state.get("status") == "completed":

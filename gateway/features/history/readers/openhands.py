@@ -139,7 +139,7 @@ class _Events:
             if action != "message":
                 self._asked.add(str(event.get("id")))
                 name = text_at(called, "function_name") or action
-                add_call(reply, str(event.get("id")), name, json_text(arguments))
+                add_call(reply, str(event.get("id")), name, arguments=json_text(arguments))
 
     def _message(self, event: Fields, at: float | None) -> None:
         message = mapping_at(event, "llm_message")
@@ -161,7 +161,7 @@ class _Events:
         call_id = text_at(event, "tool_call_id")
         name = text_at(event, "tool_name") or text_at(inner, "name")
         self._asked.add(call_id)
-        add_call(message, call_id, name, json_text(inner.get("arguments")))
+        add_call(message, call_id, name, arguments=json_text(inner.get("arguments")))
 
     def _answer(self, event: Fields, text: str, at: float | None) -> FieldDict:
         """The message of an answer, whose calls come as events of their own."""

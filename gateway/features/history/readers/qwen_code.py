@@ -62,7 +62,7 @@ def _answer(session: Session, record: Fields, parts: list[Fields], at: float | N
     reply = session.reply(text, thought, model=model, usage=usage, at=at)
     for part in parts:
         if call := mapping_at(part, "functionCall"):
-            add_call(reply, call.get("id"), call.get("name"), call.get("args"))
+            add_call(reply, call.get("id"), call.get("name"), arguments=call.get("args"))
 
 
 def _result(session: Session, record: Fields, part: Fields, at: float | None) -> None:

@@ -50,7 +50,7 @@ def read(log: LogFile) -> Iterable[Session]:
             answer = session.reply(words, model=model, at=at)
         for number in _NUMBER.findall(body):
             tool = tools[int(number)]
-            add_call(answer, number, tool["name"], tool["asked"].strip())
+            add_call(answer, number, tool["name"], arguments=tool["asked"].strip())
             session.result(number, tool["result"] or "", at)
     if session.messages:
         yield session
