@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from msgspec.structs import replace
 
@@ -32,24 +32,9 @@ from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
 from gateway.text.typed_sentences import typed_sentences
-from gateway.upstream.model_costs import Rates, capabilities, charge
+from gateway.upstream.model_costs import capabilities
 from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Value
-
-
-class PastPrice(NamedTuple):
-    """The rates of a model for calls before a day."""
-
-    model: str  # as logs name it
-    until: str  # ISO date; calls on and after it have today's price
-    rates: Rates  # US dollars per token, by kind
-
-
-PAST_PRICES = (
-    # OpenAI, announcement of 2025-06-10: o3 costs 80 % less from then on.
-    PastPrice("o3", "2025-06-10", {"input": 10e-6, "cache_read": 2.5e-6, "output": 40e-6}),
-)
-"""Prices that have changed under the same name; all others are those of the installed list."""
 
 
 def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float | None:
@@ -61,20 +46,10 @@ def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float |
         tokens = tokens_of(call.usage)
     if not any(tokens.values()):
         return None
-    if past := _past_rates(call):
-        return charge(tokens, past)
     model = capabilities(call.model)
     if model:
         return model.cost_of_tokens(tokens)
     return None
-
-
-def _past_rates(call: ModelCall) -> Rates | None:
-    if call.at is None:
-        return None
-    day = datetime.fromtimestamp(call.at, UTC).date().isoformat()
-    name = call.model.rpartition("/")[2]
-    return next((p.rates for p in PAST_PRICES if p.model == name and day < p.until), None)
 
 
 def grouped(found: Mapping[str, int]) -> Tokens:

@@ -2,7 +2,7 @@
 week, what was paid again, where time went, how they ended, with interruptions and alarms."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.features.history.endings import Ending
 from gateway.features.history.prompt_cache import Tokens, always_changes
 from gateway.features.history.reading import Place, SessionReading
 from gateway.features.history.sub_agents import names_of, root_of
@@ -31,6 +32,15 @@ class SessionSums(Struct, kw_only=True):
     unpriced: int = 0  # tokens of calls whose price is unknown
     dearest: float = 0.0  # US dollars of the one that cost most
 
+    def add(self, other: "SessionSums") -> None:
+        """Add the sums of other sessions, or of one call."""
+        self.sessions += other.sessions
+        self.steps += other.steps
+        self.tokens = self.tokens.plus(other.tokens)
+        self.usd += other.usd
+        self.unpriced += other.unpriced
+        self.dearest = max(self.dearest, other.dearest)
+
 
 class PlaceToLook(Value):
     """A place and the session that it is in."""
@@ -42,23 +52,24 @@ class PlaceToLook(Value):
 class ReadSessions(Struct, kw_only=True):
     """The sessions that were read."""
 
-    agents: dict[str, int] = {}  # number of them by agent, without sub-agents
+    # number of them by agent, without sub-agents
+    agents: Counter[str] = msgspec.field(default_factory=Counter)
     sub_agents: int = 0  # number of sub-agents' sessions
     # sessions whose calls are all in another session, too (a resumed session's copy)
     copies: int = 0
     started: float | None = None  # epoch seconds of the first; None if unknown
     ended: float | None = None  # epoch seconds of the last; None if unknown
     lines: int = 0  # of all files
-    unread: dict[str, int] = {}  # lines that were not read, by reason
+    # lines that were not read, by reason
+    unread: Counter[str] = msgspec.field(default_factory=Counter)
     unpriced: set[str] = set()  # models without a known price
 
 
 class Acts(Struct, kw_only=True):
     """Number of each act of the person, and of the gateway's alarms."""
 
-    interrupts: int = 0  # an answer was broken off
-    rejects: int = 0  # a call was refused
-    said: int = 0  # messages that the person typed
+    # by `HumanTurn.kind`: messages, answers broken off and calls refused
+    did: Counter[str] = msgspec.field(default_factory=Counter)
     in_english: bool = True  # most of what was typed
     alarmed: int = 0  # sessions with an alarm
     alarms: Counter[str] = msgspec.field(default_factory=Counter)  # number of alarms by monitor
@@ -83,9 +94,7 @@ class Ends(Struct, kw_only=True):
     """Number of sessions by their end, and their time; sub-agents are not among them."""
 
     how: Counter[str] = msgspec.field(default_factory=Counter)  # as `Ending.how`
-    open_items: int = 0  # with things to do that were not done
-    asked: int = 0  # with a question to the person, who had given an order
-    next_steps: int = 0  # with a list of what is left to do
+    facts: list[Ending] = []  # of each end
     spent: Counter[str] = msgspec.field(default_factory=Counter)  # seconds by who took them
 
 
@@ -156,7 +165,7 @@ def _add_calls(
 ) -> set[int]:
     """Add the calls that no earlier session had; their steps."""
     fresh = set()
-    spent: dict[tuple[str, str], float] = {}
+    spent = defaultdict[tuple[str, str], float](float)
     for call in reading.calls:
         if call.key:
             if call.key in seen:
@@ -173,21 +182,17 @@ def _add_calls(
         }
         if agent:
             names["sub-agent"] = agent
-        rows = [(n, summary.parts[n].setdefault(name, SessionSums())) for n, name in names.items()]
-        rows.append(("total", summary.total))
-        for kind, sums in rows:
-            sums.steps += 1
-            sums.tokens = sums.tokens.plus(call.tokens)
-            sums.usd += call.usd or 0.0
-            if call.usd is None:
-                sums.unpriced += call.tokens.total
-            place = (kind, names.get(kind, ""))
-            if place not in spent and (kind == "sub-agent" or not reading.parent):
-                sums.sessions += 1
-            spent[place] = spent.get(place, 0.0) + (call.usd or 0.0)
-            sums.dearest = max(sums.dearest, spent[place])
+        own = SessionSums(steps=1, tokens=call.tokens, usd=call.usd or 0.0)
         if call.usd is None and call.tokens.total:
-            summary.read.unpriced.add(call.model or "unknown")
+            own.unpriced = call.tokens.total
+            summary.read.unpriced.add(names["model"])
+        summary.total.add(own)
+        for place in names.items():
+            kind, name = place
+            own.sessions = place not in spent and (kind == "sub-agent" or not reading.parent)
+            spent[place] += own.usd
+            own.dearest = spent[place]
+            summary.parts[kind].setdefault(name, SessionSums()).add(own)
     return fresh
 
 
@@ -207,28 +212,22 @@ def _add_facts(summary: Summary, reading: SessionReading, fresh: set[int]) -> No
     summary.ends.spent.update(reading.spent)
     ending = reading.course.ending
     summary.ends.how[ending.how] += 1
-    summary.ends.open_items += bool(ending.open_items)
-    summary.ends.asked += ending.asked
-    summary.ends.next_steps += ending.next_steps
+    summary.ends.facts.append(ending)
 
 
 def _add_session(summary: Summary, reading: SessionReading) -> None:
     read = summary.read
-    acts = summary.acts
     if reading.parent:
         read.sub_agents += 1
     else:
-        read.agents[reading.agent] = read.agents.get(reading.agent, 0) + 1
+        read.agents[reading.agent] += 1
     for moment in (reading.started, reading.ended):
         if moment is not None:
             read.started = min(read.started or moment, moment)
             read.ended = max(read.ended or moment, moment)
     read.lines += reading.lines
-    for reason, count in reading.reasons.items():
-        read.unread[reason] = read.unread.get(reason, 0) + count
-    acts.interrupts += reading.acts("interrupt")
-    acts.rejects += reading.acts("reject")
-    acts.said += reading.acts("message")
+    read.unread.update(reading.reasons)
+    summary.acts.did.update(turn.kind for turn in reading.human)
 
 
 def hours_of(moment: float | None) -> str:
@@ -258,12 +257,7 @@ def largest(rows: dict[str, SessionSums], most: int) -> Sequence[tuple[str, Sess
     if rest:
         sums = SessionSums()
         for _, each in rest:
-            sums.sessions += each.sessions
-            sums.steps += each.steps
-            sums.tokens = sums.tokens.plus(each.tokens)
-            sums.usd += each.usd
-            sums.unpriced += each.unpriced
-            sums.dearest = max(sums.dearest, each.dearest)
+            sums.add(each)
         shown.append((f"{len(rest)} more", sums))
     return shown
 

@@ -22,7 +22,8 @@ def summary(*paths: Path) -> Summary:
 
 
 def facts(found: Summary) -> tuple[int, int, int, int]:
-    return found.total.steps, found.total.tokens.total, found.acts.said, found.acts.interrupts
+    did = found.acts.did
+    return found.total.steps, found.total.tokens.total, did["message"], did["interrupt"]
 
 
 def codex_meta(name: str, **more: str) -> dict[str, Any]:
