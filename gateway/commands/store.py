@@ -1,7 +1,6 @@
 """Opens the stores for one command. Works while a gateway is running on them."""
 
 import argparse
-import asyncio
 import getpass
 import json
 import os
@@ -33,27 +32,6 @@ _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_
 
 Kept = TypeVar("Kept")
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
-
-
-def add_verb(
-    verbs: Any,
-    name: str,
-    summary: str,
-    command: Command,
-    *,
-    creates: bool = False,
-    whole: bool | None = False,
-) -> argparse.ArgumentParser:
-    """Declare a command that works on the stores; it takes `--config` and `--json`. It
-    creates no database unless it `creates`, needs no key of a provider unless it needs the `whole`
-    config (None: all but the keys), and finds the database of a gateway that runs, from any folder.
-    """
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
-    add_common(parser)
-    parser.set_defaults(
-        run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole=whole))
-    )
-    return parser
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +111,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 async def run_on_stores(
-    command: Command, args: argparse.Namespace, creates: bool = False, whole: bool | None = False
+    command: Command, args: argparse.Namespace, creates: bool = False, whole: bool = False
 ) -> int:
     """Run a command on the stores of its config; its exit status."""
     with reported(BadRequest):

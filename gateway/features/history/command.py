@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gateway.backends import Stores, open_stores
+from gateway.commands.declared import declare
 from gateway.commands.store import as_line, found_storage, reported, say
-from gateway.config import DEFAULT_FILE, Settings, load_settings
+from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found, at_home, named
 from gateway.features.history.session import Session
@@ -27,34 +28,13 @@ if TYPE_CHECKING:
     from gateway.features.history.keep import Keeper, Kept
     from gateway.features.history.reading import SessionReading
 
-_PATHS = "files or folders of session logs (default: what agents keep in the home directory)"
-_VERBS = "`show ID`: read one; `typed`: what was typed in several sessions; "
-_VERBS += "`brief`: a prompt with it, for an agent that writes CLAUDE.md"
 _MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 _NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    summary = "your agents' past sessions: cost, interruptions and alarms"
-    history = commands.add_parser("history", help=summary)
-    history.add_argument("paths", nargs="*", metavar="PATH", help=f"{_PATHS}; {_VERBS}")
-    history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
-    history.add_argument("--project", default="", help="folder contains this text")
-    history.add_argument("--agent", default="", help="only this agent, such as codex")
-    history.add_argument("--json", action="store_true", help="one JSON object per session and line")
-    html = "also write the screen to this page, to send; without what people and agents said"
-    history.add_argument("--html", type=Path, metavar="FILE", help=html)
-    words = "with --html: with the titles, tasks and reasons in their words"
-    history.add_argument("--with-words", action="store_true", help=words)
-    history.add_argument("--force", action="store_true", help="with --html: overwrite FILE")
-    keep = "import them into the store as past runs, for the dashboard and lessons; each once"
-    history.add_argument("--keep", action="store_true", help=keep)
-    config = f"config file that --keep reads (default: ./{DEFAULT_FILE})"
-    history.add_argument("--config", type=Path, help=config)
-    history.add_argument("--steps", default="", metavar="A-B", help="with show: only these steps")
-    history.add_argument("--jobs", type=int, help="processes (default: one per core)")
-    history.set_defaults(run=_history)
+    declare(commands, __name__, {"history": _history})
 
 
 def _history(args: argparse.Namespace) -> int:

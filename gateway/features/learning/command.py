@@ -14,7 +14,8 @@ from msgspec.structs import asdict
 
 from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores
-from gateway.commands.store import add_acts, add_verb, answer, kept, permit, say
+from gateway.commands.declared import declare
+from gateway.commands.store import answer, kept, permit, say
 from gateway.config import Settings
 from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
@@ -35,36 +36,15 @@ _MOST = 100_000
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
-    learn = commands.add_parser("learn", help="lessons and rules, and how their trials go")
-    verbs = learn.add_subparsers(required=True, metavar="VERB")
-    approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", command=_approve)
-    approve.add_argument("--active", action="store_true", help="without a trial")
-    retire = add_verb(verbs, "retire", "stop giving a lesson", command=_retire)
-    retire.add_argument("--pause", action="store_true", help="only until it is approved again")
-    edit = add_verb(
-        verbs, "edit", "give a lesson another text: a new version, in trial", command=_edit
-    )
-    how = "add a rule as it was typed (`gateway history typed` lists what was): runs are given it"
-    add = add_verb(verbs, "add", how, command=_add)
-    add.add_argument("words", help="as they were typed, at most 600 characters")
-    add.add_argument("--project", type=Path, default=Path(), help="folder (default: this one)")
-    add.add_argument("--typed", metavar="DATE", help="the day, such as 2026-02-03 (default: today)")
-    mark = add_verb(
-        verbs, "mark", "have a rule given again at calls like that of a step", command=_mark
-    )
-    mark.add_argument("--remove", action="store_true", help="take the mark back")
-    for parser in (approve, retire, edit, mark):
-        parser.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
-        parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
-    edit.add_argument("advice", help="what it says from now on, at most 600 characters")
-    mark.add_argument("run_id", help="the run with the call")
-    mark.add_argument("step", help="its step; of several calls the last one counts")
-    add_acts("lesson", approve, retire, edit, mark, add)
-    rules = add_verb(verbs, "rules", "the rules of projects, with who said them", command=_rules)
-    rules.add_argument("--tenant", help="only rules of this tenant")
-    rules.add_argument("--project", help="only rules of this project, as they are listed")
-    what = "print a diff that adds the rules to this file, and give them no more"
-    rules.add_argument("--export", choices=("CLAUDE.md", "AGENTS.md"), help=what)
+    does = {
+        "learn approve": _approve,
+        "learn retire": _retire,
+        "learn edit": _edit,
+        "learn add": _add,
+        "learn mark": _mark,
+        "learn rules": _rules,
+    }
+    declare(commands, __name__, does)
 
 
 async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.commands.store import add_acts, add_verb, answer, confirmed, kept
+from gateway.commands.declared import declare
+from gateway.commands.store import answer, confirmed, kept
 from gateway.config import Settings
 from gateway.features.learning import forgetting
 from gateway.features.learning.worker import open_learner
@@ -24,16 +25,7 @@ OUT_OF_REACH = (
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    summary = "erase a session, or all sessions of a person, from all that the gateway wrote"
-    parser = add_verb(commands, "forget", summary, command=forget_named)
-    which = parser.add_mutually_exclusive_group(required=True)
-    session = "id of a conversation or a run, or the client's or agent's own id of the session"
-    which.add_argument("--session", dest="subject", metavar="ID", help=session)
-    person = "owner or name of a gateway key, or value of the tag `author`"
-    which.add_argument("--person", metavar="NAME", help=person)
-    parser.add_argument("--tenant", help="only what belongs to this tenant")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    add_acts("session", parser)
+    declare(commands, __name__, {"forget": forget_named})
 
 
 async def forget_named(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -3,14 +3,14 @@ pilot`: a pilot declared, shown, ended and applied."""
 
 import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 from rich.console import Console
 
 from gateway.backends import Stores
-from gateway.commands.store import add_acts, add_verb, as_line, confirmed, kept, say
+from gateway.commands.declared import declare
+from gateway.commands.store import as_line, confirmed, kept, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.reports.experiment import STRATA, report
@@ -30,39 +30,14 @@ from gateway.values import FieldDict
 
 def add_report(commands: Any) -> None:
     """Declare `gateway report`."""
-    summary = "results of an experiment, or a summary of all runs"
-    parser = add_verb(commands, "report", summary, command=_report)
-    parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
-    parser.add_argument("--routing", action="store_true", help="what routing has learned")
-    week = "the week of this day, YYYY-MM-DD (default: the last whole one)"
-    parser.add_argument("--week", nargs="?", const="", metavar="DATE", help=week)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="with --week: also as a page")
-    parser.add_argument("--tenant", help="only runs of this tenant")
-    strata = "what runs are compared within (default: profile)"
-    parser.add_argument("--stratum", choices=list(STRATA), default="profile", help=strata)
-    parser.add_argument("--shares", help="configured shares of the arms, such as on:0.5,off:0.5")
-    parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
+    declare(commands, f"{__package__}.report", {"report": _report}, STRATA=list(STRATA))
 
 
 def add_pilot(commands: Any) -> None:
     """Declare `gateway pilot` and its verbs."""
-    summary = "compare steering with only watching on your own runs, by a fair coin"
-    parser = add_verb(commands, "pilot", f"{summary}: how it goes", command=_pilot)
-    parser.set_defaults(
-        stop=False, apply=None, runs=None, client="", project="", tenant="", changes=False
-    )
-    verbs = parser.add_subparsers(metavar="VERB")
-    start = add_verb(verbs, "start", "begin one, or go on with it", command=_pilot)
-    start.add_argument("--runs", type=int, metavar="N", help="runs with an outcome (default: 50)")
-    for name, which in _RUNS_OF.items():
-        start.add_argument(f"--{name}", default="", help=f"only runs {which}")
-    start.add_argument("--yes", action="store_true", help="do not ask")
-    stop = add_verb(verbs, "stop", "end it, or take back an applied mode", command=_pilot)
-    stop.set_defaults(stop=True)
-    apply = add_verb(verbs, "apply", "set a mode for its runs", command=_pilot)
-    add_acts("", start, stop, apply)
-    mode = "default: the one that the verdict calls for"
-    apply.add_argument("apply", nargs="?", default="verdict", choices=_MODES, help=mode)
+    verbs = ("pilot", "pilot start", "pilot stop", "pilot apply")
+    parsers = declare(commands, f"{__package__}.pilot", dict.fromkeys(verbs, _pilot))
+    parsers["pilot"].set_defaults(apply=None, runs=None)
 
 
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -151,13 +126,7 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         _print("experiment.txt", {"found": found.results, "effects_of": effects_of})
 
 
-_RUNS_OF = {
-    "client": "of this program, such as claude-cli",
-    "project": "with x-gateway-tag-project: this",
-    "tenant": "of this tenant",
-}
 _MOST_CHANGES = 1000
-_MODES = ("verdict", "on", "shadow")
 
 
 def _print(template: str, values: FieldDict) -> None:
