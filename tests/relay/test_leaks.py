@@ -122,7 +122,7 @@ def server(tmp_path: Path) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
     ("rounds", "warm_up", "leaked"),
     [
         pytest.param(FEW, 3, 2 * FEW - 2, marks=pytest.mark.slow),
-        pytest.param(MANY, 40, MANY // 2, marks=pytest.mark.nightly),
+        pytest.param(MANY, 140, MANY // 2, marks=pytest.mark.nightly),
     ],
 )
 def test_nothing_leaks(rounds: int, warm_up: int, leaked: int) -> None:
