@@ -8,7 +8,7 @@ import orjson
 from pydantic import Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations
-from gateway.api.params import DIGITS, TenantParameter, Text, described
+from gateway.api.params import TenantParameter, Text, described
 from gateway.auth.access import Access
 from gateway.errors import Overloaded
 from gateway.observability.live_events import Event, Subscription, TooManySubscribers
@@ -22,13 +22,10 @@ _POLL_S = 1.0  # how soon a stream ends when the gateway shuts down
 
 
 class EventParameters(TenantParameter):
-    """Position in the stream of events, and its end."""
+    """Position in the stream of events."""
 
     in_headers: ClassVar[frozenset[str]] = frozenset({"last-event-id"})
 
-    until_idle_s: Annotated[int, Field(ge=0, le=3600), DIGITS] = described(
-        "End the stream after this many seconds without an event; 0: never.", 0
-    )
     last_event_id: Annotated[
         Text | None,
         Field(alias="last-event-id"),
@@ -39,14 +36,8 @@ class EventParameters(TenantParameter):
 @OPERATIONS.add("GET /api/events", Body(str, "The stream.", "text/event-stream"), errors=(429,))
 async def stream_events(request: ApiRequest[EventParameters]) -> ApiResponse:
     """Server-sent events: ready, step, outcome, pattern, alert, dropped; no texts."""
-    params = request.params
-    chunks = stream(
-        request.runtime,
-        request.access,
-        request.tenant,
-        until_idle_s=params.until_idle_s,
-        after=params.last_event_id,
-    )
+    after = request.params.last_event_id
+    chunks = stream(request.runtime, request.access, request.tenant, after=after)
     try:
         first = await anext(chunks)
     except TooManySubscribers as error:
@@ -61,11 +52,7 @@ async def stream_events(request: ApiRequest[EventParameters]) -> ApiResponse:
 
 
 async def stream(
-    runtime: Runtime,
-    access: Access,
-    tenant: str | None,
-    until_idle_s: int,
-    after: str | None = None,
+    runtime: Runtime, access: Access, tenant: str | None, after: str | None = None
 ) -> AsyncIterator[bytes]:
     """`ready`, then each event when it happens; `dropped` counts events the client missed. Raises:
     TooManySubscribers, at the first item."""
@@ -77,18 +64,16 @@ async def stream(
         else:
             position = {"id": hub.newest}
         yield _event("ready", {"tenant": access.tenant, **position}) + _dropped(subscription)
-        last_sent = last_event = time.monotonic()
+        last_sent = time.monotonic()
         while not runtime.draining:
             events = await subscription.take(_POLL_S)
             now = time.monotonic()
             if events:
-                last_sent = last_event = now
+                last_sent = now
                 yield _dropped(subscription) + b"".join(_event(str(e["type"]), e) for e in events)
             elif now - last_sent > KEEP_ALIVE_S:
                 last_sent = now
                 yield b": keep-alive\n\n"
-            if until_idle_s and now - last_event > until_idle_s:
-                return
 
 
 def _dropped(subscription: Subscription) -> bytes:

@@ -391,12 +391,6 @@ async def keep_wrong_alarm(
     return found
 
 
-@OPERATIONS.add("GET /api/facets", filters.Facets, "The values.")
-async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """The agents, models, failure types, experiments and arms that occur."""
-    return ApiResponse(await request.runtime.runs.facets(tenant=request.tenant))
-
-
 def unknown_run(run_id: str) -> NotFound:
     """The error for a run that is not there."""
     return NotFound(f"there is no run {run_id[:80]!r}", param="run_id")

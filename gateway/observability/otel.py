@@ -11,9 +11,11 @@ conventions for generative AI (`gen_ai.*`), and OpenInference's for texts, sessi
 import json
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.observability import OtelSettings
+from gateway.data_files import read_toml
 from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
@@ -36,23 +38,8 @@ _EXPORTER_VARIABLES = (
 )
 _CALLS = frozenset(dialect.route for dialect in DIALECTS.values())
 
-# Our names of providers -> those of the conventions, where they differ.
-_PROVIDERS = {
-    "azure": "azure.ai.openai",
-    "azure_ai": "azure.ai.inference",
-    "bedrock": "aws.bedrock",
-    "bedrock_converse": "aws.bedrock",
-    "chatgpt": "openai",
-    "gemini": "gcp.gemini",
-    "google": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex": "gcp.vertex_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "watsonx": "ibm.watsonx.ai",
-    "xai": "x_ai",
-}
+_TABLE = read_toml(__package__, "otel.toml")
 _PERSON = ("account_uuid", "user_id", "device_id")  # of Claude Code's JSON in metadata.user_id
-_NOTES = ("identity", "mode", "step", "state", "difficulty", "guidance")
 
 
 class Telemetry:
@@ -124,31 +111,17 @@ def _error(exchange: Exchange) -> str:
 
 def _details(exchange: Exchange) -> FieldDict:
     upstream = exchange.upstream
-    request = exchange.request
-    notes = exchange.notes
-    usage = upstream.tokens
+    provider = upstream.provider
     details = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _PROVIDERS.get(upstream.provider, upstream.provider or "openai"),
+        "gen_ai.provider.name": _TABLE["providers"].get(provider, provider or "openai"),
         "gen_ai.request.model": upstream.model or exchange.request.model,
         "error.type": _error(exchange) or None,
-        "gen_ai.conversation.id": notes.get("conversation"),
-        "session.id": notes.get("conversation"),
-        "gen_ai.usage.input_tokens": usage.input,
-        "gen_ai.usage.output_tokens": usage.output,
-        "gen_ai.usage.cache_read.input_tokens": usage.cached,
-        "gateway.usage.estimated": upstream.usage_estimated or None,
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
-        "http.response.status_code": exchange.response.status or None,
-        "gateway.request.id": request.id,
-        "gateway.request.model": request.model,
-        "gateway.deployment": upstream.deployment or None,
-        "gateway.lane": upstream.lane,
-        "gateway.tenant": request.tenant or None,
-        **{f"gateway.{name}": notes.get(name) for name in _NOTES},
-        "gateway.monitors.fired": notes.get("fired"),
         "gateway.overhead_ms": round(exchange.timing.own_s() * 1000, 3),
         "gateway.attempts": len(upstream.attempts),
+        **{name: attrgetter(path)(exchange) for name, path in _TABLE["known"].items()},
+        **{name: attrgetter(path)(exchange) or None for name, path in _TABLE["filled"].items()},
+        **{name: exchange.notes.get(note) for name, note in _TABLE["notes"].items()},
     }
     return {name: value for name, value in details.items() if value is not None}
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from gateway.core.fsm import FSMState
+from gateway.data_files import read_toml
 from gateway.steering.experiments import MODES
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.records import IMPORTED
@@ -30,39 +31,19 @@ _SEVERITY_OF = {word: code for code, word in SEVERITY_WORDS.items()}
 _MODES = (LIVE, IMPORTED, *MODES)
 _DAY_S = 86400.0
 PERIODS = {"hour": 3600.0, "today": _DAY_S, "day": _DAY_S, "week": 7 * _DAY_S, "month": 30 * _DAY_S}
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "severity": tuple(_SEVERITY_OF),
+    "period": tuple(PERIODS),
+    "state": STATES,
+    "intervention": tuple(KIND_LABELS),
+    "arm": MODES,
+    "mode": _MODES,
+    "outcome": (*OUTCOMES, UNFINISHED),
+    "stopped": STOPPED_BY,
+}
 FILTERS: Mapping[str, tuple[str, Sequence[str]]] = {
-    "search": (
-        "Whose task, user messages or errors contain all of these words; a word may be the"
-        ' beginning of a longer one, and `"several words"` stand together.',
-        (),
-    ),
-    "severity": ("That came to this at worst.", tuple(_SEVERITY_OF)),
-    "project": ("Of this project: with the tag `project` of this value.", ()),
-    "period": (
-        "Started in the last hour, since midnight (UTC), or in the last 24 hours, 7 or 30 days.",
-        tuple(PERIODS),
-    ),
-    "conversation_id": ("Of one conversation.", ()),
-    "agent": ("Of this client, as its user agent names it.", ()),
-    "model": ("That requested this model last, or sent a call to it.", ()),
-    "state": ("In this state now, or at any step.", STATES),
-    "failure_type": ("With a step of this failure type.", ()),
-    "monitor": ("In which this monitor fired.", ()),
-    "intervention": ("In which a person stepped in like this.", tuple(KIND_LABELS)),
-    "experiment": ("Of this experiment.", ()),
-    "arm": ("In this arm.", MODES),
-    "mode": (
-        "Steered in this mode, or `imported` from a session log; `live`: all but those. Sums are of"
-        " live runs where no mode is given.",
-        _MODES,
-    ),
-    "outcome": ("With this outcome; `unfinished`: none was reported.", (*OUTCOMES, UNFINISHED)),
-    "stopped": ("Stopped or paused by this; `yes`: by any of these.", STOPPED_BY),
-    "since": ("Started at or after this time.", ()),
-    "until": ("Started before this time.", ()),
-    "task": ("Whose task contains this text, ignoring case.", ()),
-    "key": ("Made with the gateway key of this name.", ()),
-    "tag": ("With these tags: `team=web,env`; a name alone is any value.", ()),
+    name: (text, _CHOICES.get(name, ()))
+    for name, text in read_toml(__package__, "filters.toml").items()
 }
 """The filters of runs that API, pages, commands and exports have: their description, which goes on
 after "Only runs", and the values that one can have if it takes no text or time (TIMES)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -116,10 +117,9 @@ class Listener:
             assert self._news.wait_for(lambda: len(self.events) >= count, 120), self.events
 
     def _read(self, key: str | None) -> None:
-        ask = {"until_idle_s": "0"}
         with (
             client_of(self._server, key) as client,
-            client.stream("GET", "/api/events", params=ask) as answer,
+            client.stream("GET", "/api/events") as answer,
         ):
             for event in _events(answer.iter_lines()):
                 with self._news:
@@ -158,14 +158,14 @@ def test_a_line_that_was_lost_is_taken_up(start: Start, upstream: ScriptedUpstre
     """A browser names the last event it got, and hears the others before new ones."""
     server = start()
     with client_of(server) as client:
-        ask: dict[str, Any] = {"params": {"until_idle_s": 1}}
-        with client.stream("GET", "/api/events", **ask) as answer:
+        with client.stream("GET", "/api/events") as answer:
             last = next(line for line in answer.iter_lines() if line.startswith("id: "))
         a_finished_run(server, upstream)
         for last_id, names in ((last[4:], ["ready", *["step"] * 4]), ("?", ["ready", "dropped"])):
             headers = {"last-event-id": last_id}
-            text = client.get("/api/events", headers=headers, **ask).text
-            assert [name for name, _ in _events(iter(text.splitlines()))] == names
+            with client.stream("GET", "/api/events", headers=headers) as answer:
+                heard = itertools.islice(_events(answer.iter_lines()), len(names))
+                assert [name for name, _ in heard] == names
 
 
 @with_keys

@@ -126,8 +126,6 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("listRuns", get("/api/runs", experiment="secret-zanzibar"), 200),
     ("getRun", get("/api/runs/{run}"), 404),
     ("reportOutcome", send("POST", "/api/runs/{run}/outcome", {"outcome": "failure"}), 404),
-    ("getFacets", get("/api/facets"), 200),
-    ("getFacets", get("/api/facets", tenant="globex"), 403),
     ("listPatterns", get("/api/patterns", limit="1000"), 200),
     ("listPatterns", get("/api/patterns", text=SECRET), 200),
     ("listPatterns", get("/api/patterns", tenant="globex"), 403),

@@ -113,8 +113,7 @@ def _resampled(
     parts = []
     for start in range(0, resamples, rows):
         drawn = _drawn(count, min(rows, resamples - start), generator)
-        # Units of one run each are as likely drawn in any order: there is nothing to look up.
-        parts.append(_typical(values, drawn if count == len(values) else drawn[:, units]))
+        parts.append(_typical(values, drawn[:, units]))
     means, medians = zip(*parts, strict=True)
     return np.concatenate(means), np.concatenate(medians)
 
@@ -128,11 +127,9 @@ def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
 
 def _arrays(runs: Spent) -> tuple[Floats, Counts]:
     """The values in ascending order, and for each the number of its unit."""
+    numbers: dict[str, int] = {}
+    units = np.array([numbers.setdefault(unit, len(numbers)) for unit, _ in runs])
     values = np.array([value for _, value in runs], dtype=np.float64)
-    names = [unit for unit, _ in runs]
-    if len(set(names)) == len(names):  # then any order is as good, and names are slow to sort
-        return np.sort(values), np.arange(len(names))
-    _, units = np.unique(np.array(names), return_inverse=True)
     order = np.argsort(values, kind="stable")
     return values[order], units[order]
 

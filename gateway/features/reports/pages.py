@@ -19,7 +19,6 @@ from gateway.features.reports.results import ExperimentReport, effects_of
 from gateway.features.reports.savings import Saving, read_savings
 from gateway.features.reports.week import monday_of, read_week
 from gateway.steering.experiments import MODES
-from gateway.text import formatting
 
 _DAY_S = 86_400.0
 _OLD_S = 30.0  # most that the ledger may be behind
@@ -57,20 +56,10 @@ async def show_pilot(visit: Visit) -> Page:
 
 
 def _results(report: ExperimentReport, **more: Any) -> Page:
-    effects = []
-    for comparison in report.comparisons:
-        lines = [
-            {
-                "effect": effect,
-                "show": formatting.points if effect.kind == "points" else formatting.change,
-            }
-            for effect in effects_of(comparison)
-        ]
-        effects.append((comparison, lines))
     shown = {
         "title": f"Experiment {report.experiment}",
         "report": report,
-        "effects": effects,
+        "effects_of": effects_of,
         "strata_names": tuple(STRATA),
         **more,
     }

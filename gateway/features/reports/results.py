@@ -1,16 +1,15 @@
-"""Results of an experiment as values, their caveats, and their effects for a forest plot."""
+"""Results of an experiment as values, their caveats, and their effects by name."""
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal
 
 from gateway.data_files import read_toml
 from gateway.features.reports.amounts import Amount, AmountRatio, Ratio
 from gateway.features.reports.rates import Difference, Rate, SampleRatio
 from gateway.stores.totals import ExperimentRun
-from gateway.values import FieldDict, Value, frozen
+from gateway.values import FieldDict, frozen
 
 
 @frozen
@@ -198,81 +197,25 @@ def _about_runs(runs: Sequence[ExperimentRun]) -> Found:
         yield "looks", {}
 
 
-# Scales reach at least this far to either side, so that small effects look small.
-_LEAST_POINTS = 0.1
-_LEAST_CHANGE = 0.25
-_MARGIN = 1.08
+Effect = tuple[str, str, Difference | Ratio]
 
 
-class ChartLine(Value):
-    """One line of a chart: an estimate and its interval."""
-
-    name: str  # of the quantity
-    kind: Literal["points", "ratio"]  # points = a difference of shares
-    estimate: float  # of the effect
-    low: float  # lower end of the 95 % interval
-    high: float  # upper end of it
-    bounds: tuple[float, float]  # ends of the scale
-    none: float  # value that means no effect: 0 for points, 1 for a ratio
-
-    @property
-    def sure(self) -> bool:
-        """True if the interval excludes `none`."""
-        return not self.low <= self.none <= self.high
-
-    @property
-    def good(self) -> bool | None:
-        """True if the arm is better: more success, or less of anything else; None if not sure."""
-        if not self.sure:
-            return None
-        return (self.estimate > self.none) is (self.kind == "points")
-
-
-def effects_of(comparison: Comparison) -> list[ChartLine]:
-    """The lines of a comparison; unknown values are left out."""
-    points = [
-        ("Success", comparison.success),
-        ("Success, like with like", comparison.success_stratified),
+def effects_of(comparison: Comparison) -> list[Effect]:
+    """The name of each known effect, the filter of templates that shows it (`points`: a difference
+    of shares, `change`: a ratio), and the effect."""
+    found: list[tuple[str, str, Difference | Ratio | None]] = [
+        ("Success", "points", comparison.success),
+        ("Success, like with like", "points", comparison.success_stratified),
     ]
-    amounts = (
-        ("Cost per run", comparison.cost_usd),
-        ("Tokens per run", comparison.tokens),
-        ("Steps per run", comparison.steps),
-        ("Time per run", comparison.others["duration_s"]),
-        ("Interventions per run", comparison.others["interventions"]),
-    )
-    ratios = [
-        (f"{name}, {kind}", ratio)
-        for name, amount in amounts
-        if amount is not None
-        for kind, ratio in (("mean", amount.mean), ("median", amount.median))
-    ]
-    return [
-        *_effects("points", points, none=0.0, least=_LEAST_POINTS),
-        *_effects("ratio", ratios, none=1.0, least=_LEAST_CHANGE),
-    ]
-
-
-def _effects(
-    kind: Literal["points", "ratio"],
-    lines: Sequence[tuple[str, Difference | Ratio | None]],
-    *,
-    none: float,
-    least: float,
-) -> list[ChartLine]:
-    """Returns the known effects, on one scale around `none` on which every interval fits."""
-    known = [(name, found) for name, found in lines if found is not None]
-    ends = [end for _, found in known for end in (found.low, found.high) if math.isfinite(end)]
-    far = max([least, *(abs(end - none) for end in ends)]) * _MARGIN
-    return [
-        ChartLine(
-            name=name,
-            kind=kind,
-            estimate=found.estimate,
-            low=found.low,
-            high=found.high,
-            bounds=(none - far, none + far),
-            none=none,
-        )
-        for name, found in known
-    ]
+    amounts = {
+        "Cost": comparison.cost_usd,
+        "Tokens": comparison.tokens,
+        "Steps": comparison.steps,
+        "Time": comparison.others["duration_s"],
+        "Interventions": comparison.others["interventions"],
+    }
+    for name, amount in amounts.items():
+        if amount is not None:
+            found.append((f"{name} per run, mean", "change", amount.mean))
+            found.append((f"{name} per run, median", "change", amount.median))
+    return [(name, show, effect) for name, show, effect in found if effect is not None]

@@ -23,7 +23,21 @@ from gateway.values import FieldDict, Fields, Value
 
 _log = get_logger("gateway.audit")
 
-_NAMES = ("id", "kind", "subject", "tenant", "at", "author", "reason", "body")
+
+class Change(Value):
+    """One act of a person."""
+
+    id: str  # unique; orders changes by age
+    kind: str  # `pilot`, `forgotten`, or what else was changed, such as `budget` or `key`
+    subject: str  # id of the changed thing
+    at: float  # epoch seconds
+    tenant: str = ""  # owner of the thing; "" for all
+    author: str = ""  # as the person gave it; nothing proves it
+    reason: str = ""  # as the person gave it
+    body: str = "{}"  # JSON, whose form the kind decides
+
+
+_NAMES = Change.__struct_fields__
 _LISTED = f"SELECT {columns(_NAMES)} FROM operator_changes"
 _NEWEST = f"{_LISTED} WHERE kind = :kind ORDER BY at DESC, id DESC LIMIT 1"
 _JUDGED = """
@@ -44,19 +58,6 @@ _FILTERS = {
 }
 GATEWAY = "gateway"  # the author of what no person did
 _RESERVED = frozenset({GATEWAY, "steering", "budget", "operator"})
-
-
-class Change(Value):
-    """One act of a person."""
-
-    id: str  # unique; orders changes by age
-    kind: str  # `pilot`, `forgotten`, or what else was changed, such as `budget` or `key`
-    subject: str  # id of the changed thing
-    at: float  # epoch seconds
-    tenant: str = ""  # owner of the thing; "" for all
-    author: str = ""  # as the person gave it; nothing proves it
-    reason: str = ""  # as the person gave it
-    body: str = "{}"  # JSON, whose form the kind decides
 
 
 class ChangeStore:

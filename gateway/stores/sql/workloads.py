@@ -5,34 +5,25 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.steering.routing_policy import HALF_LIFE
+from gateway.stores.codec import names
 from gateway.stores.learning import WorkloadRate, WorkloadRun
 from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
 from gateway.values import by_name
 
-_RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
+_RUN = names(WorkloadRun)
 _NOTE = f"""
 {insert("workload_runs", (*_RUN, "outcome"))}
 ON CONFLICT (run_id) DO NOTHING
 """
 _OPEN = """
-SELECT w.run_id, w.tenant, w.workload, w.model, w.client, w.requested, w.outcome,
+SELECT w.run_id, w.tenant, w.workload, w.client, w.requested, w.model, w.outcome,
     coalesce(r.outcome, ''), r.updated_at
 FROM workload_runs AS w JOIN runs AS r ON r.id = w.run_id AND r.tenant = w.tenant
 WHERE coalesce(r.outcome, '') <> w.outcome LIMIT :limit
 """
 _SETTLED = "UPDATE workload_runs SET outcome = :outcome WHERE run_id = :run_id"
-_COUNTED = (
-    "tenant",
-    "workload",
-    "model",
-    "client",
-    "requested",
-    "solved",
-    "failed",
-    "recent_solved",
-    "recent_failed",
-    "updated_at",
-)
+_RATE = names(WorkloadRate)
+_COUNTED = (*_RATE, "updated_at")
 _COUNT = f"""
 {insert("workload_models", _COUNTED)}
 ON CONFLICT (tenant, workload, model) DO UPDATE SET
@@ -53,17 +44,6 @@ _DROP = """
 DELETE FROM workload_runs
 WHERE at < :before AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = workload_runs.run_id)
 """
-_RATE = (
-    "tenant",
-    "workload",
-    "client",
-    "requested",
-    "model",
-    "solved",
-    "failed",
-    "recent_solved",
-    "recent_failed",
-)
 _RATES = f"""
 SELECT {columns(_RATE)} FROM workload_models
 WHERE solved > 0 OR failed > 0 ORDER BY updated_at DESC LIMIT :limit

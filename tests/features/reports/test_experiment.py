@@ -156,18 +156,10 @@ def test_a_fair_and_large_sample_has_no_grave_caveat() -> None:
     found = report("e5", runs, shares=HALVES)
     assert codes(found) == {"looks"}
     (comparison,) = found.comparisons
-    effects = {effect.name: effect for effect in effects_of(comparison)}
-    assert effects["Success"].good is True
-    assert effects["Cost per run, mean"].good is True
-    assert effects["Steps per run, mean"].good is None
-
-
-def test_effects_fit_their_scale() -> None:
-    """Every interval lies inside its scale, which has no effect in its middle."""
-    runs = simulated(6, 300, success={"on": 0.6, "off": 0.5}, cost={"on": 0.2, "off": 1.0})
-    for effect in effects_of(report("e6", runs).comparisons[0]):
-        assert effect.bounds[0] < effect.low <= effect.estimate <= effect.high < effect.bounds[1]
-        assert sum(effect.bounds) / 2 == pytest.approx(effect.none)
+    effects = {name: effect for name, _, effect in effects_of(comparison)}
+    assert effects["Success"].low > 0
+    assert effects["Cost per run, mean"].high < 1
+    assert effects["Steps per run, mean"].low <= 1 <= effects["Steps per run, mean"].high
 
 
 @pytest.mark.parametrize(
