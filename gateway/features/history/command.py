@@ -25,6 +25,8 @@ from gateway.text.sanitize import visible
 
 Takes = Callable[[Session], bool]
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gateway.features.history.keep import Keeper, Kept
     from gateway.features.history.reading import SessionReading
 
@@ -75,18 +77,14 @@ def _history(args: argparse.Namespace) -> int:
 
         for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
             sys.stdout.write(session_line(reading))
-        if problems:
-            return 1
-        return 0
+        return int(problems > 0)
     if not readings:
         raise ConfigError(_nothing(args, len(found), problems))
-    from rich.console import Console
-
     from gateway.features.history.screen import print_screen, print_typed
     from gateway.features.history.summary import summarise
     from gateway.features.history.typed import typed_by_project, typed_view
 
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = _console()
     typed = typed_by_project(readings)
     if verb:
         if not typed:
@@ -113,22 +111,23 @@ def _history(args: argparse.Namespace) -> int:
         )
     if not args.paths:
         console.print(_NEXT, style="dim", markup=False)
-    if problems:
-        return 1
-    return 0
+    return int(problems > 0)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def _show(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gateway.core.decision_settings import Policy
     from gateway.features.history.show import show
 
     if args.json or args.keep or args.html:
         raise ConfigError("show: prints one session, without --json, --keep and --html")
     *args.paths, _, name = args.paths
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    show(_found(args), name, args.steps, policy=Policy(), console=console)
+    show(_found(args), name, args.steps, policy=Policy(), console=_console())
     return 0
 
 

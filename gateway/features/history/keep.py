@@ -282,12 +282,10 @@ class _Rows:
         return self._newest
 
     def _begun(self, run: RunUpdate) -> WorkloadRun:
-        agent = run.agent
         model = run.model_requested
         tenant = self._conversation.tenant
-        workload = workload_of(
-            tenant, agent, (), requested=model
-        )  # no log says which tools were offered
+        # No log says which tools were offered.
+        workload = workload_of(tenant, run.agent, (), requested=model)
         return WorkloadRun(
             run_id=run.id,
             tenant=tenant,

@@ -58,9 +58,14 @@ def orders_of(messages: Iterable[Fields]) -> Iterator[Order]:
                 values = as_mapping(orjson.loads(call.arguments))
             except orjson.JSONDecodeError:
                 continue
-            kind = next(filter(None, (text_at(values, key) for key in _KINDS)), "")
-            prompt = next(filter(None, (text_at(values, key) for key in _PROMPTS)), "")
+            kind = _first(values, _KINDS)
+            prompt = _first(values, _PROMPTS)
             digest = prompt_digest(user_words(prompt))
             if digest:
-                task = next(filter(None, (text_at(values, key) for key in _TASKS)), "")
+                task = _first(values, _TASKS)
                 yield Order(prompt=digest, kind=kind or call.name, task=mask_repeated(task))
+
+
+def _first(values: Fields, names: Iterable[str]) -> str:
+    """The first of these texts that is not empty."""
+    return next(filter(None, (text_at(values, name) for name in names)), "")

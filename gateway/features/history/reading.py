@@ -30,6 +30,7 @@ from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.steering.transcript.steps import StepChange, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
+from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
 from gateway.text.typed_sentences import typed_sentences
 from gateway.upstream.model_costs import capabilities
@@ -274,10 +275,7 @@ def _reason(turn: HumanTurn, later: Sequence[HumanTurn]) -> str:
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:
     said = next((turn.text for turn in human if turn.kind == "message" and turn.text), "")
-    words = " ".join((said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID])).split())
-    if len(words) > _TITLE:
-        return words[: _TITLE - 3] + "..."
-    return words
+    return one_line(said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID]), _TITLE)
 
 
 IN_PROCESS_BYTES = 40_000_000
