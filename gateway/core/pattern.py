@@ -37,9 +37,6 @@ RETRIEVED = (Status.TRIAL, Status.ACTIVE)
 ENDED = "ended"
 """Origin of lessons that say what ended an exact failure; also the kind of their evidence."""
 
-MINED = "mined"
-"""Origin of lessons that earlier versions read off the order of calls, which is no cause."""
-
 
 class Trust(enum.StrEnum):
     """The least trusted source of a lesson's text, the most trusted first."""

@@ -273,27 +273,12 @@ async def apply_change(
 ) -> tuple[str, bool]:
     """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
     Raises: BadRequest."""
-    pattern = stored.pattern
-    actions = LessonActions(runtime.lessons)
-    now = time.time()
     if [change.status, change.advice, change.mark].count(None) != 2:
         raise BadRequest("give one of status, advice and mark", param="body")
-    kept = pattern.pattern_id
-    if mark := change.mark:
-        where = (mark.run_id, mark.step)
-        if mark.remove:
-            changed = await actions.store.unmark(pattern.tenant, kept, *where)
-        else:
-            with naming("mark"):
-                changed = await actions.mark(stored, runtime.opened.stores.runs, *where, at=now)
-    elif change.advice is not None:
-        with naming("advice"):
-            kept = (await actions.edit(stored, change.advice, now)).pattern_id
-            changed = True
-    else:
-        status = Status(change.status or "")
-        done = {Status.QUARANTINED: "paused", Status.RETIRED: "retired"}.get(status, "approved")
-        changed = await actions.move(stored, status, f"{done} by the operator", at=now)
+    with naming("mark" if change.mark else "advice"):
+        kept, changed = await LessonActions(runtime.lessons).change(
+            stored, runtime.opened.stores.runs, at=time.time(), **dict(change)
+        )
     learning_of(runtime).forget()
     publish_change(runtime, "lesson", "changed", pattern_id=kept)
     return kept, changed

@@ -36,50 +36,29 @@ _MOST = 100_000
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
-    does = {
-        "learn approve": _approve,
-        "learn retire": _retire,
-        "learn edit": _edit,
-        "learn add": _add,
-        "learn mark": _mark,
-        "learn rules": _rules,
-    }
+    changing = ("learn approve", "learn retire", "learn edit", "learn mark")
+    does = dict.fromkeys(changing, _change) | {"learn add": _add, "learn rules": _rules}
     declare(commands, __name__, does)
 
 
-async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    if args.active:
-        status = Status.ACTIVE
-    else:
-        status = Status.TRIAL
-    await _move(stores, args, status, reason="approved by the operator")
-
-
-async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    if args.pause:
-        status = Status.QUARANTINED
-    else:
-        status = Status.RETIRED
-    await _move(
-        stores, args, status, reason=f"{'paused' if args.pause else 'retired'} by the operator"
-    )
-
-
-async def _move(stores: Stores, args: argparse.Namespace, status: Status, reason: str) -> None:
-    """Move a lesson to a status."""
-    stored = await _stored(stores, args)
-    changed = await LessonActions(stores.learning).move(stored, status, reason, at=time.time())
-    shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
-    answer(args, shown, "done" if changed else "nothing changed")
-
-
-async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    stored = await _stored(stores, args)
+async def _change(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    """Move, edit or mark a lesson."""
+    found = await stores.learning.lesson(args.tenant, args.pattern_id)
+    stored = kept(found, f"there is no lesson {args.pattern_id!r}")
+    given = vars(args)
+    what: dict[str, Any] = {name: given[name] for name in ("status", "advice") if name in given}
+    if "step" in given:
+        what["mark"] = args
     try:
-        new = await LessonActions(stores.learning).edit(stored, args.advice, time.time())
+        name, changed = await LessonActions(stores.learning).change(
+            stored, stores.runs, at=time.time(), **what
+        )
     except ValueError as error:
-        raise ConfigError(f"advice: {error}") from error
-    answer(args, {"pattern_id": new.pattern_id, "changed": True}, new.pattern_id)
+        raise ConfigError(f"{'mark' if 'step' in given else 'advice'}: {error}") from error
+    text = name
+    if "advice" not in what:
+        text = "done" if changed else "nothing changed"
+    answer(args, {"pattern_id": name, "changed": changed}, text)
 
 
 async def _add(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -92,20 +71,6 @@ async def _add(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
     actions = LessonActions(stores.learning)
     args.pattern_id = await actions.add(DEFAULT_TENANT, args.words, marks, at=at)
     answer(args, {"pattern_id": args.pattern_id, "changed": True}, args.pattern_id)
-
-
-async def _mark(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    stored = await _stored(stores, args)
-    step = int(args.step)
-    if args.remove:
-        pattern = stored.pattern
-        where = (pattern.tenant, pattern.pattern_id, args.run_id, step)
-        changed = await stores.learning.unmark(*where)
-    else:
-        where = (stored, stores.runs, args.run_id, step)
-        changed = await LessonActions(stores.learning).mark(*where, at=time.time())
-    shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
-    answer(args, shown, "done" if changed else "nothing changed")
 
 
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -166,8 +131,3 @@ def _added_to(file: str, rules: Sequence[str]) -> str:
     names = (f"a/{file}" if old else "/dev/null", f"b/{file}")
     lines = unified_diff(old, [*whole, *(line + end for line in added)], *names)
     return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines)
-
-
-async def _stored(stores: Stores, args: argparse.Namespace) -> Any:
-    stored = await stores.learning.lesson(args.tenant, args.pattern_id)
-    return kept(stored, f"there is no lesson {args.pattern_id!r}")

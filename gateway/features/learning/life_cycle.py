@@ -10,14 +10,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
 from gateway.core.pattern import (
     ENDED,
-    MINED,
     Lesson,
     Pattern,
     Status,
@@ -55,14 +53,6 @@ NAMES = "until an operator approves it, only runs that know its names are given 
 ENDED_AGAIN = "it ended the same failure in several conversations"
 _TICKED = re.compile(r"`([^`]+)`")
 BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
-GUESSES: Texts = MappingProxyType(
-    {
-        MINED: "read off the order of calls, which shows no cause",
-        SAID: "made of a person's words by expressions, which misread them",
-    }
-)
-"""Origins of lessons that earlier versions made without a reader, and why none is given until an
-operator approves it."""
 
 
 def lesson_id(tier: Tier, *parts: str) -> str:
@@ -82,18 +72,10 @@ def next_move(lesson: StoredLesson) -> Move | None:
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
-    if is_guess(lesson):
-        return Move(Status.RETIRED, GUESSES[known.origin])
     if is_rule(lesson.pattern):
         return None  # only a person takes it back
     harm = "" if known.status is Status.CANDIDATE else harm_of(lesson.posterior)
     return Move(Status.RETIRED, harm) if harm else None
-
-
-def is_guess(lesson: StoredLesson) -> bool:
-    """Whether an earlier version made it up, see GUESSES, and no operator approved it."""
-    known = lesson.pattern.lesson
-    return known is not None and known.origin in GUESSES and not approved(lesson)
 
 
 LEAST_CONVERSATIONS = 2  # in which the same thing must have ended the same failure
@@ -286,11 +268,44 @@ def near_outcome(
     )
 
 
+class Mark(Protocol):
+    """A call of a run at whose like a rule is given again."""
+
+    run_id: str  # the run with the call
+    step: int  # its step; of several calls the last one counts
+    remove: bool  # take the mark back
+
+
 @dataclass(eq=False)
 class LessonActions:
     """Changes of lessons by hand."""
 
     store: LearningStore  # lessons; times are epoch seconds
+
+    async def change(
+        self,
+        stored: StoredLesson,
+        runs: RunStore,
+        *,
+        at: float,
+        status: str | None = None,
+        advice: str | None = None,
+        mark: Mark | None = None,
+    ) -> tuple[str, bool]:
+        """Change the text, the marks or the status; the id of the lesson that holds now, and
+        whether anything changed. Raises: ValueError for a text or a mark that cannot be."""
+        pattern = stored.pattern
+        name = pattern.pattern_id
+        if advice is not None:
+            return (await self.edit(stored, advice, at)).pattern_id, True
+        if mark is None:
+            to = Status(status or "")
+            done = {Status.QUARANTINED: "paused", Status.RETIRED: "retired"}.get(to, "approved")
+            return name, await self.move(stored, to, f"{done} {BY_OPERATOR}", at=at)
+        if mark.remove:
+            gone = self.store.unmark(pattern.tenant, name, run_id=mark.run_id, step_index=mark.step)
+            return name, await gone
+        return name, await self.mark(stored, runs, call=mark, at=at)
 
     async def move(self, stored: StoredLesson, status: Status, reason: str, at: float) -> bool:
         """Change the status; False when it is the lesson's already. A rule needs no trial."""
@@ -310,14 +325,14 @@ class LessonActions:
             await self.store.put_posterior(owner, pattern_id, version, posterior=found, at=at)
         return moved
 
-    async def mark(
-        self, stored: StoredLesson, runs: RunStore, run_id: str, step: int, *, at: float
-    ) -> bool:
+    async def mark(self, stored: StoredLesson, runs: RunStore, call: Mark, at: float) -> bool:
         """Have a rule given again at calls like the last one of a step; False if it is so already.
         Raises: ValueError without such a rule or call."""
         pattern = stored.pattern
         if not is_rule(pattern):
             raise ValueError("only a rule that a person stated can be given at a call")
+        run_id = call.run_id
+        step = call.step
         owner = pattern.tenant
         trace = await runs.get_run(run_id, tenant=owner, after_step=step - 1, limit=1)
         rows = [row for row in trace.steps if row.step_index == step] if trace else []

@@ -224,3 +224,6 @@ BEGIN
     RETURN have;
 END
 $$
+
+-- = learning_005_no_guesses
+@no_guesses

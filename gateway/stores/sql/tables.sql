@@ -121,6 +121,15 @@ UPDATE pattern_evidence SET key_name = coalesce(
     (SELECT r.key_name FROM runs AS r WHERE r.id = pattern_evidence.run_id), ''
 );
 
+-- = no_guesses
+-- Lessons that earlier versions made without a reader: `mined` off the order of calls, `said` off a
+-- person's words. One that an operator wrote or moved stays as it is.
+UPDATE patterns SET status = 'retired', reason = CASE origin
+    WHEN 'mined' THEN 'read off the order of calls, which shows no cause'
+    ELSE 'made of a person''s words by expressions, which misread them' END
+WHERE origin IN ('mined', 'said') AND trust <> 'operator'
+    AND status IN ('candidate', 'trial', 'active') AND reason NOT LIKE '%by the operator';
+
 -- = proof
 ALTER TABLE pattern_posteriors ADD COLUMN success_given, success_held, harms_success: real?;
 ALTER TABLE pattern_posteriors ADD COLUMN proof, safe: real DEFAULT 1.0;

@@ -218,3 +218,6 @@ ALTER TABLE pattern_spaces DROP COLUMN generation;
 
 -- = control_005_admin_keys
 @admin_keys
+
+-- = learning_005_no_guesses
+@no_guesses

@@ -18,16 +18,14 @@ from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Pattern, Status
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner, LearnReport
-from gateway.steering.guidance.lessons import SAID
 from gateway.stores.exchanges import RawCall
-from gateway.stores.learning import LessonFilter
+from gateway.stores.learning import LessonFilter, Posterior
 from gateway.stores.sql.learning import LearningStore
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.learning import a_decision
 from tests.features.learning.families import answers
-from tests.features.learning.runs import Call, lessons_of, run, shell, state, stored
+from tests.features.learning.runs import Call, lessons_of, run, shell, stored
 from tests.features.learning.test_endings import MOVE, behind, ended
-from tests.features.learning.test_rules import RULE
 from tests.postgres import empty_database
 
 GATEWAYS = 3
@@ -55,10 +53,14 @@ def learner(stores: Stores, now: float = records.START + 10_000.0) -> Learner:
 async def test_gateways_that_read_the_same_runs_at_once_count_them_once(
     gateways: list[Stores],
 ) -> None:
-    """Each run has its outcomes once, as if one gateway had read it, and a rule is moved once."""
+    """Each run has its outcomes once, as if one gateway had read it, and a lesson that does harm is
+    retired once."""
     failing: list[Call] = [shell("pytest", "1 failed"), shell("pytest", "E  Error: 1 failed")]
-    for number, person in enumerate(("ann", "ben")):
-        await state(gateways[0], number, RULE, person=person, tenant=records.TENANT, origin=SAID)
+    (harmful,) = lessons_of(run([shell("mvn test", MISSING)], tenant=records.TENANT))
+    await gateways[0].learning.learn([(harmful, ())])
+    await gateways[0].learning.put_posterior(
+        records.TENANT, harmful.pattern_id, 1, Posterior(harms=0.99), 1.0
+    )
     for number in range(3):
         await gateways[0].states.commit(stored(number, failing))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -10,11 +13,9 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.core.decide import LessonQuery
-from gateway.core.pattern import MINED, Pattern, Status
+from gateway.core.pattern import Pattern, Status
 from gateway.features.learning.book import LessonBook
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
-from gateway.features.learning.settings import LearningSettings
-from gateway.features.learning.worker import Learner
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.records import PromptMessage
@@ -54,7 +55,7 @@ def mined(command: str) -> Pattern:
     missing = f"bash: {command.split()[0]}: command not found"
     (pattern,) = lessons_of(run([shell(command, missing)], tenant=TENANT))
     assert pattern.lesson is not None
-    return replace(pattern, lesson=replace(pattern.lesson, origin=MINED, applies_when={}))
+    return replace(pattern, lesson=replace(pattern.lesson, origin="mined", applies_when={}))
 
 
 def extracted(text: str) -> Pattern:
@@ -71,11 +72,12 @@ MADE = {
 
 
 @pytest.mark.parametrize("why", list(MADE))
-async def test_what_earlier_versions_guessed_is_retired(stores: Stores, why: str) -> None:
-    """Lessons and rules that were made without a reader are given to no run, and the next look
-    retires them; one that an operator approved stays, also when its trial is over. Nothing is
-    removed."""
+async def test_what_earlier_versions_guessed_is_retired(tmp_path: Path, why: str) -> None:
+    """Lessons and rules that were made without a reader are given to no run, and are retired when
+    an older file is opened; one that an operator approved stays. Nothing is removed."""
     made = MADE[why]
+    path = str(tmp_path / "older.db")
+    stores = await open_stores(StorageSettings(path=path))
     await stores.learning.learn([(each, ()) for each in made])
     approved = await stores.learning.lesson(TENANT, made[2].pattern_id)
     assert approved is not None
@@ -85,8 +87,11 @@ async def test_what_earlier_versions_guessed_is_retired(stores: Stores, why: str
     query = LessonQuery(keys=keys, exclude=frozenset(), begins=True, opening=lambda: SHOP)
     given = await LessonBook(stores.learning, failed=print).find(query, TENANT)
     assert [each.pattern.pattern_id for each in given] == [made[2].pattern_id]
-    learner = Learner(stores.learning, stores.runs, LearningSettings)
-    assert (await learner.look()).moves == 2
+    await stores.close()
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("DELETE FROM migrations WHERE name = 'learning_005_no_guesses'")
+        older.commit()
+    stores = await open_stores(StorageSettings(path=path))
     found = {each.pattern.pattern_id: each for each in await lessons(stores)}
     status = {
         name: each.pattern.lesson.status for name, each in found.items() if each.pattern.lesson
@@ -96,3 +101,4 @@ async def test_what_earlier_versions_guessed_is_retired(stores: Stores, why: str
         Status.ACTIVE,
     ]
     assert why in found[made[0].pattern_id].reason
+    await stores.close()

@@ -282,7 +282,7 @@ async def gives_each_job_to_one(stores: Stores) -> None:
     assert again is not None
     assert again.attempts == 2
     assert await claim(START + 20) is None
-    assert [each.state for each in await store.jobs("read")] == ["failed"]
+    assert await store.count_jobs("read") == {"failed": 1}
     await store.enqueue(dataclasses.replace(job, key="b"))
     second = await claim(START + 30)
     assert second is not None
@@ -295,8 +295,6 @@ async def gives_each_job_to_one(stores: Stores) -> None:
     assert await store.spent("read", TENANT, START + 31) == (0, 0.0)
     assert await store.count_jobs("read") == {"failed": 1, "done": 1}
     assert await store.count_jobs("read", OTHER) == {}
-    assert [each.key for each in await store.jobs("read", TENANT)] == ["b", "a"]
-    assert await store.jobs("read", OTHER) == []
 
 
 async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
@@ -367,7 +365,7 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     assert [(each.pattern.pattern_id, each.support.conversations) for each in left] == [("e1-b", 1)]
     assert await store.outcomes(TENANT, "r1") == []
     assert await store.decisions(TENANT, "e1-a") == []
-    assert [job.key for job in await store.jobs("read")] == ["b"]
+    assert await store.count_jobs("read") == {"waiting": 1}
     known = await store.job("read", "b")
     assert known is not None
     assert (known.key, await store.job("read", "a"), await store.job("x", "b")) == ("b", None, None)
