@@ -29,9 +29,8 @@ from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.traces import RunTrace
-from gateway.stores.usage import Sums
 from gateway.text import formatting
-from gateway.text.page import page_templates
+from gateway.text.page import rendered
 from gateway.text.sanitize import one_line
 from gateway.text.svg import stretches
 from gateway.values import FieldDict
@@ -43,7 +42,6 @@ _MARK = f"[{IMPORTED}] "
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
 _HOOK = "the JSON that a hook of Claude Code or `notify` of Codex gets"
 _SUBJECT = "id of a run, or of a conversation with its sub-agents"
-_SUMS = ("runs", "calls", "tokens", "cached", "cost", "saved")
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
 _NO_STOPS = "this store keeps no stops: use the running gateway's /api"
@@ -236,9 +234,8 @@ def _print_run(trace: RunTrace) -> None:
         highest = max(step.scores.get(name) or 0.0 for step in trace.steps)
         fired = [step.step_index for step in trace.steps if name in step.fired]
         monitors.append((name, highest, fired))
-    template = page_templates(_TEMPLATES).get_template("run.txt")
-    text = template.render(trace=trace, states=states, monitors=monitors, labels=KIND_LABELS)
-    for line in text.splitlines():
+    values = {"trace": trace, "states": states, "monitors": monitors, "labels": KIND_LABELS}
+    for line in rendered(_TEMPLATES, "run.txt", values).splitlines():
         style = formatting.STATE_COLOURS.get(line.partition(" ")[0], "")
         console.print(Text(line, style=style), soft_wrap=True)
 
@@ -337,10 +334,7 @@ async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) 
         for group in groups:
             say(as_line({"value": group.value, "sums": sums_view(group.sums)}))
     else:
-        sums = table((args.by,), _SUMS)
-        for group in groups:
-            sums.add_row(one_line(group.value, 60) or "(none)", *_cells(group.sums))
-        Console(width=max(Console().width, 110)).print(sums)
+        say(rendered(_TEMPLATES, "usage.txt", {"by": args.by, "groups": groups}).rstrip())
 
 
 async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
@@ -350,17 +344,6 @@ async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace)
     traces = stores.runs.export_runs(_chosen(args), content=content)
     async for lines in exported(traces, args.format):
         _write(lines)
-
-
-def _cells(sums: Sums) -> tuple[str, ...]:
-    return (
-        str(sums.runs),
-        str(sums.calls),
-        formatting.about(formatting.count(sums.tokens), sums.estimated_tokens),
-        formatting.percent(sums.cached_share),
-        formatting.about(formatting.money(sums.cost_usd), sums.estimated_usd),
-        formatting.money(sums.saved_usd),
-    )
 
 
 def _write(lines: bytes) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.auth.authenticator import process_key
+from gateway.commands.declared import declare
 from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
@@ -25,11 +26,7 @@ _MODES = {
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    serve = commands.add_parser("serve", help="start the gateway")
-    serve.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
-    serve.add_argument("--host", help="address to listen on (server.host)")
-    serve.add_argument("--port", type=int, help="port to listen on (server.port)")
-    serve.set_defaults(run=_serve)
+    declare(commands, __name__, {"serve": _serve})
 
 
 def config_file(given: Path | None) -> Path | None:

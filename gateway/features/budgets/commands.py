@@ -3,14 +3,12 @@
 import argparse
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from gateway.backends import Stores
 from gateway.commands.declared import declare
-from gateway.commands.store import as_line, kept, say, table
+from gateway.commands.store import as_line, kept, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.budgets.accounts import Account, AccountKey
@@ -18,10 +16,11 @@ from gateway.features.budgets.settings import METRICS, BudgetSettings, all_budge
 from gateway.features.budgets.store import SQLBudgetStore
 from gateway.features.budgets.texts import account_view
 from gateway.hooks import given
-from gateway.text import formatting
 from gateway.text.formatting import amount
+from gateway.text.page import rendered
 from gateway.values import FieldDict
 
+_TEMPLATES = Path(__file__).with_name("templates")
 _NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budgets"
 
 
@@ -48,7 +47,8 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
     elif not views:
         say("no budget has been used")
     else:
-        Console(width=max(Console().width, 120)).print(_budget_table(views))
+        values = {"views": views, "amount": amount}
+        say(rendered(_TEMPLATES, "budgets.txt", values).rstrip())
 
 
 async def _allow(
@@ -93,30 +93,3 @@ async def _say_account(
     limits = ", ".join(amount(name, value) for name, value in view["limits"].items()) or "none"
     used = f"{account.budget} {account.subject}: used {view['used']:.0%}"
     say(as_line(view) if args.json else f"{used}, limits: {limits}")
-
-
-def _budget_table(views: list[FieldDict]) -> Table:
-    shown = table(
-        ("budget", "subject", "last used"), ("used", "cost", "tokens", "calls", "on the way")
-    )
-    shown.add_column("limits")
-    for view in views:
-        spent = view["spent"]
-        guessed = view["estimated"]
-        guessed_tokens = guessed["input_tokens"] + guessed["output_tokens"]
-        tokens = formatting.count(spent["input_tokens"] + spent["output_tokens"])
-        limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
-        waiting = view["reserved"]
-        reserved = f"{waiting['calls']} {formatting.money(waiting['usd'])}"
-        shown.add_row(
-            view["budget"],
-            view["subject"],
-            formatting.ago(view["updated_at"]),
-            f"{view['used']:.0%} {view['step'] or ''}".strip(),
-            formatting.about(formatting.money(spent["usd"]), guessed["usd"]),
-            formatting.about(tokens, guessed_tokens),
-            str(spent["calls"]),
-            reserved if waiting["calls"] else "",
-            "lifted" if view["lifted"] else limits,
-        )
-    return shown

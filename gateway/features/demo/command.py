@@ -5,18 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gateway.commands.declared import declare
 from gateway.config import load_settings
 from gateway.errors import ConfigError
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
-    keep = "record its runs in storage.path, for the dashboard"
-    demo.add_argument("--keep", action="store_true", help=keep)
-    config = "config file that --keep reads (default: ./config.yaml)"
-    demo.add_argument("--config", type=Path, help=config)
-    demo.set_defaults(run=_demo)
+    declare(commands, __name__, {"demo": _demo})
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from gateway.auth.authenticator import process_key
+from gateway.commands.declared import declare
 from gateway.commands.serve import config_file, loaded
 from gateway.commands.store import found_storage
-from gateway.config import DEFAULT_FILE, load_settings
+from gateway.config import load_settings
 from gateway.errors import ConfigError
 from gateway.process.running_gateways import running_gateways
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    summary = "show the recorded runs in a browser, also those of `gateway wrap`"
-    pages = commands.add_parser("dashboard", help=summary)
-    pages.add_argument("run_id", nargs="?", help="open this run's page")
-    pages.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
-    port = "port to listen on (default: a free one)"
-    pages.add_argument("--port", type=int, default=0, help=port)
-    pages.set_defaults(run=_dashboard)
+    declare(commands, __name__, {"dashboard": _dashboard})
 
 
 def _dashboard(args: argparse.Namespace) -> int:
