@@ -147,14 +147,23 @@ class Verdicts:
         if run.outcome and run.outcome_source in _TOLD:
             new += await self.add(run, _TOLD[run.outcome_source], run.outcome, weight=1.0)
         new += await self._read_off(trace, calls, "")
-        if run.sequence:
-            earlier = await self.runs.get_run(
-                f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
-            )
-            if earlier and earlier.run.id not in await self.store.forgotten(run.tenant):
-                before = await off_loop(read_run, steps_of(earlier))
-                new += await self._read_off(earlier, before, opening_words(trace))
+        if earlier := await self.earlier(run):
+            before = await off_loop(read_run, steps_of(earlier))
+            new += await self._read_off(earlier, before, opening_words(trace))
         return new
+
+    async def unforgotten(self, run_id: str, tenant: str | None) -> RunTrace | None:
+        """A stored run; None if it is unknown or forgotten."""
+        trace = await self.runs.get_run(run_id, tenant=tenant)
+        if trace is None or run_id in await self.store.forgotten(trace.run.tenant):
+            return None
+        return trace
+
+    async def earlier(self, run: RunRecord) -> RunTrace | None:
+        """The previous run of the conversation; None for the first one, and if it is forgotten."""
+        if not run.sequence:
+            return None
+        return await self.unforgotten(f"{run.conversation_id}.{run.sequence - 1}", run.tenant)
 
     async def _read_off(
         self, trace: RunTrace, calls: Sequence[ReadCallOfRun], next_task: str

@@ -161,7 +161,8 @@ class Learner:
     async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> LearnReport:
         """Read one run. `over`: no call is expected; otherwise, and while another gateway
         serves the run, only decisions are settled."""
-        trace = await self._unforgotten(run_id, tenant)
+        verdicts = Verdicts(self.store, self.runs)
+        trace = await verdicts.unforgotten(run_id, tenant)
         if trace is None:
             return LearnReport()
         run = trace.run
@@ -175,7 +176,7 @@ class Learner:
         calls = await off_loop(read_run, steps_of(trace))
         report = LearnReport(runs=1)
         if over:
-            report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
+            report.outcomes += await verdicts.keep(trace, calls)
             report.lessons += await self._learn(trace, calls)
             if self.noted is not None:
                 await self.noted(trace)
@@ -198,17 +199,6 @@ class Learner:
         if moved:
             self.changed()
         return learned.lessons
-
-    async def _unforgotten(self, run_id: str, tenant: str | None) -> RunTrace | None:
-        """Returns a stored run; None if it is unknown or forgotten."""
-        trace = await self.runs.get_run(run_id, tenant=tenant)
-        if trace:
-            forgotten = await self.store.forgotten(trace.run.tenant)
-        else:
-            forgotten = frozenset[str]()
-        if run_id in forgotten:
-            return None
-        return trace
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
         waiting = await self.store.open_decisions(trace.run.id)

@@ -110,11 +110,14 @@ class ReaderWorker:
     counted: Callable[[str], None] = lambda result: None
     now: Callable[[], float] = time.time  # epoch seconds
 
+    def __post_init__(self) -> None:
+        self._verdicts = Verdicts(self.store, self.runs)
+
     async def note(self, trace: RunTrace) -> None:
         """Remember what there is to ask about a run that is over. Raises: StoreError."""
         if not self.settings().model:
             return
-        things = list(things_in(trace, await self._earlier(trace)))
+        things = list(things_in(trace, await self._verdicts.earlier(trace.run)))
         for thing in [*things[:1], *things[1:][-MOST_THINGS:]]:
             await self.store.enqueue(_job(trace, thing, self.now()))
 
@@ -204,21 +207,12 @@ class ReaderWorker:
         forgotten."""
         run_id = str(job.payload.get("run"))
         asked = (job.payload.get("question"), job.payload.get("step"))
-        trace = await self.runs.get_run(run_id, tenant=job.tenant)
-        if trace is None or run_id in await self.store.forgotten(job.tenant):
+        trace = await self._verdicts.unforgotten(run_id, job.tenant)
+        if trace is None:
             return None, None
-        things = things_in(trace, await self._earlier(trace))
+        things = things_in(trace, await self._verdicts.earlier(trace.run))
         same = (each for each in things if (each.question.name, each.step) == asked)
         return trace, next(same, None)
-
-    async def _earlier(self, trace: RunTrace) -> RunTrace | None:
-        """Returns the previous run of the conversation; None for the first run, and if the
-        previous one was forgotten."""
-        run = trace.run
-        name = f"{run.conversation_id}.{run.sequence - 1}"
-        if not run.sequence or name in await self.store.forgotten(run.tenant):
-            return None
-        return await self.runs.get_run(name, tenant=run.tenant)
 
     async def _keep(self, trace: RunTrace, thing: Thing, answer: str) -> None:
         """Keep an answer with its run, and the verdict that it is on the run before."""
@@ -241,18 +235,17 @@ class ReaderWorker:
         await self.store.add_outcome(row)
         earlier = None
         if thing.question is KIND and not thing.step:
-            earlier = await self._earlier(trace)
+            earlier = await self._verdicts.earlier(run)
         if earlier is None or answer not in (*WRONG, *ACCEPTING):
             return
         source = "moved_on"
-        if answer in WRONG:
-            source = "correction"
         verdict = "success"
         if answer in WRONG:
+            source = "correction"
             verdict = "failure"
-        verdicts = Verdicts(self.store, self.runs)
-        await verdicts.add(earlier.run, source, verdict, weight=SURE, where="the next message")
-        await verdicts.choose(earlier.run)
+        place = "the next message"
+        await self._verdicts.add(earlier.run, source, verdict, weight=SURE, where=place)
+        await self._verdicts.choose(earlier.run)
 
     async def _end(self, job: ReaderJob, result: str, error: str = "") -> None:
         if await self.store.finish(job, now=self.now(), error=error):
