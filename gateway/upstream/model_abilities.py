@@ -153,11 +153,8 @@ class ModelCatalogue:
         """US dollars for an average step's share of a million tokens read, by which models are
         compared; None when the model's prices are not known."""
         info = self.info(model)
-        if info is not None:
-            rates = info.rates
-        else:
-            rates = {}
-        if "input" not in rates or "output" not in rates:
+        rates = {} if info is None else info.rates
+        if not {"input", "output"} <= rates.keys():
             return None
         return rates["input"] * INPUT_PER_OUTPUT + rates["output"]
 

@@ -61,9 +61,7 @@ def documented_dialects(host: str, provider: str = "") -> frozenset[str]:
     """The dialects of OpenAI's API that are documented for the provider at a host, or for servers
     of a kind that the operator runs; empty: it has to be tried."""
     for name, row in OPENAI_COMPATIBLE.items():
-        own = None
-        if row.api_base:
-            own = urlsplit(row.api_base).hostname
+        own = urlsplit(row.api_base or "").hostname
         if host == own or (own is None and name == provider):
             return frozenset(row.dialects)
     return frozenset()

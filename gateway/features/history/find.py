@@ -1,6 +1,7 @@
 """Session logs on this machine, and the format of each: found in the home directory, or named."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -46,11 +47,11 @@ class Found(Value):
 
 def at_home(home: Path) -> list[Found]:
     """The session logs of all known agents below a home directory, the newest first."""
-    patterns = [(each, pattern) for each in formats() for pattern in each.homes]
     found: dict[Path, Found] = {}
-    for each, pattern in patterns:
-        for path in filter(Path.is_file, home.glob(pattern)):
-            found.setdefault(path, Found(path=path, format=each))
+    for each in formats():
+        for path in chain(*map(home.glob, each.homes)):
+            if path.is_file():
+                found.setdefault(path, Found(path=path, format=each))
     return sorted(found.values(), key=lambda each: _stat(each.path)[1], reverse=True)
 
 

@@ -118,16 +118,11 @@ class LogFile:
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
         try:
-            with self._open() as file:
-                yield file
+            packed = self.path.name.endswith(".gz")
+            with gzip.open(self.path) if packed else self.path.open("rb") as file:
+                yield cast(IO[bytes], file)
         except (OSError, EOFError, zlib.error) as exc:
             raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
-
-    def _open(self) -> IO[bytes]:
-        packed = self.path.name.endswith(".gz")
-        if packed:
-            return cast(IO[bytes], gzip.open(self.path))
-        return self.path.open("rb")
 
 
 def _values(line: bytes) -> list[Any]:

@@ -247,6 +247,11 @@ def chat_usage(
     }
 
 
+def token_counts(given: Fields) -> Counter[str]:
+    """The counts in an object, by their names; 0 under any other name."""
+    return Counter({name: as_int(value, 0) for name, value in given.items()})
+
+
 def joined(*texts: object, by: str = "\n") -> str:
     """The texts that are not empty, one after another."""
     return by.join(text for text in texts if isinstance(text, str) and text)

@@ -191,11 +191,10 @@ class _Thread:
         """Note what the person did in one line."""
         session = self.session
         for part in parts:
-            if _is_word(part) or not by_person:
-                text = ""
-            else:
-                text = read_result(part, "").text
-            if (said := rejection(text)) is not None:
+            said = None
+            if by_person and not _is_word(part):
+                said = rejection(read_result(part, "").text)
+            if said is not None:
                 session.did("reject", said, at, back=1)
         texts = [part for part in parts if part.get("type") == "text"]
         if any(text_at(part, "text").startswith(_ACCEPTED_PLAN) for part in texts):

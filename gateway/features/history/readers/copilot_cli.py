@@ -19,7 +19,7 @@ from gateway.features.history.session import (
     own_id,
 )
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_mapping, as_text, mapping_at, mappings_at, text_at
+from gateway.wire.coerce import as_int, as_mapping, mapping_at, mappings_at, text_at
 
 AGENT = "copilot-cli"
 _SILENT = re.compile(
@@ -103,8 +103,7 @@ class _Events:
         elif kind in ("session.start", "session.resume"):
             main.id = own_id(data.get("sessionId")) or main.id
             main.version = text_at(data, "copilotVersion") or main.version
-            folder = mapping_at(data, "context").get("cwd")
-            main.project = main.project or as_text(folder, "")
+            main.project = main.project or text_at(mapping_at(data, "context"), "cwd")
         return _SILENT.fullmatch(kind) is not None
 
     def finished(self) -> Iterable[Session]:
@@ -131,11 +130,11 @@ class _Events:
     def _answer(self, session: Session, data: Fields, at: float | None) -> None:
         name = own_id(data.get("apiCallId"))
         text, thought = (text_at(data, key) for key in ("content", "reasoningText"))
+        last = session.calls[-1:]
+        is_part = as_int(data.get("chunkIndex"), 0) > 0
         if name:
-            is_part = bool(session.calls) and session.calls[-1].key == name
-        else:
-            is_part = bool(session.calls) and as_int(data.get("chunkIndex"), 0) > 0
-        if is_part:
+            is_part = [call.key for call in last] == [name]
+        if is_part and last:
             reply = session.messages[session.calls[-1].position]
             reply["content"] = joined(reply["content"], text, by="\n\n")
             if thought:

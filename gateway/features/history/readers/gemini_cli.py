@@ -10,11 +10,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, add_call, chat_usage, joined, own_id
+from gateway.features.history.session import (
+    Session,
+    add_call,
+    chat_usage,
+    joined,
+    own_id,
+    token_counts,
+)
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
-    as_int,
     as_list,
     as_mapping,
     list_at,
@@ -192,11 +198,11 @@ def response_text(parts: object) -> tuple[str, bool]:
 
 def _usage(tokens: Fields) -> FieldDict:
     """Gemini's input includes what was cached, its output does not include the thoughts."""
-    count = {name: as_int(value, 0) for name, value in tokens.items()}
-    thoughts = count.get("thoughts", 0)
-    prompt = count.get("input", 0) + count.get("tool", 0)
-    completion = count.get("output", 0) + thoughts
-    return chat_usage(prompt, completion, count.get("cached"), written=0, thoughts=thoughts)
+    count = token_counts(tokens)
+    prompt = count["input"] + count["tool"]
+    thoughts = count["thoughts"]
+    completion = count["output"] + thoughts
+    return chat_usage(prompt, completion, count["cached"], thoughts=thoughts)
 
 
 def _project(path: Path) -> str:

@@ -14,11 +14,18 @@ from pathlib import Path
 from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
-from gateway.features.history.session import Session, add_call, chat_usage, epoch, joined, own_id
+from gateway.features.history.session import (
+    Session,
+    add_call,
+    chat_usage,
+    epoch,
+    joined,
+    own_id,
+    token_counts,
+)
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
-    as_int,
     as_mapping,
     as_number,
     as_text,
@@ -236,12 +243,9 @@ def _answer(session: Session, message: _Object, parts: list[_Object], at: float 
 def _usage(tokens: _Object) -> _Object:
     """opencode counts cached tokens apart, and since it notes a `total` also those of reasoning,
     which older versions leave in the output."""
-    count = {name: as_int(value, 0) for name, value in tokens.items()}
-    cache = mapping_at(tokens, "cache")
-    read = as_int(cache.get("read"), 0)
-    written = as_int(cache.get("write"), 0)
-    thoughts = count.get("reasoning", 0)
-    made = count.get("output", 0) + (thoughts if "total" in tokens else 0)
-    return chat_usage(
-        count.get("input", 0) + read + written, made, read, written=written, thoughts=thoughts
-    )
+    count = token_counts(tokens)
+    cache = token_counts(mapping_at(tokens, "cache"))
+    thoughts = count["reasoning"]
+    made = count["output"] + (thoughts if "total" in tokens else 0)
+    prompt = count["input"] + cache["read"] + cache["write"]
+    return chat_usage(prompt, made, cache["read"], written=cache["write"], thoughts=thoughts)

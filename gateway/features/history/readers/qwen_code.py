@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import order_beside
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
-from gateway.features.history.session import Session, add_call, chat_usage, family
+from gateway.features.history.session import Session, add_call, chat_usage, family, token_counts
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, mapping_at, mappings_at, text_at
+from gateway.wire.coerce import mapping_at, mappings_at, text_at
 
 _TYPED = (None, "mid_turn_user_message")  # subtypes of messages that a person typed
 
@@ -78,12 +78,10 @@ def _result(session: Session, record: Fields, part: Fields, at: float | None) ->
 
 def _usage(metadata: Fields) -> FieldDict:
     """The tokens of an answer. An OpenAI API counts thoughts in the output; the total shows it."""
-    count = {name: as_int(value, 0) for name, value in metadata.items()}
-    prompt = count.get("promptTokenCount", 0)
-    output = count.get("candidatesTokenCount", 0)
-    thoughts = count.get("thoughtsTokenCount", 0)
-    if count.get("totalTokenCount", 0) >= prompt + output + thoughts:
+    count = token_counts(metadata)
+    prompt = count["promptTokenCount"]
+    output = count["candidatesTokenCount"]
+    thoughts = count["thoughtsTokenCount"]
+    if count["totalTokenCount"] >= prompt + output + thoughts:
         output += thoughts
-    return chat_usage(
-        prompt, output, count.get("cachedContentTokenCount"), written=0, thoughts=thoughts
-    )
+    return chat_usage(prompt, output, count["cachedContentTokenCount"], thoughts=thoughts)
