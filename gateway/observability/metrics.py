@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import prometheus_client
@@ -56,11 +57,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._request_labels: dict[tuple[str, int, str], Counter] = {}
-        self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
         for name, row in _TABLE.items():
             declare = getattr(self, row["kind"])
             setattr(self, name, declare(**{key: row[key] for key in row if key != "kind"}))
+        self._duration = cache(self.duration.labels)
+        self._overhead = cache(self.overhead.labels)
         self._of_features = {kind: kind(self) for kind in given("metrics")}
 
     if TYPE_CHECKING:
@@ -93,17 +94,9 @@ class Metrics:
         self, route: str, status: int, lane: str, duration_s: float, overhead_s: float
     ) -> None:
         """Count one finished request; label look-ups are cached, they cost more than counting."""
-        key = (route, status, lane)
-        counter = self._request_labels.get(key)
-        if counter is None:
-            counter = self._request_labels[key] = self.requests.labels(route, str(status), lane)
-        counter.inc()
-        histograms = self._duration_labels.get(route)
-        if histograms is None:
-            histograms = (self.duration.labels(route), self.overhead.labels(route))
-            self._duration_labels[route] = histograms
-        histograms[0].observe(duration_s)
-        histograms[1].observe(overhead_s)
+        self.requests.labels(route, str(status), lane).inc()
+        self._duration(route).observe(duration_s)
+        self._overhead(route).observe(overhead_s)
 
     def count_tokens(self, usage: TokenUsage, *, estimated: bool) -> None:
         """Count the tokens of one call, apart where they are estimated."""
