@@ -23,6 +23,7 @@ from gateway.config.values import Faults, key_path
 from gateway.dialects import CHAT, MESSAGES
 from gateway.errors import ConfigError, Unauthorized, UnknownProvider
 from gateway.hooks import given
+from gateway.text.page import rendered
 from gateway.upstream import credentials
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.model_abilities import ModelCatalogue
@@ -30,6 +31,7 @@ from gateway.upstream.model_costs import capabilities
 from gateway.upstream.providers import provider_of
 from gateway.values import FieldDict, Texts
 
+_TEMPLATES = Path(__file__).with_name("templates")
 _SHORTEST_KEY = 16  # characters; half as many as 128 random bits have in hexadecimal
 _FEWEST_DISTINCT = 8  # characters; 16 random decimal digits have 8 or more in 9 of 10 cases
 _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
@@ -178,26 +180,13 @@ def _check_config(args: argparse.Namespace) -> int:
     path = config_file(args.config)
     report = _report(path, connects=args.connect)
     found = report["problems"]
-    problem = "; ".join(report["problems"]) or None
     if args.json:
+        problem = "; ".join(found) or None
         about = {"config": str(path) if path else None, "ok": not found, "problem": problem}
         say(json.dumps(about | report))
-        if found:
-            return 2
-        return 0
-    name = str(path) if path else "defaults"
-    for form, places in report["client_credentials"].items():
-        say(f"a client's {form} goes to: {', '.join(places) or 'no host'}")
-    for asked, place in report["names"].items():
-        say(f"the model {asked} goes to: {place}")
-    for key in report["ignored"]:
-        say(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
-    for warning in report["warnings"]:
-        say(f"warning: {warning}")
-    for fault in found:
-        say(fault if fault.startswith(name) else f"{name}: {fault}")
-    if len(found) != 1:
-        say(f"{name}: {len(found)} faults" if found else f"{name}: ok")
+    else:
+        values = {"name": str(path or "defaults"), "report": report}
+        say(rendered(_TEMPLATES, "check_config.txt", values).rstrip())
     if found:
         return 2
     return 0
