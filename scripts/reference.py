@@ -167,7 +167,9 @@ def _parameters(parameters: list[Mapping[str, Any]]) -> Iterator[str]:
         yield "| parameter | in | type | meaning |\n| --- | --- | --- | --- |"
     for each in parameters:
         kind = _type(each.get("schema", {}))
-        yield f"| `{each['name']}` | {each['in']} | {kind} | {_cell(each.get('description', ''))} |"
+        said = each["description"].removesuffix(".")
+        said = f"{said[:1].upper()}{said[1:]}."
+        yield f"| `{each['name']}` | {each['in']} | {kind} | {_cell(said)} |"
 
 
 def _answers(operation: Mapping[str, Any]) -> Iterator[str]:

@@ -43,10 +43,10 @@ _LINES_AT_ONCE = 50
 class SumsView(BaseModel):
     """Sums over runs."""
 
-    estimated_calls: int = described("Whose provider reported no usage.")
-    estimated_tokens: int = described("The part of the tokens that is estimated.")
-    estimated_usd: float = described("The part of cost_usd that is estimated.")
-    tokens: int = described("Input and output tokens together.")
+    estimated_calls: int  # whose provider reported no usage
+    estimated_tokens: int  # the part of the tokens that is estimated
+    estimated_usd: float  # the part of cost_usd that is estimated
+    tokens: int  # input and output tokens together
     cached_share: Annotated[float, Field(ge=0, le=1)]  # cached of all input tokens
 
 
@@ -69,7 +69,7 @@ TreeView = shape(
 class GroupView(BaseModel):
     """The runs with one value."""
 
-    value: str = described("Empty: of the runs without one.")
+    value: str  # empty: of the runs without one
     sums: SumsView  # over the runs with this value
 
 
@@ -81,23 +81,22 @@ UsageView = shape(
 class ConversationTreeParameters(TenantParameter):
     """Id of a conversation."""
 
-    conversation_id: PathText = described("The id of any conversation of the tree.")
+    conversation_id: PathText  # the id of any conversation of the tree
 
 
 class UsageParameters(RunFilters):
     """Filter of runs, and the key that groups them."""
 
     by: Text = described(f"`tag:NAME` or one of {', '.join(GROUPS)}.", "key")
-    format: Literal["json", "csv"] = described("Of the answer.", "json")
+    format: Literal["json", "csv"] = "json"  # of the answer
 
 
 class ExportParameters(RunFilters):
     """Filter of runs, and the form of the export."""
 
-    format: Annotated[str, OneOf(FORMATS)] = described(
-        "jsonl: runs with their steps; csv: a row each; openai: chat messages.", "jsonl"
-    )
-    content: Flag = described("With the texts of each step.", True)
+    # jsonl: runs with their steps; csv: a row each; openai: chat messages
+    format: Annotated[str, OneOf(FORMATS)] = "jsonl"
+    content: Flag = True  # with the texts of each step
 
 
 def sums_view(sums: Sums) -> FieldDict:

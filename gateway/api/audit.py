@@ -9,7 +9,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, shape
-from gateway.api.params import Cursor, PageParameters, Text, Time, described
+from gateway.api.params import Cursor, PageParameters, Text, Time
 from gateway.api.runs import RunParameters, run_named, unknown_run
 from gateway.api.views import picked
 from gateway.auth.access import Access
@@ -28,13 +28,13 @@ _FIELDS = ("id", "at", "kind", "subject", "author", "reason")
 class AuditParameters(PageParameters):
     """Filter of acts, and the form of the answer."""
 
-    kind: Text | None = described("About such an object: `run`, `budget`, `config`.", None)
-    subject: Text | None = described("About the object with this id.", None)
-    author: Text | None = described("By who stated this name, or by `gateway`.", None)
-    text: Text | None = described("With this text in any field, ignoring case.", None)
-    since: Time | None = described("At or after this time.", None)
-    until: Time | None = described("Before this time.", None)
-    format: Literal["json", "jsonl", "csv"] = described("jsonl, csv: all pages at once.", "json")
+    kind: Text | None = None  # about such an object: `run`, `budget`, `config`
+    subject: Text | None = None  # about the object with this id
+    author: Text | None = None  # by who stated this name, or by `gateway`
+    text: Text | None = None  # with this text in any field, ignoring case
+    since: Time | None = None  # at or after this time
+    until: Time | None = None  # before this time
+    format: Literal["json", "jsonl", "csv"] = "json"  # jsonl, csv: all pages at once
 
 
 AuditPage = shape("AuditPage", "Acts, newest first.", acts=list[FieldDict], next_cursor=Cursor)

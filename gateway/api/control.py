@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
-from gateway.api.params import Parameters, PathText, TenantParameter, described
+from gateway.api.params import Parameters, PathText, TenantParameter
 from gateway.api.views import picked
 from gateway.errors import NotFound
 from gateway.holds import answer_question, known_subject
@@ -25,7 +25,7 @@ MAX_REASON = 300
 class SubjectParameters(Parameters):
     """Id of a run or conversation."""
 
-    subject: PathText = described("The id of a run or of a conversation.")
+    subject: PathText  # the id of a run or of a conversation
 
 
 class ControlBody(BaseModel):
@@ -42,14 +42,13 @@ class HeldView(BaseModel):
     """A hold, or the end of one."""
 
     subject: str  # id of a run or conversation, or what else is held
-    action: str | None = described(
-        "stop, pause, ask (it waits for an answer), off (steering), mute (a kind of alarm in a "
-        "project), or null: it may go on."
-    )
+    # stop, pause, ask (it waits for an answer), off (steering), mute (a kind of alarm in a
+    # project), or null: it may go on
+    action: str | None
     reason: str  # as it was given; empty without one
-    author: str = described("A person's name, where known.")
+    author: str  # a person's name, where known
     at: float | None  # epoch seconds of the order; null when it is unknown
-    stored: bool = described("False: on this gateway only, until the store works again.")
+    stored: bool  # false: on this gateway only, until the store works again
 
 
 HeldPage = shape("HeldPage", "All holds.", held=list[HeldView])
@@ -86,9 +85,16 @@ async def hold(
         control = Control(subject=subject, tenant=owner, action=action, at=at, **about)
         stored = await runtime.holds.hold(control)
     runtime.log.warning("run held" if action else "run resumed", subject=subject)
+    return _published(runtime, owner, subject, action, {**about, "at": at, "stored": stored})
+
+
+def _published(
+    runtime: "Runtime", owner: str | None, subject: str, action: Action | None, more: FieldDict
+) -> FieldDict:
+    """What holds now, which live pages hear of."""
     event = {"type": "control", "tenant": owner, "subject": subject, "action": action or "resume"}
     runtime.events.publish(event)
-    return {"subject": subject, "action": action, **about, "at": at, "stored": stored}
+    return {"subject": subject, "action": action, **more}
 
 
 async def answer(
@@ -101,11 +107,9 @@ async def answer(
         raise NotFound(f"no question about {subject[:80]!r} is open", param="subject")
     await runtime.holds.refresh()
     runtime.log.warning("question answered", subject=subject, yes=yes)
-    action = None if yes else "stop"
-    event = {"type": "control", "tenant": tenant, "subject": subject, "action": action or "resume"}
-    runtime.events.publish(event)
-    at = None if yes else time.time()
-    return {"subject": subject, "action": action, **about, "at": at, "stored": True}
+    action: Action | None = None if yes else "stop"
+    more = {**about, "at": None if yes else time.time(), "stored": True}
+    return _published(runtime, tenant, subject, action, more)
 
 
 def _said(request: ApiRequest[Any]) -> ControlBody:

@@ -99,7 +99,8 @@ def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
         own = model.model_fields
         wanted = [name for name in names or hints if name not in own]
         fields: FieldDict = {name: (hints[name], ...) for name in wanted}
-        fields["described"] = (ClassVar[Any], (stored, model))
+        known = getattr(model, "described", (model,))
+        fields["described"] = (ClassVar[Any], (stored, *known))
         fields |= {name: (field.annotation, field) for name, field in own.items()}
         return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[return-value]
 

@@ -137,9 +137,8 @@ def names_of(model: type[BaseModel]) -> list[str]:
 class TenantParameter(Parameters):
     """The tenant whose data is asked for."""
 
-    tenant: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = described(
-        "Only this tenant's data; a tenant's key sees no other.", None
-    )
+    # only this tenant's data; a tenant's key sees no other
+    tenant: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
 
 
 def _filter(name: str, text: str, choices: Sequence[str]) -> Any:
@@ -164,16 +163,14 @@ class PageParameters(Parameters):
     """One page of a list."""
 
     limit: Annotated[int, Field(ge=1, le=lists.MAX_PAGE, description="Rows per page."), DIGITS] = 50
-    cursor: Text | None = described("`next_cursor` of the previous page.", None)
+    cursor: Text | None = None  # `next_cursor` of the previous page
 
 
 class SortParameters(PageParameters):
     """One page of a list that can be sorted."""
 
-    sort: Annotated[str, OneOf(tuple(lists.SORT_KEYS))] = described(
-        "The key to sort by.", "started_at"
-    )
-    order: Annotated[str, OneOf(("desc", "asc"))] = described("The direction.", "desc")
+    sort: Annotated[str, OneOf(tuple(lists.SORT_KEYS))] = "started_at"  # the key to sort by
+    order: Annotated[str, OneOf(("desc", "asc"))] = "desc"  # the direction
 
 
 def page_request(values: Fields) -> lists.PageRequest:

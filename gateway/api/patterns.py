@@ -23,7 +23,6 @@ from gateway.api.params import (
     PathText,
     TenantParameter,
     Text,
-    described,
     naming,
 )
 from gateway.api.views import pattern_view, picked
@@ -126,11 +125,11 @@ class PatternRecord(BaseModel):
     """One stored pattern."""
 
     tier: TierName  # e1 (an instance), e2 (a kind of failure) or e3 (a universal rule)
-    tenant: str = described("Empty for a pattern that all tenants share.")
-    status: str = described("Of a learned pattern; else `active`.")
-    origin: str = described("How it was learned; empty when it was not.")
-    indexed: bool = described("Whether a search can find it.")
-    counts: Mapping[str, int] = described("How often it was given: `injected`.")
+    tenant: str  # empty for a pattern that all tenants share
+    status: str  # of a learned pattern; else `active`
+    origin: str  # how it was learned; empty when it was not
+    indexed: bool  # whether a search can find it
+    counts: Mapping[str, int]  # how often it was given: `injected`
 
 
 PatternPage = shape(
@@ -150,21 +149,21 @@ ImportCounts = shape(
 class PatternFilters(TenantParameter):
     """Filter of patterns."""
 
-    tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
-    failure_type: Text | None = described("For this failure type.", None)
-    model_family: Text | None = described("For this model family.", None)
+    tier: Annotated[str, OneOf(TIERS)] | None = None  # of this tier
+    failure_type: Text | None = None  # for this failure type
+    model_family: Text | None = None  # for this model family
 
 
 class PatternListParameters(PageParameters, PatternFilters):
     """Filter of patterns, and the page."""
 
-    text: Text | None = described("Whose fields contain this text, ignoring case.", None)
+    text: Text | None = None  # whose fields contain this text, ignoring case
 
 
 class PatternParameters(TenantParameter):
     """Id of a pattern."""
 
-    pattern_id: PathText = described("The pattern's id.")
+    pattern_id: PathText  # the pattern's id
 
 
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]

@@ -123,8 +123,8 @@ class RunPage(BaseModel):
 
     runs: list[Run]  # in the order that was asked for
     next_cursor: Cursor  # null on the last page
-    total: int = described("With `count`: all runs that match.", 0)
-    spread: Spread | None = described("With `count`: their median and 95th percentile.", None)
+    total: int = 0  # with `count`: all runs that match
+    spread: Spread | None = None  # with `count`: their median and 95th percentile
 
 
 class Guidance(Described, InjectionRow):
@@ -172,10 +172,10 @@ class TraceState(BaseModel):
     current_state: str  # after the newest step
     step_log: list[StepLogEntry]  # every step in short
     steps: list[StepRecord]  # with texts where `content` asks for them
-    fsm_thresholds: dict[str, float] = described("Thresholds, margin and windows in force now.")
-    next_after_step: int | None = described("`after_step` of the next part; null on the last.")
+    fsm_thresholds: dict[str, float]  # thresholds, margin and windows in force now
+    next_after_step: int | None  # `after_step` of the next part; null on the last
     thresholds: Thresholds  # to draw next to the run's curves
-    policy_in_force: bool = described("Whether the current policy decided the run's newest step.")
+    policy_in_force: bool  # whether the current policy decided the run's newest step
 
 
 class OutcomeBody(BaseModel):
@@ -195,13 +195,13 @@ ReportedOutcome = shape(
 class RunListParameters(SortParameters, RunFilters):
     """Filter of runs, and their order."""
 
-    count: Flag = described("Also count all runs that match.", False)
+    count: Flag = False  # also count all runs that match
 
 
 class RunParameters(Parameters):
     """Id of a run."""
 
-    run_id: PathText = described("The run's id.")
+    run_id: PathText  # the run's id
 
 
 class RunOfTenant(RunParameters, TenantParameter):
@@ -211,15 +211,10 @@ class RunOfTenant(RunParameters, TenantParameter):
 class TraceParameters(RunParameters):
     """Part of a run's trace."""
 
-    content: Flag = described(
-        "With the texts of each step; guidance keeps its text either way.", True
-    )
-    after_step: Annotated[int, Field(ge=-1, le=2**31 - 1), DIGITS] = described(
-        "Only steps after this one; step 0 is the first call.", -1
-    )
-    limit: Annotated[int, Field(ge=1, le=100_000), DIGITS] | None = described(
-        "At most this many steps.", None
-    )
+    content: Flag = True  # with the texts of each step; guidance keeps its text either way
+    # only steps after this one; step 0 is the first call
+    after_step: Annotated[int, Field(ge=-1, le=2**31 - 1), DIGITS] = -1
+    limit: Annotated[int, Field(ge=1, le=100_000), DIGITS] | None = None  # at most this many steps
 
 
 @OPERATIONS.add("GET /api/runs", RunPage, "One page.")
@@ -333,9 +328,8 @@ class WrongAlarmBody(BaseModel):
     """The alarm that was wrong, and why."""
 
     model_config = ConfigDict(extra="forbid")
-    step: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = described(
-        "Of this step; by default of the newest one with an alarm.", None
-    )
+    # of this step; by default of the newest one with an alarm
+    step: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     # kept with the alarm, for whoever looks at it later
     reason: Annotated[str, Field(max_length=300)] = ""
     undo: bool = False  # the alarm was right after all, and is muted no more
@@ -399,7 +393,7 @@ def unknown_run(run_id: str) -> NotFound:
 class ConversationParameters(PageParameters, TenantParameter):
     """Filter of conversations."""
 
-    external_key: Text | None = described("With this id given by the client.", None)
+    external_key: Text | None = None  # with this id given by the client
 
 
 class Conversations(Described, lists.ConversationPage):

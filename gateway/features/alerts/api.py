@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, shape
-from gateway.api.params import DIGITS, TenantParameter, described
+from gateway.api.params import DIGITS, TenantParameter
 from gateway.api.views import picked
 from gateway.config import Settings
 from gateway.errors import NotFound
@@ -22,18 +22,16 @@ OPERATIONS = Operations()
 class AlertParameters(TenantParameter):
     """Filter of alerts."""
 
-    limit: Annotated[int, Field(ge=1, le=500), DIGITS] = described(
-        "At most this many, the newest first.", 50
-    )
+    limit: Annotated[int, Field(ge=1, le=500), DIGITS] = 50  # at most this many, the newest first
 
 
 @like(DeliveryState)
 class AlertDelivery(BaseModel):
     """State of the delivery to one receiver."""
 
-    attempts: int = described("Failed ones.")
+    attempts: int  # failed ones
     next_at: float | None  # epoch seconds of the next attempt; null when none follows
-    done_at: float | None = described("When it was sent, or given up.")
+    done_at: float | None  # when it was sent, or given up
     error: str | None  # of the latest attempt; null when that succeeded
 
 
@@ -42,9 +40,9 @@ class Alert(BaseModel):
     """One alert."""
 
     severity_word: SeverityWord  # how bad it is
-    tenant: str | None = described("Null: about the gateway as a whole.")
-    seen_at: float = described("When the condition was last seen.")
-    link: str | None = described("With alerts.base_url.")
+    tenant: str | None  # null: about the gateway as a whole
+    seen_at: float  # when the condition was last seen
+    link: str | None  # with alerts.base_url
     deliveries: list[AlertDelivery]  # one for each receiver
 
 

@@ -25,7 +25,7 @@ OPERATIONS = Operations()
 class BudgetParameters(TenantParameter):
     """Filter of accounts."""
 
-    budget: Text | None = described("Of the budget with this name.", None)
+    budget: Text | None = None  # of the budget with this name
     limit: Annotated[int, Field(ge=1, le=1000, description="Most accounts."), DIGITS] = 200
 
 
@@ -33,7 +33,7 @@ class AccountBody(BaseModel):
     """One account: a budget and a subject."""
 
     model_config = ConfigDict(extra="forbid")
-    budget: str = described("The budget's name.")
+    budget: str  # the budget's name
     subject: Annotated[str, Field(max_length=400)]  # as `GET /api/budgets` names it
 
 
@@ -54,25 +54,23 @@ class Spent(BaseModel):
 class AccountView(BaseModel):
     """One account."""
 
-    scope: str | None = described("Null: the config has no such budget now.")
+    scope: str | None  # null: the config has no such budget now
     spent: Spent  # by calls that have ended
-    reserved: Spent = described("Estimates of calls on their way.")
-    leased: Spent = described("Taken by gateways for calls to come; given back if unused.")
-    unpriced: int = described("Calls whose price is unknown.")
-    estimated: Spent = described(
-        "The part of `spent` that no provider has reported, or has no known price."
-    )
-    limits: Mapping[str, float] = described("In force; none when lifted.")
-    used: float = described("Share of the limit that is spent most.")
-    metric: str = described("That limit.")
-    step: str | None = described("The highest step of the ladder reached.")
+    reserved: Spent  # estimates of calls on their way
+    leased: Spent  # taken by gateways for calls to come; given back if unused
+    unpriced: int  # calls whose price is unknown
+    estimated: Spent  # the part of `spent` that no provider has reported, or has no known price
+    limits: Mapping[str, float]  # in force; none when lifted
+    used: float  # share of the limit that is spent most
+    metric: str  # that limit
+    step: str | None  # the highest step of the ladder reached
 
 
 class AccountPage(BaseModel):
     """Accounts, last used first."""
 
     accounts: list[AccountView]  # last used first
-    durable: bool = described("False: counted in memory of this gateway, the store fails.")
+    durable: bool  # false: counted in memory of this gateway, the store fails
 
 
 @OPERATIONS.add("GET /api/budgets", AccountPage, "The accounts.")

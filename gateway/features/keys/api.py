@@ -8,7 +8,7 @@ from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, create_model
 
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, like, shape
-from gateway.api.params import Parameters, PathText, TenantParameter, Text, described, naming
+from gateway.api.params import Parameters, PathText, TenantParameter, Text, naming
 from gateway.errors import NotFound
 from gateway.features.keys.keyring import create_key, key_view, rotate_key
 from gateway.features.keys.records import KeyRecord, KeyTerms
@@ -33,19 +33,19 @@ class NewKeyBody(KeyChange):
     """A key that is to be made."""
 
     tenant: str  # whose data the key reaches
-    name: str = described("Its agent or machine; usage and budgets go by it.", "")
+    name: str = ""  # its agent or machine; usage and budgets go by it
 
 
 class KeyParameters(Parameters):
     """Id of a key."""
 
-    key_id: PathText = described("The id of a key.")
+    key_id: PathText  # the id of a key
 
 
 class RotationParameters(KeyParameters):
     """A key, and the time for which both are valid."""
 
-    overlap: Text = described("Time for which the old one stays valid.", "24h")
+    overlap: Text = "24h"  # time for which the old one stays valid
 
 
 @like(KeyTerms)
@@ -53,8 +53,8 @@ class RotationParameters(KeyParameters):
 class KeyView(BaseModel):
     """A key: its attributes, rights and limits."""
 
-    state: str = described("`valid`, `expired` or `revoked`.")
-    key: str | None = described("The key itself, once: in the answer that makes it.", None)
+    state: str  # `valid`, `expired` or `revoked`
+    key: str | None = None  # the key itself, once: in the answer that makes it
 
 
 KeyPage = shape("KeyPage", "All keys.", keys=list[KeyView])

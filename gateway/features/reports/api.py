@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
-from gateway.api.params import OneOf, PathText, TenantParameter, Text, described, naming
+from gateway.api.params import OneOf, PathText, TenantParameter, Text, naming
 from gateway.errors import NotFound
 from gateway.features.reports.experiment import STRATA, report
 from gateway.features.reports.pilot import PilotReport, pilot_report
@@ -25,20 +25,17 @@ OPERATIONS = Operations()
 class ReportOptions(TenantParameter):
     """Options of a report."""
 
-    stratum: Annotated[str, OneOf(tuple(STRATA))] = described(
-        "The key by which runs are grouped into strata.", "profile"
-    )
-    shares: Text | None = described(
-        "Planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the "
-        "running experiment.",
-        None,
-    )
+    # the key by which runs are grouped into strata
+    stratum: Annotated[str, OneOf(tuple(STRATA))] = "profile"
+    # planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the running
+    # experiment
+    shares: Text | None = None
 
 
 class ReportParameters(ReportOptions):
     """Id of an experiment, and the options of its report."""
 
-    experiment_id: PathText = described("The experiment's id.")
+    experiment_id: PathText  # the experiment's id
 
 
 @frozen

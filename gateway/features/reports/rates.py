@@ -81,19 +81,16 @@ def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
     """The difference of two success rates; None when a sample is empty. Source: Newcombe,
     Statistics in Medicine 17 (1998), method 10: both Wilson intervals joined. Runs of one unit are
     not independent, so that each sample counts as its size over its design effect."""
-    if not treated.trials or not baseline.trials:
+    first = rate_of(treated)
+    second = rate_of(baseline)
+    if first is None or second is None:
         return None
-    effects = design_effect(treated), design_effect(baseline)
-    first = treated.successes / treated.trials
-    second = baseline.successes / baseline.trials
-    low_1, high_1 = wilson(treated.successes / effects[0], treated.trials / effects[0])
-    low_2, high_2 = wilson(baseline.successes / effects[1], baseline.trials / effects[1])
-    estimate = first - second
+    estimate = first.rate - second.rate
     return Difference(
         estimate=estimate,
-        low=estimate - math.hypot(first - low_1, high_2 - second),
-        high=estimate + math.hypot(high_1 - first, second - low_2),
-        design_effect=max(effects),
+        low=estimate - math.hypot(first.rate - first.low, second.high - second.rate),
+        high=estimate + math.hypot(first.high - first.rate, second.rate - second.low),
+        design_effect=max(design_effect(treated), design_effect(baseline)),
     )
 
 
