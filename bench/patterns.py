@@ -131,7 +131,7 @@ async def measure(path: Path, size: int, rounds: int) -> Measured:
     """One size of store."""
     database = await Database.open(StorageSettings(path=str(path)), hooks=(load_vector_extension,))
     store, embedder = PatternStore(SQLiteEngine(database)), StaticEmbedder.load()
-    library = await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
+    library = await PatternLibrary(store, embedder, EtraceSettings()).prepare(starter=False)
     await fill(store, embedder, size)
     await database.write(_fill_vec0)
     before_mb, begun = _resident_mb(), time.perf_counter()

@@ -224,7 +224,7 @@ def measure(runs: Sequence[recorded.Run]) -> dict[str, dict[str, Tally]]:
     async def library() -> PatternLibrary:
         embedder = await open_embedder(EmbeddingSettings())
         stores = await open_stores(StorageSettings(path=IN_MEMORY), vectors=True)
-        return await PatternLibrary.open(stores.patterns, embedder, ETRACES)
+        return await PatternLibrary(stores.patterns, embedder, ETRACES).prepare()
 
     patterns = loop.run_until_complete(library())
 

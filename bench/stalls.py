@@ -138,7 +138,7 @@ async def measure(path: Path, size: int, turns: int, seconds: float) -> dict[str
     """One size of store."""
     database = await Database.open(StorageSettings(path=str(path)), hooks=(load_vector_extension,))
     store, embedder = PatternStore(SQLiteEngine(database)), StaticEmbedder.load()
-    await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
+    await PatternLibrary(store, embedder, EtraceSettings()).prepare(starter=False)
     await fill(store, embedder, size)
     working = arms(database, store, embedder)
     found = {name: Stalls() for name in working}

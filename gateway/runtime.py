@@ -208,14 +208,14 @@ class Runtime:
         if not self.settings.etraces.enabled:
             return None
         embedder = await open_embedder(self.settings.embedding, accounting.own_calls)
-        library = await PatternLibrary.open(
+        library = await PatternLibrary(
             stores.patterns,
             embedder,
             self.settings.etraces,
             failed=lambda tier, error: self.note_failed_lookup(tier.value, error),
             read=states.read_beside,
             masks_secrets=self.settings.storage.mask_secrets,
-        )
+        ).prepare()
         self._closing.push_async_callback(library.embedder.close)
         await library.memory.refresh()
         self.follow(library.memory.follow(), "patterns in memory")

@@ -42,7 +42,7 @@ def library_look_ups(patterns: str, policy: ReplayPolicy) -> Iterator[LookUps]:
         stores = wait(open_stores(StorageSettings(path=":memory:"), vectors=True))
         try:
             embedder = wait(open_embedder(embedding))
-            opening = PatternLibrary.open(stores.patterns, embedder, etraces, starter=starter)
+            opening = PatternLibrary(stores.patterns, embedder, etraces).prepare(starter=starter)
             library = wait(opening)
             wait(_import(stores, library, patterns, lines))
 

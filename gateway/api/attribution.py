@@ -94,7 +94,7 @@ class UsageParameters(RunFilters):
 class ExportParameters(RunFilters):
     """Filter of runs, and the form of the export."""
 
-    # jsonl: runs with their steps; csv: a row each; openai: chat messages
+    # `jsonl`: runs with their steps; `csv`: a row each; `openai`: chat messages
     format: Annotated[str, OneOf(FORMATS)] = "jsonl"
     content: Flag = True  # with the texts of each step
 

@@ -34,7 +34,7 @@ class AuditParameters(PageParameters):
     text: Text | None = None  # with this text in any field, ignoring case
     since: Time | None = None  # at or after this time
     until: Time | None = None  # before this time
-    format: Literal["json", "jsonl", "csv"] = "json"  # jsonl, csv: all pages at once
+    format: Literal["json", "jsonl", "csv"] = "json"  # `jsonl`, `csv`: all pages at once
 
 
 AuditPage = shape("AuditPage", "Acts, newest first.", acts=list[FieldDict], next_cursor=Cursor)

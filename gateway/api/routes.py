@@ -27,6 +27,7 @@ from gateway.api.operations import (
 from gateway.api.params import Parameters
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
+from gateway.data_files import read_toml
 from gateway.hooks import given
 from gateway.runtime import Runtime
 from gateway.tasks import off_loop
@@ -34,16 +35,7 @@ from gateway.values import FieldDict
 
 _MODULES = (runs, patterns, events, control, attribution, audit)
 OPERATIONS = Operations()
-_ERRORS = {
-    400: "A parameter or the body is wrong; `param` names it.",
-    401: "No key, or an unknown one.",
-    403: "The key may not do this.",
-    404: "There is no such object, or it belongs to another tenant.",
-    409: "Another object has the same content or id.",
-    413: "The body is too large.",
-    429: "Too many at once; `retry-after` says when to try again.",
-    503: "The store, or the part asked for, cannot be used now.",
-}
+_TABLE = read_toml(__package__, "openapi.toml")
 # Any operation may answer with these.
 _ALWAYS = (401, 403, 503)
 
@@ -113,24 +105,11 @@ def openapi(operations: Sequence[Operation[Any]]) -> Schema:
         described = _described(operation, components, error)
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Steering gateway: control plane",
-            "version": __version__,
-            "description": "What the gateway saw, decided and spent. The admin key sees every "
-            "tenant, a gateway key its own. Times are seconds since the epoch, costs US dollars; "
-            "null means unknown, never zero.",
-        },
+        "openapi": _TABLE["openapi"],
+        "info": {"version": __version__, **_TABLE["info"]},
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "header": {"type": "apiKey", "in": "header", "name": "x-gateway-key"},
-            },
-        },
-        # Without an admin key, a gateway on loopback asks for none.
-        "security": [{"bearer": []}, {"header": []}, {}],
+        "components": {"schemas": components, "securitySchemes": _TABLE["securitySchemes"]},
+        "security": _TABLE["security"],
     }
 
 
@@ -144,7 +123,10 @@ def _described(operation: Operation[Any], components: Schema, error: Schema) -> 
             response["content"] = {content.media: {"schema": schema}, **others}
         responses[str(status)] = response
     for status in sorted({*operation.errors, *_ALWAYS}):
-        answer = {"description": _ERRORS[status], "content": {JSON: {"schema": error}}}
+        answer = {
+            "description": _TABLE["errors"][str(status)],
+            "content": {JSON: {"schema": error}},
+        }
         responses[str(status)] = answer
     model = operation.params
     parameters = []

@@ -69,12 +69,12 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
         stores = await open_stores(storage, vectors=True, existing=not creates)
         try:
             await permit(stores, args)
-            library = await PatternLibrary.open(
+            library = await PatternLibrary(
                 stores.patterns,
                 await open_embedder(settings.embedding),
                 settings.etraces,
                 masks_secrets=settings.storage.mask_secrets,
-            )
+            ).prepare()
             status = int(await handler(library, args) or 0)
             await note_act(stores, args)
             return status

@@ -50,7 +50,7 @@ def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
 
 
 _Matches = list[PatternMatch]
-_Look = Callable[[PatternCopy], Awaitable[_Matches]]
+_Look = Callable[[PatternCopy | PatternStore], Awaitable[_Matches]]
 _STARTER_FILE = Path(__file__).parent / "starter.jsonl"
 
 Progress = Callable[[int], None]  # called with the number of patterns done so far
@@ -76,7 +76,7 @@ class ImportReport:
 
 @dataclass(eq=False)
 class PatternLibrary:
-    """A pattern store whose queries are texts, see `open`."""
+    """A pattern store whose queries are texts, see `prepare`."""
 
     store: PatternStore  # patterns with vectors
     embedder: Embedder  # makes the vectors
@@ -90,30 +90,14 @@ class PatternLibrary:
     def __post_init__(self) -> None:
         self.memory = PatternMemory(self.store)
 
-    @classmethod
-    async def open(
-        cls,
-        store: PatternStore,
-        embedder: Embedder,
-        settings: EtraceSettings,
-        *,
-        failed: Failed | None = None,
-        read: Reads = directly,
-        starter: bool = True,
-        masks_secrets: bool = True,
-    ) -> PatternLibrary:
-        """The library over an open store; an empty one gets the starter patterns.
-        Raises: StoreError, EmbeddingError."""
-        library = cls(store, embedder, settings, failed, read=read, masks_secrets=masks_secrets)
-        await library.prepare(starter=starter)
-        return library
-
-    async def prepare(self, *, starter: bool = True) -> None:
-        """Open again, for a store that was opened again and may be empty now."""
+    async def prepare(self, *, starter: bool = True) -> PatternLibrary:
+        """Open the store, also one that was opened again and may be empty now, which gets the
+        starter patterns; returns the library. Raises: StoreError, EmbeddingError."""
         self.memory.forget()
         await self.store.open_space(self.embedder.embedder_id, self.embedder.dimensions)
         if starter and not await self.store.count():
             await self.add(starter_patterns())
+        return self
 
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
         """The same library with other settings; the memory is shared."""
@@ -142,13 +126,10 @@ class PatternLibrary:
 
     async def look_up(self, query: Query, tenant: str) -> list[PatternMatch]:
         """The matches of one query. Raises: StoreError, EmbeddingError."""
-        store = self.store
         memory = self.memory
         if query.tier is Tier.E3:
             rules = await self._answered(
-                memory.copy,
-                lambda copy: copy.universal(),
-                lambda: store.universal(limit=MOST_RULES),
+                memory.copy, lambda source: source.universal(limit=MOST_RULES)
             )
             return [m for m in rules if family_matches(m.pattern.model_family, query.model)]
         known = memory.searched
@@ -172,19 +153,15 @@ class PatternLibrary:
         return found
 
     async def _searched(self, known: PatternCopy | None, search: VectorSearch) -> _Matches:
-        return await self._answered(
-            known, lambda copy: copy.search(search), lambda: self.store.search(search)
-        )
+        return await self._answered(known, lambda source: source.search(search))
 
-    async def _answered(
-        self, known: PatternCopy | None, look: _Look, ask: Callable[[], Awaitable[_Matches]]
-    ) -> _Matches:
+    async def _answered(self, known: PatternCopy | None, look: _Look) -> _Matches:
         """Look in memory when it is up to date, or when the store does not answer. Raises:
         StoreError."""
         if known is not None and self.memory.current:
             return await look(known)
         try:
-            return await self.read(ask)
+            return await self.read(lambda: look(self.store))
         except StoreError:
             if known is None:
                 raise

@@ -106,9 +106,9 @@ class PatternCopy:
         """True if a search of this tier for this tenant can find something."""
         return (scope_of(tier, tenant), tier.value) in self._scopes
 
-    async def universal(self) -> list[PatternMatch]:
+    async def universal(self, *, limit: int) -> list[PatternMatch]:
         """The universal rules, in order of their ids."""
-        return self._rules
+        return self._rules[:limit]
 
     async def search(self, search: VectorSearch) -> list[PatternMatch]:
         """The nearest patterns, as `PatternStore.search` finds them."""

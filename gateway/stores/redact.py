@@ -9,12 +9,31 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
-from gateway.core.step import Action
-from gateway.stores.records import CallRecord, StepContent, StepRow
+from gateway.stores.records import CallRecord, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
 
 T = TypeVar("T")
 MAX_INT = 2**63 - 1
+# The fields of a step, and of what is in it, that hold texts of client or model.
+_TEXTS = frozenset(
+    {
+        "content",
+        "messages",
+        "text",
+        "thought",
+        "reasoning",
+        "actions",
+        "arguments",
+        "observation",
+        "reply_text",
+        "reply_actions",
+        "human",
+        "words",
+        "evidence",
+        "reason",
+        "alarms",
+    }
+)
 _OMITTED = re.compile(r"\[omitted: [0-9]+ characters, sha256 [0-9a-f]{32}\]")
 
 
@@ -84,36 +103,19 @@ def _texts(step: StepRow) -> list[str]:
     return texts
 
 
-def _changed(step: StepRow, change: Callable[[str], str]) -> StepRow:
-    """The step with each of its texts changed."""
-    content = step.content
-    if content is not None:
-        content = StepContent(
-            messages=tuple(replace(m, text=change(m.text)) for m in content.messages),
-            thought=change(content.thought),
-            reasoning=change(content.reasoning),
-            actions=tuple(_changed_action(action, change) for action in content.actions),
-            prompted=content.prompted,
-            reply_text=change(content.reply_text),
-            reply_actions=tuple(_changed_action(a, change) for a in content.reply_actions),
-            human=tuple(replace(act, words=change(act.words)) for act in content.human),
-        )
-    evidence = {name: change(text) for name, text in step.evidence.items()}
-    return replace(
-        step,
-        content=content,
-        evidence=evidence,
-        reason=change(step.reason),
-        alarms=tuple([change(alarm) for alarm in step.alarms]),
-    )
-
-
-def _changed_action(action: Action, change: Callable[[str], str]) -> Action:
-    arguments = change(action.arguments)
-    observation = change(action.observation)
-    if arguments is action.arguments and observation is action.observation:
-        return action
-    return replace(action, arguments=arguments, observation=observation)
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A value with the texts in its fields `_TEXTS` changed, however deep."""
+    match value:
+        case str():
+            return change(value)
+        case tuple():
+            return tuple([_changed(each, change) for each in value])
+        case Mapping():
+            return {name: _changed(each, change) for name, each in value.items()}
+        case Struct():
+            names = [name for name in value.__struct_fields__ if name in _TEXTS]
+            return replace(value, **{n: _changed(getattr(value, n), change) for n in names})
+    return value
 
 
 def encodable(value: T) -> T:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from operator import add, attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -123,7 +124,6 @@ class RunTotals(CountedSteps):
                 states[state] = states.get(state, 0) - 1
                 states[step.state] = states.get(step.state, 0) + 1
         cost, unsteered, saved = self._costs(calls)
-        tokens, latency_s, overhead_ms = _sums(calls)
         unpriced = 0
         errors = 0
         estimates = list[tuple[int, int, float]]()
@@ -132,22 +132,19 @@ class RunTotals(CountedSteps):
             errors += call.failed
             if call.usage_estimated or call.price_estimated:
                 estimates.append(call.estimated)
+        more = (
+            len(composites),
+            sum(composites),
+            len(calls),
+            retries,
+            errors,
+            injections,
+            unpriced,
+            *_sums(calls),
+        )
         return RunTotals(
             steps=max([self.steps, *[step.step_index for step in fresh]]),
-            scored_steps=self.scored_steps + len(composites),
-            calls=self.calls + len(calls),
-            retries=self.retries + retries,
-            errors=self.errors + errors,
-            injections=self.injections + injections,
-            input_tokens=self.input_tokens + tokens[0],
-            cached_tokens=self.cached_tokens + tokens[1],
-            cache_write_tokens=self.cache_write_tokens + tokens[2],
-            output_tokens=self.output_tokens + tokens[3],
-            reasoning_tokens=self.reasoning_tokens + tokens[4],
-            unpriced_calls=self.unpriced_calls + unpriced,
-            composite_sum=self.composite_sum + sum(composites),
-            latency_s=self.latency_s + latency_s,
-            overhead_ms=self.overhead_ms + overhead_ms,
+            **dict(zip(_ADDED, map(add, _added(self), more), strict=True)),
             cost_usd=cost,
             cost_unsteered_usd=unsteered,
             saved_usd=saved,
@@ -182,7 +179,27 @@ class RunTotals(CountedSteps):
         return cost, unsteered, saved
 
 
-def _sums(calls: Sequence[CallRow]) -> tuple[tuple[int, ...], float, float]:
+# What a commit adds to, in the order of `RunTotals.including` and `_sums`.
+_ADDED = (
+    "scored_steps",
+    "composite_sum",
+    "calls",
+    "retries",
+    "errors",
+    "injections",
+    "unpriced_calls",
+    "input_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "latency_s",
+    "overhead_ms",
+)
+_added = attrgetter(*_ADDED)
+
+
+def _sums(calls: Sequence[CallRow]) -> tuple[float, ...]:
     """The five kinds of tokens, seconds and milliseconds; in one loop, for each commit."""
     read = cached = written = output = reasoned = 0
     latency_s = overhead_ms = 0.0
@@ -194,7 +211,7 @@ def _sums(calls: Sequence[CallRow]) -> tuple[tuple[int, ...], float, float]:
         reasoned += call.reasoning_tokens or 0
         latency_s += call.latency_s
         overhead_ms += call.overhead_ms
-    return (read, cached, written, output, reasoned), latency_s, overhead_ms
+    return read, cached, written, output, reasoned, latency_s, overhead_ms
 
 
 def plus(left: float | None, right: float | None) -> float | None:

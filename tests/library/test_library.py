@@ -60,8 +60,8 @@ async def fresh() -> AsyncIterator[Fresh]:
 async def a_library(
     fresh: Fresh, embedder: Embedder | None = None, *, starter: bool = False
 ) -> PatternLibrary:
-    return await PatternLibrary.open(
-        await fresh(), embedder or HashingEmbedder(), SETTINGS, starter=starter
+    return await PatternLibrary(await fresh(), embedder or HashingEmbedder(), SETTINGS).prepare(
+        starter=starter
     )
 
 
@@ -97,11 +97,11 @@ async def test_what_was_read_while_a_pattern_was_added_is_not_kept(fresh: Fresh)
 async def test_an_empty_store_gets_the_starter_patterns_once(fresh: Fresh) -> None:
     """A second start, or a store that has patterns, adds nothing."""
     store = await fresh()
-    await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
+    await PatternLibrary(store, HashingEmbedder(), SETTINGS).prepare()
     assert await store.count() == len(STARTER)
     (first,) = (await store.list_patterns(PatternFilter(), limit=1)).patterns
     await store.delete("", first.pattern.pattern_id)
-    await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
+    await PatternLibrary(store, HashingEmbedder(), SETTINGS).prepare()
     assert await store.count() == len(STARTER) - 1
 
 
@@ -124,10 +124,10 @@ async def test_a_failed_search_is_reported_and_left_out(fresh: Fresh) -> None:
     """The other tiers are answered."""
     store = await fresh()
     failed: list[tuple[Tier, str]] = []
-    await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
-    library = await PatternLibrary.open(
+    await PatternLibrary(store, HashingEmbedder(), SETTINGS).prepare()
+    library = await PatternLibrary(
         store, Failing(), SETTINGS, failed=lambda tier, error: failed.append((tier, str(error)))
-    )
+    ).prepare()
     found = await library.look_up_all([Query(tier=Tier.E3, top_k=32), QUERY], "a")
     assert set(found) == {Tier.E3}
     assert failed == [(Tier.E2, "gone")]
@@ -138,9 +138,9 @@ async def test_a_failing_store_is_reported() -> None:
 
     stores = await open_stores(StorageSettings(path=IN_MEMORY), vectors=True)
     failed: list[Tier] = []
-    library = await PatternLibrary.open(
+    library = await PatternLibrary(
         stores.patterns, HashingEmbedder(), SETTINGS, failed=lambda tier, _: failed.append(tier)
-    )
+    ).prepare()
     await stores.close()
     assert await library.look_up_all([QUERY], "") == {}
     assert failed == [Tier.E2]
@@ -240,8 +240,8 @@ async def sqlite_store(tmp_path: Path) -> AsyncIterator[PatternStore]:
 
 async def test_another_embedder_finds_after_reindexing(sqlite_store: PatternStore) -> None:
     """Before reindexing nothing is found, never by an old vector; afterwards everything."""
-    await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS)
-    library = await PatternLibrary.open(sqlite_store, StaticEmbedder.load(), SETTINGS)
+    await PatternLibrary(sqlite_store, HashingEmbedder(), SETTINGS).prepare()
+    library = await PatternLibrary(sqlite_store, StaticEmbedder.load(), SETTINGS).prepare()
     assert await library.look_up(QUERY, "") == []
     done: list[int] = []
     count = await library.reindex(done.append)
@@ -252,7 +252,7 @@ async def test_another_embedder_finds_after_reindexing(sqlite_store: PatternStor
 
 async def test_edits_are_found_by_their_new_text(sqlite_store: PatternStore) -> None:
     """An edit embeds again."""
-    library = await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS, starter=False)
+    library = await PatternLibrary(sqlite_store, HashingEmbedder(), SETTINGS).prepare(starter=False)
     ((_, pattern_id),) = await library.add([an_e1("x", "")])
     fields = {"situation": "flights to Boston", "unlock": "x"}
     await library.edit(Pattern(tier=Tier.E1, fields=fields, pattern_id=pattern_id))

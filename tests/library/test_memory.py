@@ -81,7 +81,7 @@ async def store() -> AsyncIterator[PatternStore]:
 
 async def a_library(store: PatternStore, read: Away) -> PatternLibrary:
     """With the starter patterns, a rule for one family and an instance of one tenant."""
-    library = await PatternLibrary.open(store, HashingEmbedder(), EtraceSettings(), read=read)
+    library = await PatternLibrary(store, HashingEmbedder(), EtraceSettings(), read=read).prepare()
     await library.add([replace(RULE, model_family="gpt"), INSTANCE])
     return library
 
@@ -217,7 +217,7 @@ async def test_a_change_by_another_process_is_noticed(
         return await mark()
 
     monkeypatch.setattr(store, "mark", failing)
-    another = await PatternLibrary.open(store, HashingEmbedder(), EtraceSettings())
+    another = await PatternLibrary(store, HashingEmbedder(), EtraceSettings()).prepare()
     await another.add([replace(INSTANCE, tenant="b")])
 
     async def noticed() -> bool:

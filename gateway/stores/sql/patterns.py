@@ -39,16 +39,7 @@ _CONTENT = (
     "fields",
     "updated_at",
 )
-_LESSON = (
-    "status",
-    "version",
-    "supersedes",
-    "origin",
-    "trust",
-    "key",
-    "applies_when",
-    "last_confirmed_at",
-)
+_LESSON = codec.names(Lesson, "share")
 _AS_STORED = ("tenant", "pattern_id", "model_family", "gate_threshold", "source_trace_id")
 _NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
 _READ = (
@@ -518,20 +509,6 @@ def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     )
 
 
-def _content(pattern: Pattern) -> FieldDict:
-    """The content of a pattern, written now."""
-    return {
-        "tier": pattern.tier.value,
-        "digest": content_id(pattern),
-        "failure_type": pattern.failure_type or "",
-        "model_family": pattern.model_family,
-        "gate_threshold": pattern.gate_threshold,
-        "source_trace_id": pattern.source_trace_id,
-        "fields": orjson.dumps(dict(pattern.fields)).decode(),
-        "updated_at": time.time(),
-    }
-
-
 class _Known:
     """The stored patterns during one import, with those added so far. `contents`: the digest by
     tenant and id, empty for a lesson. `changed`: the patterns to write, in their order."""
@@ -584,8 +561,17 @@ def _row(pattern: Pattern) -> FieldDict:
         known["status"] = lesson.status.value
         known["trust"] = lesson.trust.value
         known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
-    row = _content(pattern) | known | db.row_of(pattern, ("tenant", "pattern_id"))
-    return row | {"created_at": row["updated_at"]}
+    now = time.time()
+    return {
+        **known,
+        **db.row_of(pattern, _AS_STORED),
+        "tier": pattern.tier.value,
+        "digest": content_id(pattern),
+        "failure_type": pattern.failure_type or "",
+        "fields": orjson.dumps(dict(pattern.fields)).decode(),
+        "created_at": now,
+        "updated_at": now,
+    }
 
 
 async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) -> int | None:

@@ -51,6 +51,6 @@ async def _make(path: str, searched: bool) -> None:
     stores = await open_stores(StorageSettings(path=path), vectors=searched)
     if searched:
         embedder = await open_embedder(EmbeddingSettings())
-        await PatternLibrary.open(stores.patterns, embedder, EtraceSettings())
+        await PatternLibrary(stores.patterns, embedder, EtraceSettings()).prepare()
         await embedder.close()
     await stores.close()
