@@ -85,13 +85,14 @@ async def hold(
         control = Control(subject=subject, tenant=owner, action=action, at=at, **about)
         stored = await runtime.holds.hold(control)
     runtime.log.warning("run held" if action else "run resumed", subject=subject)
-    return _published(runtime, owner, subject, action, {**about, "at": at, "stored": stored})
+    more = {**about, "at": at, "stored": stored}
+    return _published(runtime, owner, subject, action=action, more=more)
 
 
 def _published(
     runtime: "Runtime", owner: str | None, subject: str, action: Action | None, more: FieldDict
 ) -> FieldDict:
-    """What holds now, which live pages hear of."""
+    """Publish what holds now, and return it."""
     event = {"type": "control", "tenant": owner, "subject": subject, "action": action or "resume"}
     runtime.events.publish(event)
     return {"subject": subject, "action": action, **more}
@@ -109,7 +110,7 @@ async def answer(
     runtime.log.warning("question answered", subject=subject, yes=yes)
     action: Action | None = None if yes else "stop"
     more = {**about, "at": None if yes else time.time(), "stored": True}
-    return _published(runtime, tenant, subject, action, more)
+    return _published(runtime, tenant, subject, action=action, more=more)
 
 
 def _said(request: ApiRequest[Any]) -> ControlBody:
