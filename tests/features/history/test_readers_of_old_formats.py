@@ -1,4 +1,4 @@
-"""Forms that agents no longer write."""
+"""Forms that agents no longer write, and SpecStory's Markdown, which is written from other logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.steering.transcript.steps import extract
 from gateway.upstream.tokens import tokens_of
 from tests.features.history.logs import counts, read, sessions, write_files
 
-LOGS = Path(__file__).parent / "logs"
+SPECSTORY = Path(__file__).parent / "logs" / "specstory"
 ROLLOUT = "c3c4b301-27c8-4c70-b6e4-46b99fdf0236"
 META = {"id": ROLLOUT, "timestamp": "2025-08-18T01:16:13.522Z", "instructions": None}
 Files = dict[str, Any]
@@ -166,7 +166,7 @@ def openhands_events() -> list[dict[str, Any]]:
 
 def test_openhands_0_48() -> None:
     """Results are as the model saw them, under the names of its tools."""
-    (session,) = sessions(LOGS / "openhands" / "0.48.0.json")
+    (session,) = sessions(SPECSTORY.parent / "openhands" / "0.48.0.json")
     assert counts(session) == (3, 3, 1, 0, 0, 10_613)
     failed, ran, finished = (step.actions[0] for step in extract(session.messages))
     assert [failed.name, ran.name, finished.name] == ["execute_bash", "execute_bash", "finish"]
@@ -203,13 +203,58 @@ def test_openhands_before_1_0(tmp_path: Path, form: str) -> None:
     assert session.calls[0].model == "claude-sonnet-4"
 
 
-@pytest.mark.parametrize("name", ["rollout.json", "ses_1.json", "0.json"])
+def test_specstory_of_claude_code() -> None:
+    """Each block in a section of the agent is a call with its result."""
+    path = SPECSTORY / "2026-03-06_17-57-45Z-give-me-the-exact.md"
+    (session,) = sessions(path)
+    assert (session.agent, session.id) == ("specstory", "fffd6c6f-eb97-413c-b701-965dfba44bc2")
+    assert counts(session) == (5, 3, 2, 0, 0, 0)
+    steps = extract(session.messages)
+    assert [[action.name for action in step.actions] for step in steps] == [
+        *(["ToolSearch"], ["Grep"], []),
+        *(["Grep"], []),
+    ]
+    asked = steps[1].actions[0]
+    assert asked.arguments == (
+        "path `./specstory-cli/README.md` pattern `otel|verbose|debug|watch`"
+    )
+    assert asked.observation.splitlines()[-1] == "423-```"
+    assert steps[2].thought.startswith("Here's the command")
+    assert session.calls[0].model == "claude-sonnet-4-6"
+    assert session.lines == len(path.read_text().splitlines())
+
+
+def test_specstory_of_cursor() -> None:
+    """Blocks in the other order of tags, without results, and an answer in sections of its own for
+    its text and its calls, of which only the first has a time."""
+    (session,) = sessions(SPECSTORY / "2025-06-30_12-46-48Z-fix-unknown-field.md")
+    assert counts(session) == (3, 3, 1, 0, 0, 0)
+    edit = extract(session.messages)[1].actions[0]
+    assert edit.name == "search_replace"
+    assert "AgentName" in edit.observation
+    assert {call.model for call in session.calls} == {"claude-4-sonnet"}
+
+
+def test_sections_that_a_result_quotes_are_no_sections(tmp_path: Path) -> None:
+    """An agent that reads such a file shows it."""
+    text = (SPECSTORY / "2026-03-06_17-57-45Z-give-me-the-exact.md").read_text()
+    quoted = text.replace("118-[logging]", "_**User (2026-03-06 17:57:45Z)**_\n\nnot said")
+    path = tmp_path / "project" / ".specstory" / "history" / "a.md"
+    path.parent.mkdir(parents=True)
+    path.write_text(quoted)
+    (session,) = sessions(path)
+    assert counts(session)[:3] == (5, 3, 2)
+    assert session.project == str(tmp_path / "project")
+
+
+@pytest.mark.parametrize("name", ["rollout.json", "ses_1.json", "0.json", "a.md"])
 def test_broken_files_of_old_forms_are_noted(tmp_path: Path, name: str) -> None:
     """What breaks off gives a note or what could be read, and never an error."""
     texts = {
         "rollout.json": json.dumps({"session": META, "items": codex_items()}),
         "ses_1.json": json.dumps({"id": "ses_1", "time": {}}),
         "0.json": json.dumps(openhands_events()[0]),
+        "a.md": (SPECSTORY / "2025-06-30_12-46-48Z-fix-unknown-field.md").read_text(),
     }
     for length in (len(texts[name]) // 2, len(texts[name]) - 3):
         path = tmp_path / name

@@ -65,7 +65,7 @@ def _from_messages(session: Session, data: Fields, recording: Recording) -> None
             session.messages[-1] = dict(message)
         else:
             session.messages.append(dict(message))
-        _read_acts(session, message, only_words=known)
+        read_acts(session, message, only_words=known)
     for each in list_at(labels, "interventions"):
         kind, position = (*as_list(each), None, None)[:2]
         if kind in _KINDS and isinstance(position, int) and 0 <= position <= len(session.messages):
@@ -78,7 +78,13 @@ def _from_messages(session: Session, data: Fields, recording: Recording) -> None
     session.human.sort(key=lambda turn: turn.position)
 
 
-def _read_acts(session: Session, message: Fields, *, only_words: bool = False) -> None:
+def read_acts(
+    session: Session,
+    message: Fields,
+    at: float | None = None,
+    *,
+    only_words: bool = False,
+) -> None:
     """Note what the person did in the chat message that was just added."""
     content = message.get("content")
     is_user = message.get("role") == "user"
@@ -87,13 +93,13 @@ def _read_acts(session: Session, message: Fields, *, only_words: bool = False) -
     if message.get("role") != "assistant" and not only_words:
         said = rejection(text)
     if said is not None:
-        session.did("reject", said, back=1)
+        session.did("reject", said, at, back=1)
     interrupted = is_user and is_interruption(text)
     if interrupted and not only_words:
-        session.did("interrupt", back=1)
+        session.did("interrupt", "", at, back=1)
     is_typed = is_user and not interrupted and message.get("compact") is not True
     if is_typed and (words := words_of(content)):
-        session.did("message", words, back=1)
+        session.did("message", words, at, back=1)
 
 
 def _from_steps(session: Session, data: Fields) -> None:
@@ -107,7 +113,7 @@ def _from_steps(session: Session, data: Fields) -> None:
             session.messages[-1] = message
         else:
             session.messages.append(message)
-        _read_acts(session, message)
+        read_acts(session, message)
     for call in made.values():
         if call and not call.failed:
             _answer(session, call)
