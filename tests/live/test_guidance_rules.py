@@ -60,9 +60,9 @@ class Watch:
             self.now.searches.append(wanted)
             return await search(patterns, wanted)
 
-        async def listing(patterns: PatternCopy) -> Any:
+        async def listing(patterns: PatternCopy, *, limit: int) -> Any:
             self.now.rules += 1
-            return await universal(patterns)
+            return await universal(patterns, limit=limit)
 
         async def embedding(texts: Sequence[str]) -> Any:
             if _task_name() != LEARNING:
