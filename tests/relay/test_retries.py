@@ -119,7 +119,8 @@ def test_retry_after_is_honoured(upstream: ScriptedUpstream, relay: Relay) -> No
     upstream.script(Fault(FaultKind.RATE_LIMIT, retry_after="0.3"), Reply("well"))
     assert hear(relay(), json=HELLO).status == 200
     first, second = upstream.requests
-    assert second.received_at - first.received_at >= 0.3
+    # A loop may wake a little before the time that it was asked for.
+    assert second.received_at - first.received_at >= 0.29
 
 
 def test_a_long_retry_after_is_the_clients_to_wait(
