@@ -94,6 +94,14 @@ class _Bits:
         self.text += bits
 
 
+def _long_chat(size: int) -> bytes:
+    """A chat about this module that nobody would call hostile but for its size."""
+    code = Path(__file__).read_text()
+    turns = itertools.cycle({"role": "user", "content": code[at:]} for at in range(0, 4000, 40))
+    messages = list(itertools.islice(turns, size // len(code)))
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
 def _bodies() -> dict[str, Callable[[], bytes]]:
     """Hostile requests that are complete."""
     noise = b'"' + base64.b64encode(os.urandom(400_000)) + b'",'
@@ -108,6 +116,8 @@ def _bodies() -> dict[str, Callable[[], bytes]]:
         ),
         "nested JSON, 8 MB": lambda: post(CHAT, _chat(deep * (8 * MIB // len(deep)))),
         "a text of 60 MB": lambda: post(CHAT, _chat(b'"' + b"x" * _WHOLE + b'",')),
+        "an ordinary chat, 3 MB": lambda: post(CHAT, _long_chat(3 * MIB)),
+        "an ordinary chat, 8 MB": lambda: post(CHAT, _long_chat(8 * MIB)),
     }
 
 

@@ -99,7 +99,7 @@ class ServerSettings:
     # MiB of bodies, messages and answers at one time; 0 = no limit. A body is held to the end of
     # its request, and takes four times its size in memory while it is parsed and sent (measured:
     # six of 60 MiB 1,430 MiB).
-    max_bytes_in_flight_mb: float = 144
+    max_bytes_in_flight_mb: float = 64
     body_wait_s: float = 30  # seconds a body waits for room before it gets 503 with retry-after
     # a comment is sent into a stream after this much silence; seconds, 0 = never
     sse_keepalive_s: float = 0

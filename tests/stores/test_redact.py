@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ from msgspec import Struct
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.filters import RunFilter
-from gateway.stores.records import PromptMessage
+from gateway.stores.records import CallRecord, PromptMessage
 from gateway.stores.redact import encodable, omit
+from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
+from gateway.tasks import spawn
 from steering_gateway_testing.store_conformance import records
 
 SECRET = "hunter2"
@@ -101,3 +105,38 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, Struct):
         return [t for name in value.__struct_fields__ for t in _texts(getattr(value, name))]
     return []
+
+
+async def test_a_large_record_holds_no_small_one_up(tmp_path: Path) -> None:
+    """While secrets are looked for in a megabyte of text, other records are written; then the large
+    one is, without its secrets."""
+    database = await Database.open(StorageSettings(path=str(tmp_path / "gateway.db")))
+    engine = SQLiteEngine(database)
+    masked = engine._redact
+    going_on = threading.Event()
+
+    def held(call: CallRecord) -> CallRecord:
+        if call.conversation.id == "c0001":
+            assert going_on.wait(timeout=60)
+        return masked(call)
+
+    engine._redact = held
+    text = f"export API_TOKEN=ghp_{'a1B2' * 9} " + "word " * 200_000
+    messages = (PromptMessage(role="user", text=text),)
+    step = records.a_step(1, "r0001", content=records.some_content(messages=messages))
+    try:
+        large = spawn(engine.commit(records.one_run(1, steps=(step,))))
+        async with asyncio.timeout(60):
+            assert await engine.commit(records.one_run(2)) == 1
+            assert not large.done()
+            going_on.set()
+            assert await large == 1
+        trace = await SQLRunStore(engine).get_run("r0001", tenant=records.TENANT)
+        assert trace is not None
+        assert trace.steps[0].content is not None
+        stored = trace.steps[0].content.messages[0].text
+    finally:
+        going_on.set()
+        await database.close()
+    assert "[masked:github]" in stored
+    assert "ghp_" not in stored

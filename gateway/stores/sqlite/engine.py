@@ -13,6 +13,7 @@ import apsw
 import orjson
 
 from gateway.stores import codec
+from gateway.stores.call_json import size_of
 from gateway.stores.commit_plan import StoredStep, new_injections, plan_steps, settled_outcome
 from gateway.stores.protocols import MAX_HEADS, StoreError, VersionConflict
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, StepRow
@@ -33,6 +34,7 @@ from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
+from gateway.tasks import masking
 from gateway.values import FieldDict, Fields, by_name
 
 T = TypeVar("T")
@@ -100,6 +102,10 @@ class SQLiteConnection(Connection):
         """Whoever writes is alone."""
 
 
+_MASKED_APART_BYTES = 2**16
+"""Masking takes 14 to 30 ms for each MB of a text with words that come before secrets."""
+
+
 class SQLiteEngine(Engine):
     """`Engine` over a Database."""
 
@@ -132,12 +138,25 @@ class SQLiteEngine(Engine):
         return await self.database.write(partial(_rows, statement, values))
 
     async def commit(self, call: CallRecord) -> int:
-        """The texts are masked in the thread that writes."""
+        """The texts are masked in the thread that writes, those of a large record in another one,
+        or what waits to be written would wait for them, too."""
         try:
-            return await self.database.write(lambda c: save_call(self._redact(call), c))
+            return await self._commit(call)
         except (UnicodeEncodeError, OverflowError, orjson.JSONEncodeError):
-            plain = encodable(call)
-            return await self.database.write(lambda c: save_call(self._redact(plain), c))
+            return await self._commit(encodable(call))
+
+    async def _commit(self, call: CallRecord) -> int:
+        version = await self.database.write(partial(self._save_small, call))
+        if version is None:
+            masked = await masking(self._redact, call)
+            version = await self.database.write(partial(save_call, masked))
+        return version
+
+    def _save_small(self, call: CallRecord, connection: apsw.Connection) -> int | None:
+        """The version after the commit; None, and nothing is written, if the record is large."""
+        if size_of(call) > _MASKED_APART_BYTES:
+            return None
+        return save_call(self._redact(call), connection)
 
     async def changed(self, kind: str) -> None:
         """Gateways on one file look for themselves."""
