@@ -71,6 +71,8 @@ class Runtime:
         self.keys: Keys = next(given("keys"), Keys)()  # gateway keys
         self.replicas = Replicas(self.events)
         self.reloaded: list[Callable[[Settings], None]] = []  # called with the new settings
+        # Address at which an operator who has logged in saw the dashboard last; "" for never.
+        self.visited_at = ""
         # Called with the run, its tenant and the act on trouble that goes on in spite of advice.
         self.acted: list[Callable[[str, str, Act], None]] = []
         self.stored_answers = StoredAnswers()

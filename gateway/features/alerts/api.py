@@ -7,11 +7,10 @@ from pydantic import BaseModel, Field
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, shape
 from gateway.api.params import DIGITS, TenantParameter
 from gateway.api.views import picked
-from gateway.config import Settings
 from gateway.errors import NotFound
+from gateway.features.alerts.address import address_of
 from gateway.features.alerts.records import AlertRecord, DeliveryState, StoredAlert
 from gateway.features.alerts.sender import alert_view
-from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.store import AlertStore
 from gateway.stores.severity import SeverityWord
 from gateway.values import FieldDict
@@ -42,7 +41,9 @@ class Alert(BaseModel):
     severity_word: SeverityWord  # how bad it is
     tenant: str | None  # null: about the gateway as a whole
     seen_at: float  # when the condition was last seen
-    link: str | None  # with alerts.base_url
+    link: str | None  # page about it; null where it has none
+    thread: str  # shared by the alerts about one trouble: id of the session, or what it is about
+    update_of: str  # id of the alert that opened the thread; "" for that one
     deliveries: list[AlertDelivery]  # one for each receiver
 
 
@@ -56,11 +57,11 @@ async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
     if store is None:
         raise NotFound("this gateway's store keeps no alerts")
     found = await store.list_alerts(tenant=request.tenant, limit=request.params.limit)
-    settings = request.runtime.settings
-    return ApiResponse({"alerts": [stored_alert_view(one, settings) for one in found]})
+    address = await address_of(request.runtime.settings, store, request.runtime.visited_at)
+    return ApiResponse({"alerts": [stored_alert_view(one, address) for one in found]})
 
 
-def stored_alert_view(stored: StoredAlert, settings: Settings) -> FieldDict:
+def stored_alert_view(stored: StoredAlert, address: str) -> FieldDict:
     """An alert with its deliveries as plain values."""
     deliveries = [
         {
@@ -70,5 +71,5 @@ def stored_alert_view(stored: StoredAlert, settings: Settings) -> FieldDict:
         }
         for state in stored.deliveries
     ]
-    view = alert_view(stored.alert, settings.of(AlertSettings).base_url)
+    view = alert_view(stored.alert, address)
     return {**view, "seen_at": stored.seen_at, "deliveries": deliveries}

@@ -10,6 +10,7 @@ from gateway.commands.declared import declare
 from gateway.commands.store import answer, kept, say
 from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
+from gateway.features.alerts.address import address_of
 from gateway.features.alerts.records import AlertRecord, DeliveryState
 from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings
@@ -64,6 +65,7 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
 
     store = kept(stores.of(AlertStore), "this store keeps no alerts")
     found = await store.list_alerts(tenant=args.tenant, limit=args.limit)
+    address = await address_of(settings, store, "")
     for stored in found:
         alert = stored.alert
         states = ", ".join(f"{each.sink} {_sent(each)}" for each in stored.deliveries)
@@ -71,6 +73,6 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
         when = formatting.ago(alert.raised_at)
         severity = alert.severity_word
         line = f"{when:>10}  {severity:10}  {alert.rule:18}  {title}"
-        answer(args, stored_alert_view(stored, settings), line)
+        answer(args, stored_alert_view(stored, address), line)
     if not found and not args.json:
         say("no alerts")

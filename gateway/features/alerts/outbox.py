@@ -5,8 +5,9 @@ What was taken in is sent until the receiver has it, or `alerts.give_up_s` are o
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -48,6 +49,8 @@ class AlertOutbox:
     usable: Callable[[], bool]  # False: alerts are kept in memory, not in the store
     publish: Callable[[AlertRecord], None]  # gets each new alert, for live pages
     controls: ControlStore | None = field(default=None, init=False)  # of the questions asked
+    # gives the address of the gateway for links, where the settings have none
+    address: Callable[[], Awaitable[str]] | None = field(default=None, init=False)
     # random name under which this process claims deliveries
     _owner: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
     # By key: last seen, last stored.
@@ -82,10 +85,11 @@ class AlertOutbox:
             self._seen[found.key] = (now, noted)
             return False
         self._seen[found.key] = (now, now)
+        facts = dict(found.facts)
         if settings.with_task and found.task:
-            task = {"task": found.task}
-        else:
-            task = {}
+            facts["task"] = found.task
+        if session := await self._session(str(facts.get("run_id") or "")):
+            facts["session_id"] = session
         alert = AlertRecord(
             id=secrets.token_hex(8),
             key=found.key,
@@ -94,10 +98,15 @@ class AlertOutbox:
             title=found.title,
             raised_at=now,
             tenant=found.tenant,
-            facts={**found.facts, **task},
+            facts=facts,
             path=found.path,
+            thread=facts.get("session_id") or found.trouble or found.key,
         )
-        due = dict.fromkeys(sinks, due_at(found.rule, now, settings))
+        if in_digest(found, settings):
+            at = digest_at(now, settings)
+        else:
+            at = due_at(found.rule, now, settings)
+        due = dict.fromkeys(sinks, at)
         if found.rule == "weekly_report":
             cooldown_s = _WEEKLY_S
         else:
@@ -111,12 +120,22 @@ class AlertOutbox:
             self.publish(alert)
         return is_new
 
+    async def _session(self, run: str) -> str:
+        """The id of a run's session; of its conversation while the store does not know it."""
+        known = ""
+        if self.usable():
+            with contextlib.suppress(StoreError):
+                known = await self.store.session_of(run)
+        return known or run.rpartition(".")[0]
+
     async def _keep(
         self, alert: AlertRecord, due: Mapping[str, float], cooldown_s: float, *, known: bool
     ) -> bool:
         if self.usable():
             try:
-                return await self.store.raise_alert(alert, due, cooldown_s=cooldown_s)
+                end = alert.raised_at + self.settings().cooldown_s
+                held = {sink.name: end for sink in self.settings().sinks if sink.holds}
+                return await self.store.raise_alert(alert, due, cooldown_s=cooldown_s, held=held)
             except StoreError as error:
                 self._log.warning("alert kept in memory", reason=str(error))
         if known:
@@ -158,7 +177,10 @@ class AlertOutbox:
         try:
             if self.usable() and await self.store.is_due(now):
                 return await self.store.claim(
-                    self._owner, now, lease_s=lease_s, limit=settings.max_group
+                    self._owner,
+                    now,
+                    lease_s=lease_s,
+                    limit=_MOST_IN_MEMORY if settings.digest_at else settings.max_group,
                 )
         except StoreError as error:
             self._log.warning("queue of alerts not read", reason=str(error))
@@ -169,21 +191,27 @@ class AlertOutbox:
     ) -> list[Settled]:
         """One message for all of `batch`."""
         settings = self.settings()
+        if settings.base_url is None and self.address is not None:
+            settings = dataclasses.replace(settings, base_url=await self.address())
         if sink is None:
             return [_settled(delivery, "there is no such sink any more") for delivery in batch]
         fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
-        alerts = [await self._with_links(d.alert, settings.base_url) for d in fresh]
-        error = ""
-        if fresh:
+        groups: dict[str, list[QueuedAlert]] = {}
+        for delivery in fresh:
+            apart = sink.by_mail and not in_digest(delivery.alert, settings)
+            groups.setdefault(delivery.alert.thread if apart else "", []).append(delivery)
+        settled = [_settled(d) for d in batch if d not in fresh]
+        for group in groups.values():
+            alerts = [await self._with_links(d.alert, settings.base_url) for d in group]
             error = await send_alerts(sink, alerts, settings)
-        if error:
-            self.metrics.sent.labels(sink.name, "failed").inc(len(fresh))
-            self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(fresh))
-        else:
-            self.metrics.sent.labels(sink.name, "sent").inc(len(fresh))
-            self._sent.update((d.alert.id, d.sink) for d in fresh)
-        repeated = [_settled(d) for d in batch if d not in fresh]
-        return repeated + [self._after(d, error, now, limits=settings) for d in fresh]
+            result = "failed" if error else "sent"
+            self.metrics.sent.labels(sink.name, result).inc(len(group))
+            if error:
+                self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(group))
+            else:
+                self._sent.update((d.alert.id, d.sink) for d in group)
+            settled += [self._after(d, error, now, limits=settings) for d in group]
+        return settled
 
     async def _with_links(self, alert: AlertRecord, base_url: str | None) -> AlertRecord:
         """The alert with the links that answer its question, if that is open: what is stored can be
@@ -232,6 +260,18 @@ class AlertOutbox:
             await self.store.prune_alerts(now - self.settings().keep_days * 86_400)
 
 
+def in_digest(about: AlertRecord | Finding, settings: AlertSettings) -> bool:
+    """Whether an alert waits for the next digest."""
+    own = ("approval_asked", "weekly_report")
+    return bool(settings.digest_at) and about.severity != "danger" and about.rule not in own
+
+
+def digest_at(now: float, settings: AlertSettings) -> float:
+    """The time of the next digest after `now` (both epoch seconds)."""
+    hour, minute = map(int, settings.digest_at.split(":"))
+    return _next(hour * 60 + minute, datetime.fromtimestamp(now).astimezone())
+
+
 def due_at(rule: str, now: float, settings: AlertSettings) -> float:
     """Returns the time of the first attempt for an alert raised at `now` (both epoch seconds).
     All alerts within one `group_wait_s` are due together, on every gateway, and make one
@@ -251,8 +291,13 @@ def due_at(rule: str, now: float, settings: AlertSettings) -> float:
     minute = local.hour * 60 + local.minute
     if (minute - begin) % _DAY_MINUTES >= (end - begin) % _DAY_MINUTES:
         return due
-    over = local.replace(hour=end // 60, minute=end % 60, second=0, microsecond=0)
-    return (over if over > local else over + timedelta(days=1)).timestamp()
+    return _next(end, local)
+
+
+def _next(minutes: int, local: datetime) -> float:
+    """The next time (epoch) at which so many minutes of a local day are over."""
+    then = local.replace(hour=minutes // 60, minute=minutes % 60, second=0, microsecond=0)
+    return (then if then > local else then + timedelta(days=1)).timestamp()
 
 
 def _settled(delivery: QueuedAlert, error: str = "") -> Settled:

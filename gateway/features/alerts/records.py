@@ -19,6 +19,14 @@ class AlertRecord(Value):
     tenant: str | None = None  # None: it concerns the gateway as a whole
     facts: Mapping[str, Any] = {}  # names and numbers; never texts of a conversation
     path: str = ""  # page about it, `/dashboard/...`; "" without one
+    # what alerts about one trouble share: id of the session, or of what else it is about
+    thread: str = ""
+    update_of: str = ""  # id of the alert that opened the thread; "" for that one
+
+    @property
+    def opener(self) -> str:
+        """Id of the alert that opened the thread."""
+        return self.update_of or self.id
 
     @property
     def severity_word(self) -> SeverityWord:

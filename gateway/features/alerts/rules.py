@@ -73,6 +73,11 @@ class Finding(Value):
         """Identity of the alert: findings with one key are the same alert."""
         return f"{self.rule}:{self.subject}"
 
+    @property
+    def trouble(self) -> str:
+        """The subject of its thread where that is no session: all shares of a budget are one."""
+        return ":".join([str(self.facts[n]) for n in ("budget", "subject") if n in self.facts])
+
 
 Rule = Callable[[Observations, AlertRuleSettings], Iterator[Finding]]
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
+from urllib.parse import quote
 
 import orjson
 
@@ -28,7 +29,8 @@ _MARKS = {"danger": "🔴", "warn": "🟠", "low": "🔵"}
 
 def alert_view(alert: AlertRecord, base_url: str | None) -> FieldDict:
     """An alert as plain values."""
-    names = ("id", "rule", "severity_word", "severity", "title", "tenant", "facts", "raised_at")
+    about = ("id", "rule", "severity_word", "severity", "title", "tenant", "facts", "raised_at")
+    names = (*about, "thread", "update_of")
     return {**{name: getattr(alert, name) for name in names}, "link": _link(alert, base_url)}
 
 
@@ -49,7 +51,7 @@ def _line(alert: AlertRecord) -> str:
     words = [f"{_MARKS[alert.severity]} {one_line(alert.title, 300)}"]
     if task:
         words.append(f"“{one_line(task, _TASK_CHARS)}”")
-    names = ("run_id", "agent", "model", "deployment")
+    names = ("session_id", "run_id", "agent", "model", "deployment")
     about = [
         f"{name} {one_line(str(alert.facts[name]), 60)}" for name in names if name in alert.facts
     ]
@@ -66,11 +68,15 @@ def _lines(
     link_form: str,
     escaped: Callable[[str], str] = str,
 ) -> str:
-    """One line for each alert, with its link in `link_form`."""
-    links = [(alert, _link(alert, base_url)) for alert in alerts]
-    return "\n".join(
-        escaped(_line(alert)) + (link_form.format(link) if link else "") for alert, link in links
-    )
+    """One line for each alert, with its link in `link_form`; what follows in a thread is marked."""
+    lines = []
+    threads = set[str]()
+    for alert in sorted(alerts, key=lambda each: (each.opener, each.raised_at)):
+        link = _link(alert, base_url)
+        line = escaped(_line(alert)) + (link_form.format(link) if link else "")
+        lines.append(f"↳ {line}" if alert.opener in threads else line)
+        threads.add(alert.opener)
+    return "\n".join(lines)
 
 
 def _webhook(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
@@ -134,7 +140,14 @@ async def send_alerts(
     """Send `alerts` to `sink`; the error, or an empty text. Takes `timeout_s` at most."""
     message = KINDS[sink.kind](alerts, settings.base_url)
     if sink.kind == "apprise":
-        return await _by_apprise(str(sink.url), message, settings.timeout_s)
+        url = str(sink.url)
+        thread = alerts[0].thread
+        if sink.by_mail and thread:
+            # Readers of mail show as one what has one subject and refers to the same message.
+            message["title"] = one_line(f"Alert: {thread}", 120)
+            joint = "&" if "?" in url else "?"
+            url += f"{joint}+References={quote(f'<{alerts[0].opener}@gateway>')}"
+        return await _by_apprise(url, message, settings.timeout_s)
     body = orjson.dumps(message)
     headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
     if sink.secret is not None:

@@ -34,6 +34,7 @@ else:
 """Kinds of receivers; `gateway.features.alerts.sender.KINDS` has the message of each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 
@@ -44,7 +45,7 @@ class AlertSink:
     name: str  # how logs, metrics and pages call it
     url: Secret  # where the message is sent with POST
     kind: "SinkKind" = "webhook"  # form of the message: webhook, slack or discord
-    # signs what a webhook is sent (docs/monitoring.md); None = no signature
+    # signs what a webhook is sent (docs/alerts.md); None = no signature
     secret: Secret | None = None
     rules: tuple[RuleName, ...] = ()  # whose alerts it gets; empty = all
 
@@ -57,6 +58,16 @@ class AlertSink:
             raise ValueError("url: must be an address of Apprise, such as mailto://HOST?to=PERSON")
         if self.secret is not None and self.kind != "webhook":
             raise ValueError(f"secret: {self.kind} checks no signature; leave it out")
+
+    @property
+    def by_mail(self) -> bool:
+        """Whether it is sent as e-mail, which readers show by thread."""
+        return self.kind == "apprise" and self.url.startswith(("mailto:", "mailtos:"))
+
+    @property
+    def holds(self) -> bool:
+        """Whether what follows in a thread waits for its end: the form has no thread."""
+        return self.kind != "webhook" and not self.by_mail
 
 
 @frozen
@@ -92,8 +103,8 @@ class AlertSettings:
     sinks: tuple[AlertSink, ...] = ()  # receivers, in the form above
     # thresholds of what is reported
     rules: AlertRuleSettings = field(default_factory=AlertRuleSettings)
-    # the gateway's address for readers of alerts, for links: https://gateway.example.com; None = no
-    # links
+    # the gateway's address for readers of alerts, for links: https://gateway.example.com; None =
+    # the one at which an operator who has logged in saw the dashboard last, else that of `server`
     base_url: str | None = None
     with_task: bool = False  # whether messages quote the beginning of a run's task
     check_interval_s: float = 5  # time between two looks at the rules; seconds
@@ -101,6 +112,9 @@ class AlertSettings:
     cooldown_s: float = 1800
     group_wait_s: float = 10  # alerts within this time make one message; seconds, 0 = each its own
     max_group: int = 20  # most alerts in one message
+    # HH:MM in local time at which each receiver gets one message with everything that is not in
+    # trouble: "07:00"; empty = no digest, and everything is sent at once
+    digest_at: str = ""
     # HH:MM-HH:MM in local time, in which alerts wait: "22:00-07:00"; empty = none
     quiet_hours: str = ""
     # what is sent in the quiet hours, too
@@ -119,6 +133,8 @@ class AlertSettings:
             http_url(self.base_url, "base_url")
         if self.quiet_hours and not _HOURS.fullmatch(self.quiet_hours):
             raise ValueError(f"quiet_hours: {self.quiet_hours!r} is not like 22:00-07:00")
+        if self.digest_at and not _TIME.fullmatch(self.digest_at):
+            raise ValueError(f"digest_at: {self.digest_at!r} is not like 07:00")
         above_zero(self, "check_interval_s", "timeout_s", "retry_s", "max_retry_s", "keep_days")
         at_least(self, 0, "cooldown_s", "group_wait_s", "give_up_s")
         at_least(self, 1, "max_group")

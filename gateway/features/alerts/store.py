@@ -13,7 +13,8 @@ from gateway.features.alerts.records import (
 )
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
 
-_NAMES = ("id", "key", "rule", "severity", "title", "raised_at", "tenant", "facts", "path")
+_ABOUT = ("id", "key", "rule", "severity", "title", "raised_at", "tenant")
+_NAMES = (*_ABOUT, "facts", "path", "thread", "update_of")
 _STATE = ("sink", "attempts", "next_at", "done_at", "error")
 # One statement decides whether a key is new, so that two gateways agree.
 _SEE = """
@@ -25,11 +26,31 @@ ON CONFLICT (key) DO UPDATE SET
         ELSE excluded.seen_at END
 RETURNING alert_id
 """
+# The alert that opened the thread, which is over when none was raised in it for a while.
+_OPENER = """
+SELECT CASE WHEN update_of = '' THEN id ELSE update_of END FROM alerts
+WHERE thread = :thread AND raised_at > :before ORDER BY raised_at DESC, id DESC LIMIT 1
+"""
+_SAID = """
+SELECT d.sink, max(CASE WHEN a.severity = 'danger' THEN 1 ELSE 0 END)
+FROM alerts AS a JOIN alert_deliveries AS d ON d.alert_id = a.id
+WHERE a.thread = :thread AND :opener IN (a.id, a.update_of) GROUP BY d.sink
+"""
+_SESSION = """
+SELECT CASE WHEN c.root_id IS NULL THEN c.id ELSE c.root_id END
+FROM runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk WHERE r.id = :run
+"""
+_ADDRESS = "SELECT sealed FROM alert_addresses"
+_KEEP_ADDRESS = """
+INSERT INTO alert_addresses (id, sealed) VALUES (0, :sealed)
+ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed
+"""
 _INSERT = insert("alerts", _NAMES)
 _DELIVER = """
 INSERT INTO alert_deliveries (alert_id, sink, attempts, next_at, owner, leased_until, error)
 VALUES (:alert_id, :sink, 0, :next_at, '', 0, '')
 """
+_ENDS = ("run_stopped", "approval_asked")  # never wait: the thread ends, or a person has to answer
 _DUE = "done_at IS NULL AND next_at <= :now AND leased_until <= :now"
 _IS_DUE = f"SELECT EXISTS (SELECT 1 FROM alert_deliveries WHERE {_DUE})"
 # What is due is asked for twice: another gateway may have claimed it since.
@@ -42,6 +63,17 @@ WHERE (alert_id, sink) IN (
         FROM alert_deliveries WHERE {_DUE}
     ) AS due WHERE place <= :limit
 ) AND {_DUE}
+RETURNING alert_id, sink, attempts
+"""
+# What waits in a thread goes with what is due in it.
+_CLAIM_HELD = """
+UPDATE alert_deliveries SET owner = :owner, leased_until = :until
+WHERE done_at IS NULL AND leased_until <= :now AND EXISTS (
+    SELECT 1 FROM alerts AS own, alerts AS other, alert_deliveries AS d
+    WHERE own.id = alert_deliveries.alert_id AND own.thread <> '' AND other.thread = own.thread
+    AND d.alert_id = other.id AND d.sink = alert_deliveries.sink
+    AND d.owner = :owner AND d.leased_until = :until
+)
 RETURNING alert_id, sink, attempts
 """
 _SETTLE = """
@@ -73,24 +105,62 @@ class AlertStore:
         self._engine = engine
 
     async def raise_alert(
-        self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
+        self,
+        alert: AlertRecord,
+        sinks: Mapping[str, float],
+        *,
+        cooldown_s: float,
+        held: Mapping[str, float] = {},
     ) -> bool:
         """Store `alert` with a delivery to each receiver, due at the given time. Returns False
         if its key was seen less than `cooldown_s` before: then only the time of the last
-        sighting is updated, so that a condition that flaps is one alert."""
+        sighting is updated, so that a condition that flaps is one alert. `held`: receivers with
+        the time until which what follows in a thread waits, unless it ends the thread, or is the
+        first danger in it."""
         row = row_of(alert, _NAMES)
         row["facts"] = orjson.dumps(dict(alert.facts)).decode()
-        deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in sinks.items()]
+        before = alert.raised_at - cooldown_s
+        key = row_of(alert, ("key", "id", "raised_at"))
 
         async def work(connection: Connection) -> bool:
-            before = alert.raised_at - cooldown_s
-            if await connection.value(_SEE, **row, before=before) != alert.id:
+            await connection.take_turn(_TABLE)  # two gateways would open a thread twice
+            if await connection.value(_SEE, **key, before=before) != alert.id:
                 return False
+            due = dict(sinks)
+            opener = None
+            if alert.thread:
+                opener = await connection.value(_OPENER, thread=alert.thread, before=before)
+            if opener is not None:
+                row["update_of"] = opener
+                said = await connection.fetch(_SAID, thread=alert.thread, opener=opener)
+                for sink, danger in said if alert.rule not in _ENDS else ():
+                    if sink in due and (danger or alert.severity != "danger"):
+                        due[sink] = max(due[sink], held.get(sink, 0.0))
             await connection.fetch(_INSERT, **row)
+            deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in due.items()]
             await connection.execute_many(_DELIVER, deliveries)
             return True
 
         return await self._engine.transact(work)
+
+    async def session_of(self, run: str) -> str:
+        """The id of the session that a run belongs to; "" where the run is not stored."""
+        rows = await self._engine.fetch(_SESSION, run=run)
+        return str(rows[0][0]) if rows else ""
+
+    async def address(self) -> str:
+        """The address of the gateway that was kept last, with its seal; "" for none."""
+        rows = await self._engine.fetch(_ADDRESS)
+        return str(rows[0][0]) if rows else ""
+
+    async def keep_address(self, sealed: str) -> None:
+        """Keep the address of the gateway, with its seal."""
+        await self._engine.write(_KEEP_ADDRESS, sealed=sealed)
+
+    @property
+    def secret(self) -> bytes:
+        """Derived from the admin key; empty without one."""
+        return self._engine.secret
 
     async def is_due(self, now: float) -> bool:
         """True if `claim` would return anything."""
@@ -107,7 +177,10 @@ class AlertStore:
             await connection.take_turn(_TABLE)
             lease = {"owner": owner, "now": now, "until": now + lease_s}
             found = []
-            for alert_id, sink, tries in await connection.fetch(_CLAIM, **lease, limit=limit):
+            due = [*await connection.fetch(_CLAIM, **lease, limit=limit)]
+            if due:
+                due += await connection.fetch(_CLAIM_HELD, **lease)
+            for alert_id, sink, tries in due:
                 (row,) = await connection.fetch(_ONE, id=alert_id)
                 found.append(QueuedAlert(alert=_alert_of(row), sink=sink, attempts=tries))
             return found
@@ -164,5 +237,5 @@ class AlertStore:
 
 
 def _alert_of(row: Row) -> AlertRecord:
-    *about, facts, path = row
-    return made(AlertRecord, _NAMES, (*about, orjson.loads(facts), path))
+    at = len(_ABOUT)
+    return made(AlertRecord, _NAMES, (*row[:at], orjson.loads(row[at]), *row[at + 1 :]))

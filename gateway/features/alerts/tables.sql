@@ -14,3 +14,10 @@ CREATE TABLE alert_deliveries (
     PRIMARY KEY (alert_id, sink)
 );
 CREATE INDEX alert_deliveries_due ON alert_deliveries (next_at) WHERE done_at IS NULL;
+-- = alerts_002_threads
+-- `alert_addresses`: one row, the address of the gateway for links.
+ALTER TABLE alerts ADD COLUMN thread, update_of: name DEFAULT '';
+CREATE INDEX alerts_by_thread ON alerts (thread, raised_at);
+CREATE TABLE alert_addresses (
+    id: integer PRIMARY KEY | sealed: text
+);

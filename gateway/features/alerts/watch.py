@@ -12,6 +12,7 @@ from gateway.backends import Stores
 from gateway.budget_interface import Accounting, UsedAccount
 from gateway.config import Settings
 from gateway.core.two_strikes import Act
+from gateway.features.alerts.address import address_of, keep_address
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.outbox import AlertOutbox, key_of
 from gateway.features.alerts.records import AlertRecord
@@ -43,12 +44,16 @@ class AlertWatch:
     outbox: AlertOutbox  # takes what is found
     rests: RestCounter  # of the deployments of this process
     degraded: Callable[[], StoreHealth | None]  # the store's state; None while it works
+    # gives the address at which an operator saw the dashboard last; "" for never
+    visited: Callable[[], str]
     # acts since the last look; the oldest are forgotten
     _acts: deque[tuple[str, str, Act]] = field(
         default_factory=lambda: deque(maxlen=_MOST_ACTS), init=False
     )
     # epoch seconds of the Monday whose report was found last
     _reported: int = field(default=0, init=False)
+    # the address that was noted last
+    _visited: str = field(default="", init=False)
     # monotonic seconds at which old alerts are removed next
     _prune_at: float = field(default=float("-inf"), init=False)
     # loops whose failure was logged and that have not worked since
@@ -138,6 +143,10 @@ class AlertWatch:
     async def _deliver(self) -> None:
         now = time.time()
         await self.outbox.deliver(now)
+        visited = self.visited()
+        if visited != self._visited and self.degraded() is None:
+            await keep_address(self.outbox.store, visited)
+            self._visited = visited
         if time.monotonic() >= self._prune_at:
             self._prune_at = time.monotonic() + _PRUNE_S
             await self.outbox.prune(now)
@@ -199,6 +208,7 @@ async def start(runtime: Runtime) -> None:
         publish=publish,
     )
     outbox.controls = opened.stores.controls
+    outbox.address = lambda: address_of(runtime.settings, store, runtime.visited_at)
     metrics.in_memory.set_function(lambda: outbox.in_memory)
     watch = AlertWatch(
         lambda: runtime.settings,
@@ -207,6 +217,7 @@ async def start(runtime: Runtime) -> None:
         outbox=outbox,
         rests=RestCounter(runtime.metrics),
         degraded=runtime.degraded,
+        visited=lambda: runtime.visited_at,
     )
     runtime.acted.append(watch.acted)
     runtime.follow(watch.follow_rules(), "rules of alerts")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
-from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
+from gateway.features.pages.pages import FragmentParameters, Page, Visit, base_url, redirect
 from gateway.features.pages.runs import RunsParameters, row_of, tree_of
 from gateway.hooks import given
 from gateway.stores import usage
@@ -127,14 +127,6 @@ async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
             of_conversation |= {node.id: tree for node in tree.nodes} if tree else {}
     found = ((one.run.id, of_conversation[one.run.conversation_id]) for one in live)
     return {run_id: tree for run_id, tree in found if tree is not None}
-
-
-def base_url(visit: Visit) -> str:
-    """The address by which the browser reached the gateway, without `/v1`."""
-    headers = dict(visit.scope["headers"])
-    secure = visit.scope.get("scheme") == "https" or headers.get(b"x-forwarded-proto") == b"https"
-    host = headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
-    return f"{'https' if secure else 'http'}://{host}"
 
 
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}  # buckets shown of each length

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from gateway.api.operations import kind_of, note, unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
 from gateway.auth.access import Access, Gate
+from gateway.auth.hosts import host_name
 from gateway.auth.other_sites import refuse_other_origins
 from gateway.auth.sessions import SESSION_S
 from gateway.endpoints.body import Receive, Scope, Send, read_body
@@ -142,6 +143,14 @@ class Page:
     headers: tuple[tuple[bytes, bytes], ...] = ()  # further ones
 
 
+def base_url(visit: Visit) -> str:
+    """The address by which the browser reached the gateway, without `/v1`."""
+    headers = dict(visit.scope["headers"])
+    secure = visit.scope.get("scheme") == "https" or headers.get(b"x-forwarded-proto") == b"https"
+    host = headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
+    return f"{'https' if secure else 'http'}://{host}"
+
+
 Handler = Callable[[Visit], Awaitable[Page]]
 
 
@@ -241,6 +250,9 @@ class PageEndpoint:
             page = await handler(visit)
         except StoreError as error:
             raise unavailable(error) from error
+        host = host_name(header(scope["headers"], b"host"))
+        if host and access.how == "session" and access.operator:
+            self._runtime.visited_at = base_url(visit)
         if form and page.status < 400 and not (self._page.public or self._page.report):
             await self._note(visit, page)
         store = self._runtime.store_health()

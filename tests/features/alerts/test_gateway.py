@@ -162,3 +162,31 @@ def test_what_is_stored_is_read_without_the_keys_of_receivers(
     assert main(["migrate", "--config", str(config)]) == 2
     assert "'NOT_SET' is not set" in capsys.readouterr().err
     assert main(["alerts", "list", "--config", str(config)]) == 0
+
+
+def test_links_use_the_address_of_an_operators_browser(
+    start: Start, upstream: ScriptedUpstream, receiver: Receiver
+) -> None:
+    """Neither a Host that a stranger or a key of the control plane sends, nor that of a login that
+    fails, is believed; that of a session is."""
+    budget = {"name": "daily", "scope": "day", "limits": {"calls": 1}}
+    shared = {
+        "alerts": alerting(receiver),
+        "budgets": [budget],
+        "auth": {"admin_key": "s3cret-key"},
+    }
+    server = start(**shared)
+    forged = {"host": "evil.example"}
+    with client_of(server, "s3cret-key") as client:
+        LoopingAgent(client, upstream, "A task").answer()
+        client.get("/dashboard", headers=forged)
+        (alert,) = until(lambda: client.get("/api/alerts", headers=forged).json()["alerts"][:1])
+        assert alert["link"].startswith("http://127.0.0.1:")
+    with client_of(server) as browser:
+        for key in ("wrong", "s3cret-key"):
+            browser.get("/dashboard", headers=forged)
+            form = {"key": key}
+            browser.post("/dashboard/login", data=form)
+        browser.get("/dashboard", headers={"host": "ops.example", "x-forwarded-proto": "https"})
+        (alert,) = browser.get("/api/alerts").json()["alerts"][:1]
+    assert alert["link"].startswith("https://ops.example/dashboard")

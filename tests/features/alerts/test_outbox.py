@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ import pytest
 from gateway.backends import Stores
 from gateway.config import LoggingSettings, settings_from_dict
 from gateway.errors import ConfigError
+from gateway.features.alerts.address import address_of, keep_address
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.outbox import AlertOutbox
 from gateway.features.alerts.records import AlertRecord
@@ -241,6 +243,102 @@ async def test_each_kind_of_receiver_gets_its_form(queue: Make, stores: Stores) 
         server.close()
 
 
+async def _told(queue: Queue, now: float, *found: Finding) -> None:
+    for each in found:
+        assert await queue.outbox.take(each, now)
+    await queue.outbox.deliver(now)
+
+
+async def test_six_stopped_runs_are_six_threads(queue: Make, receiver: Receiver) -> None:
+    """Stuck, at the end of its budget, stopped: a webhook gets each alert with its thread, and chat
+    two messages of each session, the first one and the last one with what was between."""
+    chat = Receiver()
+    one = queue(
+        alert_settings(
+            {"name": "ops", "url": receiver.url},
+            {"name": "chat", "url": chat.url, "kind": "slack"},
+        )
+    )
+    for n in range(6):
+        run = f"c{n}.0"
+        budget = stuck(run, rule="budget", subject=f"own:{run}:0.8", severity="warn", title="80 %")
+        stopped = stuck(run, rule="run_stopped", title="stopped")
+        for after, found in enumerate((stuck(run, severity="warn"), budget, stopped)):
+            await _told(one, START + 100 * n + after, found)
+    alerts = [alert for message in receiver.messages for alert in message["alerts"]]
+    assert len(alerts) == 18
+    assert {alert["thread"] for alert in alerts} == {f"c{n}" for n in range(6)}
+    assert {alert["facts"]["session_id"] for alert in alerts} == {f"c{n}" for n in range(6)}
+    openers = {alert["id"] for alert in alerts if not alert["update_of"]}
+    assert len(openers) == 6
+    assert {alert["update_of"] for alert in alerts} == {"", *openers}
+    texts = [message["text"] for message in chat.messages]
+    assert len(texts) == 12
+    assert all("c5.0 is stuck" in text for text in texts[10:11])
+    assert "80 %" in texts[11]
+    assert "↳ 🔴 stopped" in texts[11]
+    chat.close()
+
+
+async def test_what_waits_in_a_thread_survives_a_restart(queue: Make, receiver: Receiver) -> None:
+    """It is sent when the session was quiet for the cooldown, by whichever gateway is there."""
+    settings = alert_settings({"name": "ops", "url": receiver.url, "kind": "discord"})
+    run = "c1.0"
+    later = stuck(run, rule="hand_over", severity="warn", title="handed over")
+    await _told(queue(settings), START, stuck(run))
+    await _told(queue(settings), START + 1, later)
+    after = [queue(settings) for _ in range(2)]
+    await asyncio.gather(*(each.outbox.deliver(START + 1800) for each in after))
+    assert len(receiver.messages) == 1
+    await asyncio.gather(*(each.outbox.deliver(START + 1801) for each in after))
+    assert len(receiver.messages) == 2
+    assert "handed over" in receiver.messages[1]["content"]
+
+
+async def test_the_digest_is_one_message_and_danger_comes_at_once(
+    queue: Make, receiver: Receiver
+) -> None:
+    """At its time everything that waited is one message, in more than one thread, and over
+    `max_group`; what is in trouble, or asks a person, does not wait."""
+    one = queue(
+        alert_settings({"name": "ops", "url": receiver.url}, digest_at="07:00", max_group=2)
+    )
+    night = time.mktime((2026, 3, 10, 23, 0, 0, 0, 0, -1))
+    morning = time.mktime((2026, 3, 11, 7, 0, 0, 0, 0, -1))
+    mild = [stuck(f"c{n}.0", severity="warn") for n in range(5)]
+    asked = stuck("c8.0", rule="approval_asked", severity="warn", title="may it?")
+    await _told(one, night, *mild, stuck("c9.0"), asked)
+    assert sorted(receiver.titles()) == ["c9.0 is stuck", "may it?"]
+    await one.outbox.deliver(morning - 1)
+    sent = len(receiver.messages)
+    await one.outbox.deliver(morning)
+    assert len(receiver.messages) == sent + 1
+    assert len(receiver.messages[-1]["alerts"]) == 5
+    with pytest.raises(ConfigError, match="digest_at"):
+        alert_settings(digest_at="7")
+
+
+async def test_links_lead_to_where_an_operator_was(stores: Stores) -> None:
+    """The configured address is first; else that of the last visit, also after a restart; one that
+    somebody wrote into the database, and one of loopback, are not kept; else that of the server."""
+    store = kept(stores)
+    server = {"server": {"host": "0.0.0.0", "port": 9}}  # noqa: S104
+    plain = settings_from_dict(server, {})
+    named = settings_from_dict({**server, "alerts": {"base_url": "https://gw.example"}}, {})
+    assert await address_of(plain, store, "") == "http://127.0.0.1:9"
+    assert stores.controls is not None
+    await stores.controls.use_key("admin")
+    await keep_address(store, "http://localhost:9")
+    assert await address_of(plain, store, "") == "http://127.0.0.1:9"
+    await keep_address(store, "https://ops.example")
+    assert await address_of(plain, store, "") == "https://ops.example"
+    assert await address_of(plain, store, "http://localhost:9") == "https://ops.example"
+    assert await address_of(plain, store, "https://new.example") == "https://new.example"
+    assert await address_of(named, store, "https://new.example") == "https://gw.example"
+    await store.keep_address("0000 https://evil.example")
+    assert await address_of(plain, store, "") == "http://127.0.0.1:9"
+
+
 @asynccontextmanager
 async def logged() -> AsyncIterator[StringIO]:
     stream = StringIO()
@@ -276,6 +374,8 @@ AN_ALERT = AlertRecord(
     raised_at=START,
     facts={"lines": ["cost $2.50", "2 runs"]},
     path="/dashboard/week",
+    thread="c-7",
+    update_of="0",
 )
 
 
@@ -317,7 +417,7 @@ async def test_an_alert_by_mail() -> None:
         assert await send(f"mailto://{LOOPBACK}:{port}?{query}") == ""
     assert "RCPT TO:<ann@example.org>".lower() in "\n".join(mails.lines).lower()
     mail = email.message_from_string("\n".join(mails.mail))
-    assert mail["subject"] == "Week of 2026-11-16"
+    assert (mail["subject"], mail["references"]) == ("Alert: c-7", "<0@gateway>")
     payload = mail.get_payload(decode=True)
     assert isinstance(payload, bytes)
     body = payload.decode()

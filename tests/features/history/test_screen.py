@@ -11,6 +11,8 @@ import pytest
 
 from gateway.cli import main
 from gateway.features.history.prompt_cache import COMPACTION, MODEL, PAUSE, PREFIX
+from gateway.features.history.screen import text_of
+from gateway.features.history.summary import Summary
 from steering_gateway_testing.claude_code_sessions import Log, smooth, write_all
 
 Capture = pytest.CaptureFixture[str]
@@ -150,6 +152,15 @@ def test_a_prompt_that_changes_at_every_call_is_named(home: Path, capsys: Captur
         cached(log, 0, 30_000)
     write_all([log], home)
     assert "In 1 session of claude-code hardly a call could use what" in screen(capsys)
+
+
+def test_an_alarm_of_a_session_is_no_number_of_sessions() -> None:
+    """Its kind has words of its own."""
+    summary = Summary()
+    summary.acts.alarmed = 1
+    summary.acts.alarms["session"] = 1
+    found = text_of("findings.txt", summary=summary, limit=None)
+    assert "1 alarm in 1 session: 1 that returned in a later run." in found
 
 
 def test_time_is_that_of_model_tools_and_person(home: Path, capsys: Capture) -> None:

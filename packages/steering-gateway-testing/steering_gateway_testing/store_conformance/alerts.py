@@ -8,6 +8,8 @@ from typing import Any
 from gateway.backends import Stores
 from gateway.features.alerts.records import AlertRecord, QueuedAlert, Settled
 from gateway.features.alerts.store import AlertStore
+from steering_gateway_testing.store_conformance import records
+from steering_gateway_testing.store_conformance.attribution import below
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
@@ -59,6 +61,72 @@ async def raises_a_flapping_condition_once(stores: Stores) -> None:
         an_alert("late", raised_at=START + 310), {}, cooldown_s=60
     )
     assert len(await _kept(stores).list_alerts(tenant=None)) == 2
+
+
+async def joins_alerts_of_one_trouble(stores: Stores) -> None:
+    """What follows in a thread names the alert that opened it. At a receiver without threads it
+    waits, but for the first danger and the end, and goes with what is due; a thread that was quiet
+    for the cooldown is over."""
+    store = _kept(stores)
+
+    async def raised(id: str, after: float, **changes: Any) -> None:
+        alert = an_alert(id, key=id, thread="s1", raised_at=START + after, **changes)
+        sinks = {"ops": START + after, "chat": START + after}
+        held = {"chat": START + after + 60}
+        assert await store.raise_alert(alert, sinks, cooldown_s=60, held=held)
+
+    async def due(at: float) -> list[tuple[str, str]]:
+        claimed = await store.claim("one", START + at, lease_s=5, limit=9)
+        settled = [
+            Settled(alert_id=d.alert.id, sink=d.sink, done=True, next_at=0.0) for d in claimed
+        ]
+        await store.settle("one", settled, START + at)
+        return [(d.sink, d.alert.id) for d in claimed]
+
+    await raised("a", 0, severity="warn")
+    assert await due(0) == [("chat", "a"), ("ops", "a")]
+    await raised("b", 1, severity="warn")
+    assert await due(2) == [("ops", "b")]
+    await raised("c", 3)
+    assert await due(4) == [("chat", "b"), ("chat", "c"), ("ops", "c")]
+    await raised("d", 5)
+    assert await due(6) == [("ops", "d")]
+    await raised("e", 7, rule="run_stopped")
+    assert await due(8) == [("chat", "d"), ("chat", "e"), ("ops", "e")]
+    await raised("f", 9)
+    assert await due(68) == [("ops", "f")]
+    assert await due(69) == [("chat", "f")]
+    await raised("g", 70)
+    assert await due(71) == [("chat", "g"), ("ops", "g")]
+    listed = {each.alert.id: each.alert.update_of for each in await store.list_alerts(tenant=None)}
+    assert listed == {"a": "", **dict.fromkeys("bcdef", "a"), "g": ""}
+
+
+async def opens_a_thread_once(stores: Stores) -> None:
+    """Two gateways that raise alerts of one session at one time open one thread."""
+    both = (an_alert(id, key=id, thread="s1") for id in ("a", "b"))
+    await asyncio.gather(*(_kept(stores).raise_alert(a, {}, cooldown_s=60) for a in both))
+    first, second = await _kept(stores).list_alerts(tenant=None)
+    assert sorted((first.alert.update_of, second.alert.update_of)) in (["", "a"], ["", "b"])
+
+
+async def names_the_session_of_a_run(stores: Stores) -> None:
+    """The root of its conversation's tree; nothing for a run that is not stored."""
+    root, child = records.one_run(1), records.one_run(2)
+    session = root.conversation.id
+    await stores.states.commit(root)
+    await stores.states.commit(below(child, session, session))
+    for call in (root, child):
+        assert await _kept(stores).session_of(call.runs[0].id) == session
+    assert await _kept(stores).session_of("none.0") == ""
+
+
+async def keeps_an_address(stores: Stores) -> None:
+    """The last one."""
+    assert await _kept(stores).address() == ""
+    for address in ("one", "two"):
+        await _kept(stores).keep_address(address)
+    assert await _kept(stores).address() == "two"
 
 
 async def gives_a_delivery_to_one_gateway(stores: Stores) -> None:
@@ -119,6 +187,10 @@ async def prunes_old_alerts(stores: Stores) -> None:
 CHECKS: tuple[Check, ...] = (
     keeps_alerts_with_their_deliveries,
     raises_a_flapping_condition_once,
+    joins_alerts_of_one_trouble,
+    opens_a_thread_once,
+    keeps_an_address,
+    names_the_session_of_a_run,
     gives_a_delivery_to_one_gateway,
     settles_deliveries,
     prunes_old_alerts,
