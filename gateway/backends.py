@@ -21,6 +21,7 @@ from gateway.stores.sql.engine import Engine
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.sessions import SessionStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.sql.workloads import WorkloadStore
@@ -51,6 +52,7 @@ class Stores:
     controls: ControlStore | None = None
     attribution: AttributionStore | None = None  # None: trees and groups cannot be summed up
     raw: RawStore | None = None  # None: no raw calls are kept
+    sessions: SessionStore | None = None  # None: runs are not put together
     signals: Signals | None = None  # None: no other gateway tells of its changes
     workloads: WorkloadStore | None = None  # outcomes by workload and model; None: none are counted
     answers: AnswerStore | None = None  # where stored answers are; None: nothing of them is kept
@@ -115,6 +117,7 @@ def stores_over(engine: Engine, states: StateStore) -> Stores:
         close=engine.database.close,
         controls=ControlStore(engine),
         attribution=AttributionStore(engine),
+        sessions=SessionStore(engine),
         changes=ChangeStore(engine),
         of_features={kind: kind(engine) for kind in given("store")},
     )

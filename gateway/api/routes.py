@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 from starlette.routing import Route
 
 from gateway import __version__
-from gateway.api import attribution, audit, control, events, patterns, runs
+from gateway.api import attribution, audit, control, events, patterns, runs, sessions
 from gateway.api.field_comments import field_comments
 from gateway.api.operations import (
     JSON,
@@ -33,7 +33,7 @@ from gateway.runtime import Runtime
 from gateway.tasks import off_loop
 from gateway.values import FieldDict
 
-_MODULES = (runs, patterns, events, control, attribution, audit)
+_MODULES = (runs, sessions, patterns, events, control, attribution, audit)
 OPERATIONS = Operations()
 _TABLE = read_toml(__package__, "openapi.toml")
 # Any operation may answer with these.
@@ -191,4 +191,6 @@ def api_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
         # The ids of patterns and experiments are free text, slashes included.
         path = re.sub(r"\{(pattern_id|experiment_id)\}", r"{\1:path}", operation.path)
         by_path.setdefault(path, []).append(operation)
-    return [Route(path, Resource(runtime, gate, group)) for path, group in by_path.items()]
+    # A path without a parameter comes before those that would take it.
+    paths = sorted(by_path, key=lambda path: "{" in path)
+    return [Route(path, Resource(runtime, gate, by_path[path])) for path in paths]

@@ -45,6 +45,7 @@ _SUBJECT = "id of a run, or of a conversation with its sub-agents"
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
 _NO_STOPS = "this store keeps no stops: use the running gateway's /api"
+_NO_SESSIONS = "this store cannot put runs together"
 _NO_SUMS = "this store cannot sum up runs"
 
 
@@ -54,6 +55,8 @@ def add_parser(commands: Any) -> None:
         "steering": _steering,
         "steering off": partial(_hold, "off"),
         "steering on": _resume,
+        "sessions list": _list_sessions,
+        "sessions show": _show_session,
         "runs list": _list,
         "runs show": _show,
         "runs outcome": _outcome,
@@ -118,6 +121,35 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         others = _OTHER_COLUMNS + max(stops, default=0)
         width = max(Console().width, others + _LEAST_TASK)
         Console(width=width).print(_runs_table(found.runs, width - others))
+
+
+async def _list_sessions(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    page = lists.PageRequest(limit=args.limit, sort=args.sort)
+    store = kept(stores.sessions, _NO_SESSIONS)
+    found = await store.list_sessions(_chosen(args), page)
+    if args.json:
+        from gateway.api.sessions import session_view
+
+        for session in found.sessions:
+            say(as_line(session_view(session, settings)))
+    elif not found.sessions:
+        say("no sessions")
+    else:
+        values = {"sessions": found.sessions}
+        say(rendered(_TEMPLATES, "sessions.txt", values).rstrip())
+
+
+async def _show_session(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    store = kept(stores.sessions, _NO_SESSIONS)
+    tree = kept(
+        await store.session(args.session, tenant=None), f"there is no session {args.session!r}"
+    )
+    if args.json:
+        from gateway.api.sessions import tree_view
+
+        say(as_line(tree_view(tree, settings)))
+    else:
+        say(rendered(_TEMPLATES, "session.txt", {"tree": tree}).rstrip())
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

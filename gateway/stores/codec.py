@@ -62,17 +62,20 @@ STOP_COLUMNS = (
     "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
     "ORDER BY h.action DESC, h.at LIMIT 1)",
 )
-_READ_TITLE = (
+READ_TITLE = (
     "coalesce((SELECT o.comment FROM outcomes AS o WHERE o.run_id = r.id AND o.source = "
     f"'{READER}' AND o.metric = '{TITLE}' ORDER BY o.pk DESC LIMIT 1), '')"
 )
 _COLUMNS = (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
+SESSION = "coalesce(c.root_id, c.parent_id, c.id)"
+"""The id of the session of `conversations AS c`. Rows of older gateways name the parent only."""
+_OF_CONVERSATIONS = {"conversation_id": "c.id", "session_id": SESSION}
 # The columns that `run_of` reads, from RUNS.
 RUN = ", ".join(
     [
         *STOP_COLUMNS,
-        _READ_TITLE,
-        *["c.id" if n == "conversation_id" else f"r.{n}" for n in _COLUMNS],
+        READ_TITLE,
+        *[_OF_CONVERSATIONS.get(name, f"r.{name}") for name in _COLUMNS],
     ]
 )
 RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"

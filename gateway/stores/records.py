@@ -46,6 +46,9 @@ class ConversationRecord(ConversationAbout):
     state: bytes = b""  # encoded run and branch; opaque to the store
     # first conversation of its tree; None for that one itself; never changes
     root_id: str | None = None
+    # of a sub-agent, as its client names it, such as `Explore`, or `side call`; "" if unknown
+    agent_kind: str = ""
+    task: str = ""  # of a sub-agent, in a few words; "" if unknown
 
 
 class PrefixHashRecord(Value):

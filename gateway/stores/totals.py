@@ -322,6 +322,7 @@ class RunRecord(RunUpdate):
     totals: RunTotals  # sums over its calls and scored steps
     stopped: Stop | None = None  # why it goes no further now; None when it may
     read_title: str = ""  # title that the reader gave it (`reader.model`)
+    session_id: str = ""  # conversation at the root of the tree that it belongs to
 
     @property
     def handed_over(self) -> int | None:

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from gateway.core.decision_settings import Policy
 from gateway.errors import ConfigError
-from gateway.features.history.describe import call_line
 from gateway.features.history.find import Found
 from gateway.features.history.reading import SessionReading, outcomes_of, read_session
 from gateway.features.history.screen import print_text
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
+from gateway.stores.describe import call_line
 from gateway.text.formatting import iso
 from gateway.text.sanitize import visible
 from gateway.values import FieldDict

@@ -227,3 +227,6 @@ $$
 
 -- = learning_005_no_guesses
 @no_guesses
+
+-- = sessions_001_kinds
+@sessions

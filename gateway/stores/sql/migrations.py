@@ -27,7 +27,7 @@ class Migration(Value):
 
 def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
     """The migrations of a database, in its types."""
-    shared = _parts(resources.files("gateway.stores.sql").joinpath("tables.sql"))
+    shared = parts_of(resources.files("gateway.stores.sql").joinpath("tables.sql"))
 
     def columns(match: re.Match[str]) -> str:
         place, names, kind, optional, rest, end = match.groups()
@@ -41,13 +41,12 @@ def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
         return (",\n" if place == " | " else "") + (";\n" if end == ";" else ",\n").join(lines)
 
     def sql(script: str) -> str:
-        while "@" in script:
-            script = re.sub(r"@(\w+)", lambda match: shared[match[1]], script)
+        script = expanded(script, shared)
         return _OPTIONS.sub(lambda match: f"){types[match[1]]};", _COLUMNS.sub(columns, script))
 
-    scripts = _parts(resources.files(package).joinpath("schema.sql"))
+    scripts = parts_of(resources.files(package).joinpath("schema.sql"))
     for path in paths("tables.sql"):
-        scripts |= _parts(path)
+        scripts |= parts_of(path)
     return tuple([Migration(name=name, sql=sql(script)) for name, script in scripts.items()])
 
 
@@ -63,7 +62,14 @@ def of_deleted(name: str) -> bool:
     return name.partition("_")[0] in set(ORDER) - features().keys()
 
 
-def _parts(file: Traversable) -> dict[str, str]:
+def expanded(script: str, parts: Texts) -> str:
+    """A script with parts in place of their names, such as `@name`."""
+    while "@" in script:
+        script = re.sub(r"@(\w+)", lambda match: parts[match[1]], script)
+    return script
+
+
+def parts_of(file: Traversable) -> dict[str, str]:
     """The parts of a script, each after a line `-- = name`, without its comments."""
     _, *found = re.split(r"^-- = (\w+)\n", file.read_text("utf-8"), flags=re.MULTILINE)
     plain = [re.sub(r"^--.*\n", "", part, flags=re.MULTILINE).strip("\n") for part in found[1::2]]

@@ -24,10 +24,10 @@ from gateway.stores.usage import UsagePoint, UsageQuery
 from gateway.values import FieldDict, Texts, by_name
 
 _ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
-_LAST = f"coalesce({_ENDED}, r.updated_at)"
-_DURATION = f"CASE WHEN {_LAST} > r.started_at THEN {_LAST} - r.started_at ELSE 0.0 END"
+LAST = f"coalesce({_ENDED}, r.updated_at)"
+_DURATION = f"CASE WHEN {LAST} > r.started_at THEN {LAST} - r.started_at ELSE 0.0 END"
 # A cursor has a fraction, which whole numbers are not compared with.
-_SORTS = {
+SORTS = {
     "started_at": "r.started_at",
     "updated_at": "r.updated_at",
     "duration": _DURATION,
@@ -93,7 +93,7 @@ class SQLRunStore:
     async def list_runs(self, runs: filters.RunFilter, page: lists.PageRequest) -> lists.RunPage:
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
-        key = _SORTS[page.sort]
+        key = SORTS[page.sort]
         order = "ASC"
         if page.descending:
             order = "DESC"

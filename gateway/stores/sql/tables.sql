@@ -277,3 +277,16 @@ CREATE TABLE admin_keys (
     pid: integer PRIMARY KEY | proof: text
 );
 ALTER TABLE budget_accounts ADD COLUMN mac: text DEFAULT '';
+
+-- = sessions
+-- Of a sub-agent, or of what a client asks for itself. The first versions stored the parent only.
+ALTER TABLE conversations ADD COLUMN agent_kind, task: text DEFAULT '';
+UPDATE conversations SET root_id = (
+    WITH RECURSIVE above (id, parent_id, depth) AS (
+        SELECT c.id, c.parent_id, 0 FROM conversations AS c WHERE c.id = conversations.parent_id
+        UNION ALL
+        SELECT c.id, c.parent_id, a.depth + 1
+        FROM above AS a JOIN conversations AS c ON c.id = a.parent_id WHERE a.depth < 32
+    )
+    SELECT a.id FROM above AS a ORDER BY a.depth DESC LIMIT 1
+) WHERE root_id IS NULL AND parent_id IS NOT NULL;

@@ -81,7 +81,7 @@ def where(runs: RunFilter, values: FieldDict, forms: SqlForms) -> str:
         "task": ("lower(r.task_preview) LIKE lower(:task) ESCAPE '!'", task),
         **{name: (f"({sql})", getattr(runs, name)) for name, sql in counted.items()},
         "stopped": (f"{_stopper(forms)} = :stopped", None if any_stop else runs.stopped),
-        "severity": (f"{_severity(forms)} = :severity", runs.severity),
+        "severity": (f"{severity_sql(forms)} = :severity", runs.severity),
     }
     for number, (words, begins) in enumerate(filters.phrases(runs.search or "")):
         name = f"words{number}"
@@ -135,7 +135,7 @@ _SEVERITY = f"""(CASE
 END)"""
 
 
-def _severity(forms: SqlForms) -> str:
+def severity_sql(forms: SqlForms) -> str:
     """SQL for `run_severity` of a run."""
     return _SEVERITY.format(**{name: forms.keys("r.counts", name) for name in ("fired", "states")})
 

@@ -221,3 +221,6 @@ ALTER TABLE pattern_spaces DROP COLUMN generation;
 
 -- = learning_005_no_guesses
 @no_guesses
+
+-- = sessions_001_kinds
+@sessions

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.features.history.client_texts import typed_words
 from gateway.features.history.session import Session
+from gateway.steering.transcript.client_texts import typed_words
 from tests.features.history.logs import sessions
 
 OWN = [

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import order_beside
 from gateway.features.history.session import ModelCall, Session, family, joined, own_id
+from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.values import Fields

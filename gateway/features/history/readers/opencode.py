@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from gateway.features.history.client_texts import typed_words
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.orders import Order
 from gateway.features.history.session import (
@@ -23,6 +22,7 @@ from gateway.features.history.session import (
     own_id,
     token_counts,
 )
+from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (

@@ -32,6 +32,7 @@ from steering_gateway_testing.store_conformance.retention import RETENTION_CHECK
 from steering_gateway_testing.store_conformance.run_lists import RUN_LIST_CHECKS
 from steering_gateway_testing.store_conformance.runs import RUN_CHECKS
 from steering_gateway_testing.store_conformance.searches import SEARCH_CHECKS
+from steering_gateway_testing.store_conformance.sessions import SESSION_CHECKS
 from steering_gateway_testing.store_conformance.states import STATE_CHECKS
 from steering_gateway_testing.store_conformance.workloads import WORKLOAD_CHECKS
 
@@ -48,6 +49,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *HISTORY_CHECKS,
     *RUN_CHECKS,
     *RUN_LIST_CHECKS,
+    *SESSION_CHECKS,
     *RETENTION_CHECKS,
     *PATTERN_CHECKS,
     *SEARCH_CHECKS,
@@ -77,6 +79,7 @@ __all__ = [
     "RUN_CHECKS",
     "RUN_LIST_CHECKS",
     "SEARCH_CHECKS",
+    "SESSION_CHECKS",
     "STATE_CHECKS",
     "WORKLOAD_CHECKS",
     "Check",

@@ -1,0 +1,65 @@
+"""Texts with the role of the user, of which clients write many: only the rest was typed."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.data_files import read_toml
+from gateway.steering.transcript.user_words import user_words
+
+_TABLE = read_toml(__package__, "client_texts.toml")
+
+
+def _opening(names: Sequence[str]) -> re.Pattern[str]:
+    """Finds one of these tags at the beginning of a text."""
+    return re.compile(rf"<(?:{'|'.join(names)})(?:\s[^<>]{{0,300}})?>")
+
+
+_NOTES = tuple(_TABLE["notes"])
+_LEADS = tuple(_TABLE["leads"])
+_BEGINS = (*_NOTES, *_LEADS, *_TABLE["orders"])
+_NOTE_TAG = _opening(_TABLE["note_tags"])
+_TAG = _opening((*_TABLE["note_tags"], *_TABLE["order_tags"]))
+_BLOCK = re.compile(r"<([a-z]\w*[-_][\w-]+)(?:\s[^<>]{0,300})?>.*</\1>", re.DOTALL)
+"""One block around a whole text. A name of several words is a client's; HTML has none."""
+
+
+def typed_words(text: str) -> str:
+    """The words that a person typed in a text; "" where a client wrote it all, or where it is
+    nothing but a value in JSON, as clients send each other."""
+    text = text.strip()
+    if _TAG.match(text):
+        return ""
+    words = user_words(text)
+    if words.startswith(_BEGINS) or _TAG.match(words) or _BLOCK.fullmatch(words) or _is_json(words):
+        return ""
+    return words
+
+
+def is_note(text: str) -> bool:
+    """True for a text by which a client goes on by itself: a note about a loop, a continuation, a
+    notification, a reminder, the output of a hook. It is no task, and begins no run."""
+    text = text.strip()
+    if text.startswith(_NOTES) or _NOTE_TAG.match(text):
+        return True
+    return text.startswith("<") and not user_words(text)
+
+
+def title_words(text: str) -> str:
+    """The words that may be a title: what was typed, or a plan without the client's line above
+    it."""
+    words = user_words(text.strip())
+    for lead in _LEADS:
+        words = words.removeprefix(lead).strip()
+    return typed_words(words)
+
+
+def _is_json(text: str) -> bool:
+    if not text.startswith(("{", "[")):
+        return False
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True

@@ -1,0 +1,168 @@
+"""Sessions, read off the conversations and their runs: a commit writes nothing for them."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+from gateway.stores import codec, filters, lists, sessions
+from gateway.stores.codec import SESSION, names
+from gateway.stores.redact import MAX_INT
+from gateway.stores.severity import SEVERITIES
+from gateway.stores.sql.engine import Connection, Engine
+from gateway.stores.sql.migrations import expanded, parts_of
+from gateway.stores.sql.runs import LAST
+from gateway.stores.sql.usage import severity_sql, where
+from gateway.stores.totals import RunRecord
+from gateway.text.formatting import counted
+from gateway.values import FieldDict, by_name
+
+_NAMED = {
+    "session": SESSION,
+    "session_of_m": SESSION.replace("c.", "m."),
+    "last": LAST,
+    "run": codec.RUN,
+    "runs_of": codec.RUNS,
+    "read_title": codec.READ_TITLE,
+}
+_PARTS = parts_of(resources.files(__package__).joinpath("sessions.sql")) | _NAMED
+_SQL = {name: expanded(part, _PARTS) for name, part in _PARTS.items()}
+_SUMS = (*names(sessions.SessionSums), "tenant", "started_at", "last_at")
+_MEMBER = names(sessions.Member, "depth", "runs")
+# What a title is made of: a statement, and how one of its texts becomes a title.
+_TITLES = (
+    ("said", sessions.said_title),
+    ("tasks", sessions.short_title),
+    ("done", lambda text: sessions.called_title(codec.content_of(text))),
+    ("done", lambda text: sessions.answered_title(codec.content_of(text))),
+)
+
+
+class SessionStore:
+    """Reads sessions. Every method may raise StoreError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        among = engine.forms.among
+        ids = [among(f"c.{name}", "ids", "text") for name in ("id", "root_id", "parent_id")]
+        self._filled = {
+            "chosen": f"c.version > 0 AND ({' OR '.join(ids)})",
+            "severity": severity_sql(engine.forms),
+        }
+
+    async def list_sessions(
+        self, runs: filters.RunFilter, page: lists.PageRequest, *, side: bool = False
+    ) -> sessions.SessionPage:
+        """One page of the sessions with a run that matches, ordered by their start or by sums over
+        all their runs. `side`: instead of them what clients asked for themselves, without a
+        session. Raises: ValueError for an invalid cursor."""
+        values: FieldDict = {}
+        about = {"key": "c.created_at", "sorted": "", "order": "ASC", "limit": page.limit + 1}
+        condition = self._where(runs, values, side=side)
+        if by := _SQL.get(f"by_{page.sort}"):
+            about |= {"key": "g.key", "sorted": _SQL["sorted"].format(by=by)}
+        if page.descending:
+            about["order"] = "DESC"
+        if (after := page.after()) is not None:
+            values |= {"after": float(after[0]), "after_id": after[1]}
+            sign = "<" if page.descending else ">"
+            condition += f" AND ({about['key']}, c.id) {sign} (:after, :after_id)"
+        sql = _SQL["listed"].format(where=condition, **about)
+
+        async def work(connection: Connection) -> sessions.SessionPage:
+            rows = await connection.fetch(sql, **values)
+            ids = [row[0] for row in rows[: page.limit]]
+            found = await self._sessions(ids, connection, most=sessions.SHOWN_RUNS)
+            last = None
+            if len(rows) > page.limit:
+                last = lists.encode_cursor(*rows[page.limit - 1][1:])
+            return sessions.SessionPage(sessions=found, next_cursor=last)
+
+        return await self._engine.view(work)
+
+    async def count_sessions(self, runs: filters.RunFilter, *, side: bool = False) -> int:
+        """Number of sessions with a run that matches; see `list_sessions`."""
+        values: FieldDict = {}
+        sql = _SQL["count"].format(where=self._where(runs, values, side=side))
+        return int((await self._engine.fetch(sql, **values))[0][0])
+
+    async def session(self, name: str, *, tenant: str | None) -> sessions.SessionTree | None:
+        """The session of an id: its own, that of one of its conversations or runs, or the client's
+        own id; None when the tenant has none."""
+
+        async def work(connection: Connection) -> sessions.SessionTree | None:
+            root = await connection.value(_SQL["named"], id=name, tenant=tenant)
+            for session in await self._sessions([root] if root else [], connection):
+                return sessions.SessionTree(
+                    session=session, members=await self._members(session, connection)
+                )
+            return None
+
+        return await self._engine.view(work)
+
+    def _where(self, runs: filters.RunFilter, values: FieldDict, *, side: bool) -> str:
+        """A condition over `conversations AS c`, which is the top of a session."""
+        found = [_SQL["top"], _SQL["is_side" if side else "is_session"]]
+        if runs.tenant is not None:
+            found.append("c.tenant = :tenant")
+            values["tenant"] = runs.tenant
+        if runs != filters.RunFilter(tenant=runs.tenant):
+            matching = where(runs, values, self._engine.forms)
+            found.append(_SQL["matches"].format(runs=matching))
+        return " AND ".join(found)
+
+    async def _sessions(
+        self, ids: Sequence[str], connection: Connection, most: int = MAX_INT
+    ) -> tuple[sessions.Session, ...]:
+        """The sessions of these ids, in their order; each with the newest `most` of its runs."""
+        runs: dict[str, list[RunRecord]] = defaultdict(list)
+        sql = _SQL["runs"].format(most=most, **self._filled)
+        rows = await connection.fetch(sql, ids=list(ids))
+        for run in await connection.made(codec.run_of, rows):
+            runs[run.session_id].append(run)
+        titles = await self._titles(runs, connection)
+        found: dict[str, sessions.Session] = {}
+        sql = _SQL["sums"].format(**self._filled)
+        for name, *sums in await connection.fetch(sql, ids=list(ids)):
+            values = by_name(_SUMS, sums)
+            values["severity"] = SEVERITIES[values["severity"]]
+            about = {"id": name, "title": titles.get(name, ""), "runs": tuple(runs[name])}
+            found[name] = sessions.Session(**values, **about)
+        return tuple([found[name] for name in ids if runs[name]])
+
+    async def _members(
+        self, session: sessions.Session, connection: Connection
+    ) -> tuple[sessions.Member, ...]:
+        runs: dict[str, list[RunRecord]] = defaultdict(list)
+        for run in reversed(session.runs):
+            runs[run.conversation_id].append(run)
+        depths: dict[str | None, int] = {}
+        found = []
+        sql = _SQL["members"].format(**self._filled)
+        for _, *row in await connection.fetch(sql, ids=[session.id]):
+            values = by_name(_MEMBER, row)
+            name = values["id"]
+            depths[name] = depths.get(values["parent_id"], -1) + 1
+            own = tuple(runs[name])
+            found.append(sessions.Member(**values, depth=depths[name], runs=own))
+        return tuple(found)
+
+    async def _titles(
+        self, runs: Mapping[str, Sequence[RunRecord]], connection: Connection
+    ) -> dict[str, str]:
+        """The titles of the sessions with these runs: of each the first text that makes one."""
+        titles: dict[str, str] = {}
+        for statement, make in _TITLES:
+            missing = [name for name in runs if name not in titles]
+            if not missing:
+                break
+            sql = _SQL[statement].format(**self._filled)
+            for name, text in await connection.fetch(sql, ids=missing):
+                if name not in titles and (title := make(text)):
+                    titles[name] = title
+        return {name: _about(of) for name, of in runs.items()} | titles
+
+
+def _about(runs: Sequence[RunRecord]) -> str:
+    """The title of a session of which no text was stored."""
+    calls = counted(sum(run.totals.calls for run in runs), "call")
+    return f"{runs[-1].agent or 'a client'}: {calls} to {runs[-1].model_requested or 'a model'}"
