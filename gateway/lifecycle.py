@@ -7,6 +7,7 @@ intervals, too. What removes old runs: `retention.py`."""
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from gateway.config import Settings
@@ -34,10 +35,22 @@ from gateway.values import Texts
 T = TypeVar("T")
 
 _SAID_EVERY_S = 10.0
+_INDEX_S = 60.0  # between two looks for results that are not searched yet
+_BATCH_PAUSE_S = 0.05
 _WATCH_S = 5.0  # how often the others are notified while somebody reads live events here
 _WATCHED_S = 3 * _WATCH_S  # for this long after that they send theirs
 
 Refresh = Callable[[], Awaitable[None]]
+
+
+async def index_results(runs: RunStore) -> None:
+    """Bring the results of new steps into the search, without end; after an upgrade those of old
+    steps, with a pause between two batches for the commits of requests."""
+    while True:
+        more = False
+        with suppress(StoreError):
+            more = await runs.index_results()
+        await asyncio.sleep(_BATCH_PAUSE_S if more else _INDEX_S)
 
 
 class StartWait:

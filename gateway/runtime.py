@@ -24,7 +24,7 @@ from gateway.errors import ConfigError
 from gateway.holds import Holds
 from gateway.hooks import given
 from gateway.library import PatternLibrary, PatternTally
-from gateway.lifecycle import Refresh, Replicas, StartWait, warm_up
+from gateway.lifecycle import Refresh, Replicas, StartWait, index_results, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, UnsteeredCalls
@@ -154,6 +154,7 @@ class Runtime:
         await wait(holds.refresh)
         self.follow(accounting.follow(), "budgets")
         self.follow(holds.follow(), "holds")
+        self.follow(index_results(stores.runs), "index results")
         self.follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
         workloads = None
         if stores.workloads is not None:

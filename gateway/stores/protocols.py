@@ -149,6 +149,10 @@ class RunStore(Protocol):
     async def spread_runs(self, runs: RunFilter) -> Spread:
         """Duration, cost and calls of the newest runs that match, see `Spread`."""
 
+    async def index_results(self) -> bool:
+        """Bring the results of some newest steps into what `RunFilter.search` finds; whether more
+        are waiting. A search of runs brings in up to 1,000 steps by itself."""
+
     async def get_run(
         self,
         run_id: str,

@@ -242,7 +242,7 @@ async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: D
 
 async def test_stored_runs_are_found_by_their_words(path: str) -> None:
     """A file of the version before is searched like a new one, also for what changes later."""
-    before = [each for each in MIGRATIONS if not each.name.startswith("search_001")]
+    before = [each for each in MIGRATIONS if not each.name.startswith("search_")]
     database = await _open(path, migrations=before)
     await SQLStateStore(SQLiteEngine(database)).commit(
         records.one_run(1, task_preview="Mend the bridge")
@@ -251,10 +251,15 @@ async def test_stored_runs_are_found_by_their_words(path: str) -> None:
     database = await _open(path)
     engine = SQLiteEngine(database)
     runs = SQLRunStore(engine)
-    for words in ("mend bridge", "failing"):
+    for words in ("mend bridge", "failing", '"a b"'):
         assert await runs.count_runs(RunFilter(search=words)) == 1, words
     change = "UPDATE steps SET content = replace(content, 'failing', 'flaky')"
     await engine.write(change)
     assert await runs.count_runs(RunFilter(search="flaky")) == 1
     assert await runs.count_runs(RunFilter(search="failing")) == 0
+    await engine.write("UPDATE steps SET content = replace(content, 'a b', 'c d')")
+    assert await runs.count_runs(RunFilter(search='"c d"')) == 1
+    assert await runs.count_runs(RunFilter(search='"a b"')) == 0
+    await engine.write("UPDATE steps SET content = replace(content, 'c d', '')")
+    assert await runs.count_runs(RunFilter(search='"c d"')) == 0
     await database.close()

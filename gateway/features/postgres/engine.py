@@ -24,7 +24,15 @@ from gateway.stores.call_json import size_of
 from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.redact import redaction
-from gateway.stores.sql.engine import Connection, Engine, Row, SqlForms, Upkeep, Work
+from gateway.stores.sql.engine import (
+    STEPS_AT_ONCE,
+    Connection,
+    Engine,
+    Row,
+    SqlForms,
+    Upkeep,
+    Work,
+)
 from gateway.stores.sql.states import CONVERSATION, LOAD, STORED, VERSION, SQLStateStore
 from gateway.tasks import off_loop, spawn
 from gateway.values import Fields
@@ -52,6 +60,7 @@ _FOUND = """r.pk IN (
     SELECT w.pk FROM runs AS w WHERE gateway_words(w.task_preview) @@ {query}
     UNION SELECT s.run_pk FROM steps AS s
     WHERE gateway_step_words(s.content, s.call, s.failure_type) @@ {query}
+    UNION SELECT t.run_pk FROM result_words AS t WHERE t.words @@ {query}
 )"""
 
 POSTGRES = SqlForms(
@@ -326,6 +335,25 @@ class PostgresUpkeep(Upkeep):
         SELECT ((SELECT coalesce(sum(bytes + {_FIXED_BYTES}), 0) FROM runs) + (
             SELECT coalesce(sum(octet_length(state) + {_FIXED_BYTES}), 0) FROM conversations
         ))::bigint
+    """
+
+    # Each step by its key, whatever the planner estimates: a join read all of a table that has just
+    # been filled.
+    index_results = f"""
+        WITH due AS (
+            DELETE FROM steps_to_search WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM steps_to_search
+                ORDER BY run_pk DESC, step_index DESC LIMIT {STEPS_AT_ONCE} FOR UPDATE
+            )) RETURNING run_pk, step_index
+        ), indexed AS (
+            INSERT INTO result_words (run_pk, step_index, words)
+            SELECT run_pk, step_index, gateway_result_words((
+                SELECT s.content FROM steps AS s
+                WHERE s.run_pk = due.run_pk AND s.step_index = due.step_index
+            )) FROM due
+            ON CONFLICT (run_pk, step_index) DO UPDATE SET words = excluded.words
+        )
+        SELECT count(*) FROM due
     """
 
     def __init__(self, database: Database) -> None:

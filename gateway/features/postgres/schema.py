@@ -2,8 +2,8 @@
 
 The tables are those of SQLite, with these differences:
 
-- a run's key contains the day of its first commit (`DAY_BITS`), so that steps and injections are
-  partitioned by day and are removed by dropping a partition;
+- a run's key contains the day of its first commit (`DAY_BITS`), so that steps, their words and
+  injections are partitioned by day and are removed by dropping a partition;
 - `conversations` and `runs`, which are updated at every call, leave room in their pages for that;
 - texts that are compared or sorted use the order of their bytes, as in SQLite.
 
@@ -72,7 +72,7 @@ _EXISTS = """
 SELECT EXISTS (SELECT 1 FROM pg_class WHERE relname = $1 AND pg_table_is_visible(oid))
 """
 
-PARTITIONED = ("steps", "injections")
+PARTITIONED = ("steps", "injections", "result_words")
 DAYS_AHEAD = 7
 """Days for which partitions exist in advance. Rows of a day without one go to the default one."""
 

@@ -230,3 +230,64 @@ $$
 
 -- = sessions_001_kinds
 @sessions
+
+-- = search_001_results_of_tools
+-- The words of what tools gave back, a row for each step that has some. They come in by batches
+-- (`index_results` in engine.py), so that no commit waits for them, nor a start for those of old steps.
+@steps_to_search
+
+CREATE TABLE result_words (
+    run_pk bigint NOT NULL,
+    step_index bigint NOT NULL,
+    words tsvector NOT NULL,
+    PRIMARY KEY (run_pk, step_index)
+) PARTITION BY RANGE (run_pk);
+CREATE TABLE result_words_other PARTITION OF result_words DEFAULT;
+CREATE INDEX result_words_by_word ON result_words USING gin (words);
+
+CREATE FUNCTION gateway_result_words(content text) RETURNS tsvector
+LANGUAGE plpgsql IMMUTABLE COST 10000 AS $$
+DECLARE
+    words text;
+BEGIN
+    SELECT left(string_agg(t, ' '), 32000) INTO words FROM (
+        SELECT CASE WHEN length(o) > 8000 THEN left(o, 4000) || ' ' || right(o, 4000) ELSE o END AS t
+        FROM (
+            SELECT a ->> 'observation' AS o FROM jsonb_array_elements(replace(
+                content, chr(92) || 'u0000', chr(92) || 'u0020'
+            )::jsonb -> 'actions') AS a
+        ) AS results
+    ) AS texts;
+    RETURN coalesce(gateway_words(words), '');
+EXCEPTION WHEN OTHERS THEN
+    RETURN '';
+END
+$$;
+
+CREATE FUNCTION gateway_note_results() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO steps_to_search VALUES (NEW.run_pk, NEW.step_index) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION gateway_forget_results() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM result_words WHERE run_pk = OLD.pk;
+    DELETE FROM steps_to_search WHERE run_pk = OLD.pk;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER results_of_new_steps AFTER INSERT ON steps FOR EACH ROW
+WHEN (NEW.content ~ '"observation":"[^"]') EXECUTE FUNCTION gateway_note_results();
+
+CREATE TRIGGER results_of_changed_steps AFTER UPDATE OF content ON steps FOR EACH ROW
+WHEN (NEW.content IS DISTINCT FROM OLD.content AND (
+    NEW.content ~ '"observation":"[^"]' OR OLD.content ~ '"observation":"[^"]'
+)) EXECUTE FUNCTION gateway_note_results();
+
+CREATE TRIGGER results_of_removed_runs AFTER DELETE ON runs FOR EACH ROW
+EXECUTE FUNCTION gateway_forget_results();
+
+INSERT INTO steps_to_search SELECT run_pk, step_index FROM steps;

@@ -113,6 +113,10 @@ Work = Callable[[Connection], Coroutine[Any, Any, T]]
 """Awaits nothing but the connection. It may run a second time when its transaction is lost."""
 
 
+STEPS_AT_ONCE = 200
+"""Steps whose results one transaction brings into the search: commits wait for it."""
+
+
 class Upkeep(ABC):
     """The parts of a round of retention that each database does in its own way."""
 
@@ -121,6 +125,9 @@ class Upkeep(ABC):
     conversations_at_once: int
 
     used: str  # the statement for the bytes in use
+    # the statement that brings the results of the newest STEPS_AT_ONCE steps into the search that
+    # are not there yet, and returns the number of these steps
+    index_results: str
     room: float = inf  # most bytes that may be in use after a round
 
     async def begin(self) -> bool:

@@ -1,6 +1,7 @@
 """The run log: lists, traces, outcomes, health, the runs under way, and retention."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 
@@ -18,7 +19,15 @@ from gateway.stores import (
 from gateway.stores.protocols import exported
 from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
-from gateway.stores.sql.engine import Connection, Engine, SqlForms, columns, conditions, made
+from gateway.stores.sql.engine import (
+    STEPS_AT_ONCE,
+    Connection,
+    Engine,
+    SqlForms,
+    columns,
+    conditions,
+    made,
+)
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
 from gateway.values import FieldDict, Texts, by_name
@@ -80,6 +89,7 @@ _EXPRESSIONS = {
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "CAST(coalesce(sum(r.scored_steps), 0) AS BIGINT)",
 }
+_BATCHES = 5  # of results that a search brings in before it looks: a second at most
 _MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE 0.0 END"
 
 
@@ -91,6 +101,7 @@ class SQLRunStore:
         self._forms = engine.forms
 
     async def list_runs(self, runs: filters.RunFilter, page: lists.PageRequest) -> lists.RunPage:
+        await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         key = SORTS[page.sort]
@@ -117,12 +128,14 @@ class SQLRunStore:
         return lists.RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
 
     async def count_runs(self, runs: filters.RunFilter) -> int:
+        await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def spread_runs(self, runs: filters.RunFilter) -> health.Spread:
+        await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"""
@@ -135,6 +148,20 @@ class SQLRunStore:
             return await connection.computed(health.spread, rows)
 
         return await self._engine.read(work)
+
+    async def index_results(self) -> bool:
+        statement = self._engine.upkeep.index_results
+        done = await self._engine.transact(lambda c: c.value(statement), patient=True)
+        return bool(done == STEPS_AT_ONCE)
+
+    async def _before_search(self, runs: filters.RunFilter) -> None:
+        """Bring in what is new. A database that cannot be written is searched as it is."""
+        if not runs.search:
+            return
+        with suppress(protocols.StoreError):
+            for _ in range(_BATCHES):
+                if not await self.index_results():
+                    return
 
     async def get_run(
         self,

@@ -290,3 +290,10 @@ UPDATE conversations SET root_id = (
     )
     SELECT a.id FROM above AS a ORDER BY a.depth DESC LIMIT 1
 ) WHERE root_id IS NULL AND parent_id IS NOT NULL;
+
+-- = steps_to_search
+-- Steps whose results of tools are not among the words yet: a commit only notes them.
+CREATE TABLE steps_to_search (
+    run_pk, step_index: integer,
+    PRIMARY KEY (run_pk, step_index)
+) by_key;

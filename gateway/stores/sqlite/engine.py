@@ -19,6 +19,7 @@ from gateway.stores.protocols import MAX_HEADS, StoreError, VersionConflict
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, StepRow
 from gateway.stores.redact import encodable, redaction
 from gateway.stores.sql.engine import (
+    STEPS_AT_ONCE,
     Connection,
     Engine,
     Row,
@@ -74,7 +75,8 @@ SQLITE = SqlForms(
     keys=lambda column, member: f"json_each({column}, '$.{member}') AS k",
     phrase=lambda words, begins: f'"{" ".join(words)}"{"*" if begins else ""}',
     found=lambda name: (
-        f"r.pk IN (SELECT w.rowid >> 20 FROM run_words AS w WHERE w.words MATCH :{name})"
+        f"r.pk IN (SELECT w.rowid >> 20 FROM run_words AS w WHERE w.words MATCH :{name}"
+        f" UNION SELECT w.rowid >> 20 FROM result_words AS w WHERE w.words MATCH :{name})"
     ),
     vector=":vector",
     distance="coalesce(vec_distance_cosine(vector, :vector), 9.0)",
@@ -165,6 +167,12 @@ class SQLiteEngine(Engine):
         self.database.after_reopening.append(partial(_driven, work))
 
 
+_DUE = f"""
+SELECT run_pk, step_index FROM steps_to_search
+ORDER BY run_pk DESC, step_index DESC LIMIT {STEPS_AT_ONCE}
+"""
+
+
 class SQLiteUpkeep(Upkeep):
     """`Upkeep` over an engine."""
 
@@ -172,6 +180,22 @@ class SQLiteUpkeep(Upkeep):
     used = """
         SELECT (page_count - freelist_count) * page_size
         FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+    """
+
+    index_results = f"""
+        INSERT OR REPLACE INTO result_words (rowid, words)
+        SELECT (s.run_pk << 20) + min(s.step_index, 1048574), coalesce((
+            SELECT substr(group_concat(CASE WHEN length(o) > 8000
+                THEN substr(o, 1, 4000) || ' ' || substr(o, -4000) ELSE o END, ' '), 1, 32000)
+            FROM (
+                SELECT value ->> 'observation' AS o
+                FROM json_each(replace(s.content, '\\u0000', '\\u0020'), '$.actions')
+            )
+        ), '')
+        FROM ({_DUE}) AS d CROSS JOIN steps AS s USING (run_pk, step_index)
+        WHERE json_valid(s.content);
+        DELETE FROM steps_to_search WHERE (run_pk, step_index) IN ({_DUE});
+        SELECT changes();
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -188,7 +212,8 @@ class SQLiteUpkeep(Upkeep):
         async def work(_: Connection) -> None:
             with closing(apsw.Connection(settings.path)) as connection:
                 connection.set_busy_timeout(_SCRUB_MS)
-                connection.execute("INSERT INTO run_words (run_words) VALUES ('optimize')")
+                for words in ("run_words", "result_words"):
+                    connection.execute(f"INSERT INTO {words} ({words}) VALUES ('optimize')")
                 connection.execute("VACUUM")
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 

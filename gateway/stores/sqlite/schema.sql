@@ -224,3 +224,31 @@ ALTER TABLE pattern_spaces DROP COLUMN generation;
 
 -- = sessions_001_kinds
 @sessions
+
+-- = search_002_results_of_tools
+-- The words of what tools gave back, a row for each step that has some. They come in by batches
+-- (`index_results` in engine.py): a row of its own for each commit would write ten pages more.
+@steps_to_search
+
+CREATE VIRTUAL TABLE result_words USING fts5 (
+    words, content = '', contentless_delete = 1, tokenize = "unicode61 remove_diacritics 0"
+);
+
+CREATE TRIGGER results_of_new_steps AFTER INSERT ON steps
+WHEN NEW.content GLOB '*"observation":"[^"]*' BEGIN
+    INSERT OR IGNORE INTO steps_to_search VALUES (NEW.run_pk, NEW.step_index);
+END;
+
+CREATE TRIGGER results_of_changed_steps AFTER UPDATE OF content ON steps
+WHEN NEW.content IS NOT OLD.content AND (
+    NEW.content GLOB '*"observation":"[^"]*' OR OLD.content GLOB '*"observation":"[^"]*'
+) BEGIN
+    INSERT OR IGNORE INTO steps_to_search VALUES (NEW.run_pk, NEW.step_index);
+END;
+
+CREATE TRIGGER results_of_removed_runs AFTER DELETE ON runs BEGIN
+    DELETE FROM result_words WHERE rowid >= OLD.pk << 20 AND rowid < (OLD.pk + 1) << 20;
+    DELETE FROM steps_to_search WHERE run_pk = OLD.pk;
+END;
+
+INSERT INTO steps_to_search SELECT run_pk, step_index FROM steps;

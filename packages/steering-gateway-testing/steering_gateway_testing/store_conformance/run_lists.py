@@ -116,6 +116,30 @@ async def filters_runs(stores: Stores) -> None:
         assert await stores.runs.count_runs(runs) == len(expected), wanted
 
 
+async def searches_results_of_tools(stores: Stores) -> None:
+    """The beginning and the end of each result are found, together with words of other texts, and
+    no longer once the run is removed; a text of no use to the database stops no other."""
+    long = f"Traceback TypeError {'x ' * 3000}midway {'y ' * 3000} the end: 3 failed\x00"
+    results = ("ok", long)
+    for number, result in enumerate(results, start=1):
+        action = Action(name="bash", arguments="{}", observation=result)
+        step = records.a_step(1, content=records.some_content(actions=(action,)))
+        await stores.states.commit(records.one_run(number, steps=(step,)))
+    found = {"typeerror": {2}, '"3 failed"': {2}, "midway": set(), "Failing typeerror": {2}}
+    for words, expected in found.items():
+        got = {int(name[1:]) for name in await _ids(stores, RunFilter(search=words))}
+        assert got == expected, words
+    for number in range(3, 700):  # more than one batch of them
+        action = Action(name="bash", arguments="{}", observation=f"result{number}")
+        step = records.a_step(1, content=records.some_content(actions=(action,)))
+        await stores.states.commit(records.one_run(number, steps=(step,)))
+    for number in (3, 300, 699):
+        assert await stores.runs.count_runs(RunFilter(search=f'"result{number}"')) == 1, number
+    assert not await stores.runs.index_results()
+    await stores.runs.prune(older_than=records.START + 1e6)
+    assert await stores.runs.count_runs(RunFilter(search="typeerror")) == 0
+
+
 async def spreads_runs(stores: Stores) -> None:
     """Median and 95th percentile of what has a value."""
     nothing = await stores.runs.spread_runs(EVERY)
@@ -424,6 +448,7 @@ async def reads_what_texts_came_to(stores: Stores) -> None:
 
 RUN_LIST_CHECKS: tuple[Check, ...] = (
     filters_runs,
+    searches_results_of_tools,
     spreads_runs,
     forgets_the_words_of_removed_runs,
     orders_runs,
