@@ -5,13 +5,15 @@ import importlib
 import importlib.util
 import os
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gateway import __version__
 from gateway.errors import ConfigError
-from gateway.hooks import named
+from gateway.hooks import named, paths, written
 from gateway.process import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
@@ -19,7 +21,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.check_config": ("check-config",),
     "commands.recorded": ("replay",),
     "commands.patterns": ("patterns",),
-    "commands.runs": ("runs", "steering"),
+    "commands.runs": ("steering", "runs"),
     "commands.control": ("audit", "migrate"),
 }
 """The modules that declare commands, without those of features, each with its commands."""
@@ -70,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    parser = build_parser(words[0] if words else "")
+    if not words or words[0] in ("-h", "--help"):
+        parser = _overview()
+    else:
+        parser = build_parser(words[0])
     if not words:
         parser.print_help()
         return 2
@@ -82,7 +87,7 @@ def _run(words: Sequence[str]) -> int:
     from gateway.observability.logging import configure_logging
 
     # A server sets up its own log; what a command prints is for the terminal or another program.
-    configure_logging(LoggingSettings(level="warning"), sys.stderr)
+    configure_logging(LoggingSettings(level="warning"), at_need=True)
     config = getattr(args, "config", None) or os.environ.get("GATEWAY_CONFIG")
     CHOSEN_CONFIG[:] = ["--config", os.path.abspath(config)] if config else []
     try:
@@ -100,9 +105,30 @@ def _run(words: Sequence[str]) -> int:
         return 0
 
 
-def build_parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of all commands; the reference and the completions are made from it. With the name
-    of a `command` it may lack the others: importing their modules takes most of a short command."""
+def _overview() -> argparse.ArgumentParser:
+    """The parser with the names of all commands and what each is for, which their TOML files say:
+    to import the modules would take ten times as long."""
+    parser, commands = _program()
+    helps = declared_helps()
+    for name in (*written("commands"), *chain.from_iterable(_MODULES.values())):
+        commands.add_parser(name, help=helps[name])
+    _add_own(commands)
+    return parser
+
+
+def declared_helps() -> dict[str, str]:
+    """The help of each command, by its name."""
+    helps = {}
+    for folder in (Path(__file__).with_name("commands"), *paths("")):
+        for file in folder.glob("*.toml"):
+            for name, about in tomllib.loads(file.read_text("utf-8")).items():
+                if isinstance(about, dict) and isinstance(about.get("help"), str):
+                    helps[name] = about["help"]
+    return helps
+
+
+def _program() -> tuple[argparse.ArgumentParser, Any]:
+    """The parser without commands, and what gets them."""
     parser = _Parser(
         prog="gateway",
         description="Notices when an agent's run goes wrong, between the agent and its provider, "
@@ -110,7 +136,13 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
         epilog="Begin with `gateway demo`, then `gateway wrap -- COMMAND`.",
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    return parser, parser.add_subparsers(required=True, metavar="COMMAND")
+
+
+def build_parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser of all commands; the reference and the completions are made from it. With the name
+    of a `command` it may lack the others: importing their modules takes most of a short command."""
+    parser, commands = _program()
     known = command == "--version" or any(command in names for names in _MODULES.values())
     if command and not known:
         of_features = named("commands", command)
@@ -122,6 +154,11 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     for module, names in _MODULES.items():
         if command in names or not (known or of_features):
             importlib.import_module(f"gateway.{module}").add_parser(commands)
+    _add_own(commands)
+    return parser
+
+
+def _add_own(commands: Any) -> None:
     # The benchmark parses its own arguments, --help included.
     summary = "measure this gateway and others side by side"
     bench = commands.add_parser("bench", help=summary, add_help=False)
@@ -130,7 +167,6 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     completion = commands.add_parser("completion", help=summary)
     completion.add_argument("shell", choices=tuple(_SHELLS), help="your shell")
     completion.set_defaults(run=_completion)
-    return parser
 
 
 def tree(

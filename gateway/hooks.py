@@ -5,10 +5,10 @@ there. A row is `FEATURE` in `feature.py` of a folder in `gateway/features`. It 
 as `module:name`, with a module of the same folder, which is imported when it is asked for: a
 command must not load what only a server needs. Model: the ordered list of addons of mitmproxy."""
 
-import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from runpy import run_path
 from typing import Any, NamedTuple
 
 from gateway.core.plugins import load_class
@@ -87,7 +87,8 @@ def features() -> Mapping[str, Feature]:
     found = dict[str, Feature]()
     for name in ORDER:
         if (_FOLDER / name).exists():
-            feature = importlib.import_module(f"gateway.features.{name}.feature").FEATURE
+            # Not as a module: the package of the features begins with the whole config.
+            feature = run_path(str(_FOLDER / name / "feature.py"))["FEATURE"]
             if found.keys() >= set(feature.needs):
                 found[name] = feature
     return found

@@ -31,13 +31,11 @@ from gateway.core.fsm import FSMSettings
 from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
 from gateway.core.monitors import MonitorSettings
 from gateway.core.routing import Routes, RoutingSettings
-from gateway.core.steer import SteeringRules
 from gateway.data_files import read_toml
 from gateway.dialects import DIALECTS
 from gateway.hooks import given, named
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
-from gateway.steering.reader import READER
 from gateway.values import FieldDict, Fields, Texts, frozen
 
 PresetName = Literal["default", "seeds"]
@@ -123,6 +121,8 @@ class ServerSettings:
 
 Lane = Literal["auto", "native", "litellm"]
 if TYPE_CHECKING:
+    from gateway.core.steer import SteeringRules
+
     DialectName = str
 else:
     DialectName = Literal[tuple(DIALECTS)]  # a type checker wants the names spelt out
@@ -358,8 +358,12 @@ class Settings(_Sections):
         """The two routing maps as one value. Raises ValueError for an unknown state."""
         return Routes(by_state=self.model_routing, by_model=self.model_routing_by_model)
 
-    def rules(self) -> SteeringRules:
+    def rules(self) -> "SteeringRules":
         """Everything that decides about a call. Raises ValueError for a value without meaning."""
+        # What reads steps is a fifth of what a short command would import.
+        from gateway.core.steer import SteeringRules
+        from gateway.steering.reader import READER
+
         kept = self.storage.store_content
         return SteeringRules(
             reader=READER,

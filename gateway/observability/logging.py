@@ -4,12 +4,12 @@ import json
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TextIO, cast
 
 import orjson
-import structlog
 
 from gateway.config import LoggingSettings
 from gateway.values import FieldDict
@@ -25,9 +25,31 @@ _LEVELS = {"warn": "warning", "exception": "error"}
 """The levels of methods that are not named for theirs, as structlog has them."""
 
 
-def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -> None:
+_waiting: list[Callable[[], None]] = []
+"""The set-up of structlog that the first line does."""
+
+
+def configure_logging(
+    settings: LoggingSettings, stream: TextIO | None = None, *, at_need: bool = False
+) -> None:
     """Set up structlog and the standard library's loggers for the whole process. `format: auto` is
-    console when the stream is a terminal, JSON otherwise."""
+    console when the stream is a terminal, JSON otherwise. `at_need`: structlog waits for the first
+    line, because importing it takes a quarter of a short command's time."""
+    level = getattr(logging, settings.level.upper())
+    _waiting[:] = [partial(_configure, settings, stream, level)]
+    if not at_need:
+        _set_up()
+    _quiet_libraries(level)
+
+
+def _set_up() -> None:
+    while _waiting:
+        _waiting.pop()()
+
+
+def _configure(settings: LoggingSettings, stream: TextIO | None, level: int) -> None:
+    import structlog
+
     stream = stream or sys.stderr
     as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
     renderer: Any = (
@@ -35,14 +57,12 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
         if as_json
         else structlog.dev.ConsoleRenderer(colors=stream.isatty())
     )
-    level = getattr(logging, settings.level.upper())
     structlog.configure(
         processors=[_complete, structlog.processors.format_exc_info, renderer, redact],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyStream(stream))),
         cache_logger_on_first_use=True,
     )
-    _quiet_libraries(level)
 
 
 class LossyStream:
@@ -95,9 +115,25 @@ def redact(_logger: Any, _name: str, line: Any) -> str:
     return text
 
 
+class _Logger:
+    """Becomes structlog's at its first use."""
+
+    def __init__(self, component: str) -> None:
+        self._component = component
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_own":
+            import structlog
+
+            self._own = structlog.get_logger(component=self._component)
+            return self._own
+        _set_up()
+        return getattr(self._own, name)
+
+
 def get_logger(name: str) -> Any:
     """A structlog logger whose lines carry `component=<name>`."""
-    return structlog.get_logger(component=name)
+    return _Logger(name)
 
 
 def _dumps(value: Any, default: Any = str, **_: Any) -> str:
@@ -111,7 +147,7 @@ class _Forward(logging.Handler):
     """Writes records of the standard library's loggers as structlog lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger(component=record.name)
+        log = get_logger(record.name)
         log.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
 
 

@@ -259,9 +259,14 @@ class _Rule:
         self.kind = kind
         self.anchors = anchors
         self.needs = needs
-        self.pattern = re.compile("".join(pattern).replace("{start}", _START))
+        self._pattern = "".join(pattern).replace("{start}", _START)
         self._check = _CHECKS[check] if check else None
         self._folded = folded
+
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled at the first text that needs it, which few commands have."""
+        return re.compile(self._pattern)
 
     def find(self, text: str, lowered: str) -> Iterator[SecretSpan]:
         """The secrets of this kind, in their order."""

@@ -43,3 +43,12 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert "gateway demo" in shown
     assert "gateway wrap -- COMMAND" in shown
+
+
+def test_the_list_of_commands_is_that_of_their_parsers(capsys: pytest.CaptureFixture[str]) -> None:
+    """`gateway --help` reads names and helps without the modules, and says the same."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    build_parser().print_help()
+    assert capsys.readouterr().out == shown

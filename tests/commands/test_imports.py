@@ -25,14 +25,15 @@ SETTINGS = {"gateway.config", "gateway.stores", "rich", "structlog", "asyncio", 
     ("words", "absent"),
     [
         (["--version"], HEAVY | SETTINGS),
-        (["runs", "list", "--help"], HEAVY),
-        (["runs", "list"], HEAVY),
+        (["--help"], HEAVY | SETTINGS),
+        (["runs", "list", "--help"], HEAVY | {"structlog"}),
+        (["runs", "list"], HEAVY | {"structlog"}),
     ],
 )
 def test_modules_that_a_short_command_does_not_load(
     words: list[str], absent: set[str], tmp_path: object
 ) -> None:
-    """Nothing of the server for a list of runs, and almost nothing for the version."""
+    """Nothing of the server for a list of runs, almost nothing for the version and the help."""
     script = (
         "import sys\nfrom gateway.cli import main\n"
         f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"

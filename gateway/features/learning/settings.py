@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Literal
 
 from gateway.config.values import at_least, finite
-from gateway.steering.guidance.lessons import LessonSettings
 from gateway.values import frozen
 
 if TYPE_CHECKING:
     from gateway.config import Settings
+    from gateway.steering.guidance.lessons import LessonSettings
 
 DAY_S = 86_400.0
 
@@ -29,8 +29,10 @@ class LearningSettings:
         at_least(self, 0, "per_call", "per_run")
         at_least(self, 120, "max_chars")
 
-    def rules(self) -> LessonSettings:
+    def rules(self) -> "LessonSettings":
         """The settings that decide about lessons for a call."""
+        from gateway.steering.guidance.lessons import LessonSettings
+
         names = ("per_call", "per_run", "max_chars")
         same = {name: getattr(self, name) for name in names}
         return LessonSettings(trials=self.trials == "on", **same)
@@ -57,6 +59,6 @@ class ReaderSettings:
         return {}
 
 
-def lesson_rules(settings: "Settings") -> LessonSettings:
+def lesson_rules(settings: "Settings") -> "LessonSettings":
     """The settings that decide about lessons for a call."""
     return settings.of(LearningSettings).rules()

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import asyncpg
 import orjson
-import structlog
 
 from gateway.config.storage import StorageSettings
 from gateway.features.postgres.connection import STATEMENT_S, Slot, connect, prepare
 from gateway.features.postgres.writer import Writer
+from gateway.observability.logging import get_logger
 from gateway.stores.protocols import (
     RESYNC,
     OnSignal,
@@ -176,7 +176,7 @@ class PostgresSignals:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._said = False
-        self._log = structlog.get_logger("gateway.store")
+        self._log = get_logger("gateway.store")
 
     async def send(self, kind: str, **ids: str) -> None:
         await self._database.notify(kind, **ids)

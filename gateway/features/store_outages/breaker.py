@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 
-import structlog
-
+from gateway.observability.logging import get_logger
 from gateway.stores.watched import Incident
 
 SLOW = "slow"  # the kind of an incident that began with a commit above `storage.commit_limit_ms`
@@ -24,7 +23,7 @@ class Breaker:
         self._hold_s = 0.0
         self._hold_until = 0.0
         self.incident: Incident | None = None
-        self._log = structlog.get_logger("gateway.store")
+        self._log = get_logger("gateway.store")
 
     @property
     def is_open(self) -> bool:

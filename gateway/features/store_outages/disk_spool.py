@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from gateway.config.storage import StorageSettings
 from gateway.features.store_outages.spool import SpoolEntry
+from gateway.observability.logging import get_logger
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
 from gateway.tasks import on_disk, spawn
@@ -37,7 +36,7 @@ class _Trouble:
     late: bool = False  # answers do not wait for the disk while it is
     warned: bool = False  # this time of trouble was logged
     # one entry for each time of trouble
-    log: Any = field(default_factory=lambda: structlog.get_logger("gateway.store"))
+    log: Any = field(default_factory=lambda: get_logger("gateway.store"))
 
     def warn(self, reason: str) -> None:
         if not self.warned:

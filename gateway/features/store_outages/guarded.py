@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import TypeVar
 
-import structlog
 from cachetools import FIFOCache
 
 from gateway.config.storage import StorageSettings
@@ -21,6 +20,7 @@ from gateway.features.store_outages.recovery_and_reopening import (
     Recovery,
     replacing,
 )
+from gateway.observability.logging import get_logger
 from gateway.stores.protocols import (
     MAX_HEADS,
     StateStore,
@@ -51,7 +51,7 @@ class _ReadGuard:
         self._replaced = replaced
         self._limits = TimeLimits()
         self._failures = 0
-        self._log = structlog.get_logger("gateway.store")
+        self._log = get_logger("gateway.store")
 
     async def follow(
         self, probe: Callable[[], Awaitable[object]], degraded: Callable[[], bool]

@@ -5,13 +5,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import structlog
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.features.store_outages.breaker import SLOW, Breaker
 from gateway.features.store_outages.disk_spool import DiskSpool
 from gateway.features.store_outages.spool import Spool, Waiting, with_version
+from gateway.observability.logging import get_logger
 from gateway.stores import protocols
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.tasks import on_disk, spawn
@@ -60,7 +60,7 @@ class Recovery:
         self._works = True
         self._replaced = self._failing = False
         self._trouble = (SLOW, "a commit takes long")
-        self._log = structlog.get_logger("gateway.store")
+        self._log = get_logger("gateway.store")
         self.reopened: list[Callable[[], Awaitable[None]]] = []
         self.lost = 0  # records that were nowhere when the store was closed
         self.damaged: list[str] = []  # names under which damaged databases are kept

@@ -19,10 +19,10 @@ from math import inf
 from pathlib import Path
 
 import apsw
-import structlog
 
 from gateway.config.storage import StorageSettings
 from gateway.features.store_outages.spool import SpoolEntry
+from gateway.observability.logging import get_logger
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.records import CallRecord
 from gateway.stores.sqlite.connection import locked
@@ -248,7 +248,7 @@ class SpoolFolder:
         self._folder = folder
         self._synchronous = synchronous
         self._own: SpoolFile | None = None
-        self._log = structlog.get_logger("gateway.store")
+        self._log = get_logger("gateway.store")
         self._named: set[Path] = set()  # files that are of no use to this process
         self.files: list[SpoolFile] = []
 

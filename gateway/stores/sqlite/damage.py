@@ -9,9 +9,9 @@ from math import inf
 from pathlib import Path
 
 import apsw
-import structlog
 
 from gateway.config.storage import SPOOL
+from gateway.observability.logging import get_logger
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sqlite.connection import APPLICATION_ID, INDEX, LOG, locked
 
@@ -78,7 +78,7 @@ def set_aside(path: str, check: str, limit_s: float = inf) -> str:
     except (OSError, apsw.Error) as error:
         raise StoreUnavailable(f"{path!r} cannot be checked for damage ({error})") from error
     kept += LOG if stays else ""
-    structlog.get_logger("gateway.store").error(
+    get_logger("gateway.store").error(
         "the log of the database does not fit its file, which is used without it as a backup is"
         if stays
         else "the database is damaged: a new one is made (restore a backup by renaming it)",

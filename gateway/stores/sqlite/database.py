@@ -14,9 +14,9 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
-import structlog
 
 from gateway.config.storage import StorageSettings
+from gateway.observability.logging import get_logger
 from gateway.stores.protocols import (
     SchemaMismatch,
     StoreClosed,
@@ -240,7 +240,7 @@ MAX_GROUP = 32
 # into the file once instead of four times, which saves a tenth of a commit's CPU (measured).
 CHECKPOINT_PAGES = 4000
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Work = Callable[[apsw.Connection], Any]
 
