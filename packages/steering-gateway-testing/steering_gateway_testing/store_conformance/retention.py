@@ -69,7 +69,7 @@ async def accepts_a_removed_conversation_again(stores: Stores) -> None:
 
 async def makes_room(stores: Stores) -> None:
     """Above the size limit the least recently updated are removed, but none that are in use."""
-    text = "x" * 20_000
+    text = "x" * 40_000
     for number in range(60):
         step = records.a_first_step(content=StepContent(thought=text))
         await stores.states.commit(records.one_run(number, steps=(step,)))
