@@ -7,6 +7,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,8 @@ def test_a_log_on_disk_does_not_bring_it_back(
     assert main(["history", "--keep"]) == 0
     assert "2 forgotten" in capsys.readouterr().out
     assert CANARY.encode() not in database.read_bytes()
-    rows = sqlite3.connect(database).execute("SELECT count(*) FROM runs").fetchone()
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute("SELECT count(*) FROM runs").fetchone()
     assert rows == (0,)
 
 
