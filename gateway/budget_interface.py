@@ -12,6 +12,7 @@ from gateway.config.control import Ending
 from gateway.core.steer import Advice
 from gateway.errors import NotFound, RunRefused
 from gateway.exchange import Exchange
+from gateway.steering.sub_agents import SubAgent
 from gateway.stores.controls import OpenQuestion
 from gateway.values import FieldDict, Fields, Value, frozen
 from gateway.wire.headers import RawHeaders
@@ -20,6 +21,9 @@ from gateway.wire.headers import RawHeaders
 Cost = Callable[[str, Fields], "float | None"]
 # Asks a person the question, for the reason, and waits. Raises: RunRefused: the answer is no.
 Ask = Callable[["tuple[str, OpenQuestion]"], Awaitable[None]]
+
+
+UNSUMMED = frozenset({"minutes", "context"})  # limits of what calls do not add up to
 
 
 @frozen
@@ -57,6 +61,8 @@ class Amounts:
         """The amount that a limit's name stands for."""
         if metric == "tokens":
             return self.input_tokens + self.output_tokens
+        if metric in UNSUMMED:
+            return 0.0
         return float(getattr(self, metric))
 
 
@@ -72,8 +78,19 @@ class CallSubject(Value):
     model: str = ""  # that the client names
     run: str = ""  # "" for a call without conversation
     root: str = ""  # root of the conversation's tree; "" for a call without conversation
+    agent: SubAgent | None = None  # the sub-agent that makes it; None for a main agent
     # `team` and `owner` of the key, and the tags of the run as `tag:NAME`
     labels: Mapping[str, str] = {}
+
+    @property
+    def sub_agent(self) -> str:
+        """The conversation of the sub-agent; empty for a main agent."""
+        return getattr(self.agent, "id", "")
+
+    @property
+    def kind(self) -> str:
+        """The sub-agent's kind; empty for a main agent."""
+        return getattr(self.agent, "kind", "")
 
 
 class CallBody(Value):
@@ -89,6 +106,8 @@ class CallBody(Value):
 
 class Refused(Exception):
     """A budget lets a call go no further; `error` is how it is answered, or `ending` otherwise."""
+
+    reports: bool = False  # a sub-agent's last answer is a report of what it has done
 
     def __init__(self, error: RunRefused, ending: Ending) -> None:
         super().__init__(error.message)

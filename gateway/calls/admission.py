@@ -32,6 +32,7 @@ from gateway.holds import end_question, pause_error, stop_error
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.steering.sub_agents import report_of
 from gateway.stores.controls import Control, OpenQuestion
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY
@@ -66,6 +67,7 @@ class Admissions:
         """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
         RunRefused: it may not be sent, and is answered with an error."""
         error: RunRefused
+        report = ""
         services = call.services
         control = services.settings.control
         decision = call.decision
@@ -81,6 +83,8 @@ class Admissions:
         except Refused as refused:
             error = refused.error
             ending = refused.ending
+            if refused.reports:
+                report = _report(call)
         except RunRefused as held:
             error = held
             ending = "error"
@@ -91,7 +95,7 @@ class Admissions:
         if call.exchange.response.begun:
             ending = "answer"  # its status is sent
         call.not_sent()
-        return _answer(call, with_status(error, control.stop_status), ending)
+        return _answer(call, with_status(error, control.stop_status), ending, report=report)
 
     async def extend(self, call: Call, model: str) -> bool:
         """Whether another model may be asked for the call instead."""
@@ -249,7 +253,15 @@ class Admissions:
         )
 
 
-def _answer(call: Call, error: RunRefused, ending: Ending) -> OwnResponse | None:
+def _report(call: Call) -> str:
+    transcript = call.request.transcript
+    agent = call.decision and call.decision.conversation.sub_agent
+    if agent and agent.since < len(transcript):
+        transcript = transcript[agent.since :]
+    return report_of(transcript)
+
+
+def _answer(call: Call, error: RunRefused, ending: Ending, report: str) -> OwnResponse | None:
     request = call.request
     said = error.message.removeprefix(STOPPED).removesuffix(CAN_RAISE)
     call.note_reason(f"{error.label}: {said}{error.go_on}")
@@ -264,7 +276,7 @@ def _answer(call: Call, error: RunRefused, ending: Ending) -> OwnResponse | None
         raise error
     exchange.response.error = error.label
     number = exchange.request.id.removeprefix("req-")
-    text = answer_text(error.message)
+    text = answer_text(error.message, report)
     content = request.dialect.own_answer(request, text, number, at=int(time.time()))
     stream = b""
     if request.stream:
@@ -329,6 +341,7 @@ def _subject(call: Call) -> CallSubject:
         model=call.request.model,
         run=decision.run_id if decision is not None else "",
         root=decision.conversation.root_id if decision is not None else "",
+        agent=decision.conversation.sub_agent if decision is not None else None,
         labels=asked.labels | {f"tag:{name}": value for name, value in call.control.tags.items()},
     )
 

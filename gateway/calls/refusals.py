@@ -15,9 +15,11 @@ def with_status(error: errors.RunRefused, status: int) -> errors.RunRefused:
     return error
 
 
-def answer_text(message: str) -> str:
-    """A refusal as the final answer of a run."""
+def answer_text(message: str, report: str = "") -> str:
+    """A refusal as the final answer of a run; a sub-agent's has a report of what it has done."""
     why = message.removeprefix(errors.STOPPED)
+    if report:
+        return f"{OWN_ANSWER}{why.removesuffix(errors.CAN_RAISE)}\n\n{report}"
     return f"{OWN_ANSWER}{why}\n\nNo model was asked. Until then every call gets this answer."
 
 

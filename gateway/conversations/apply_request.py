@@ -37,6 +37,13 @@ from gateway.steering.identity import (
     child_id,
     conversation_id,
 )
+from gateway.steering.sub_agents import (
+    UNNAMED,
+    Order,
+    SubAgent,
+    prompt_digest,
+    signed,
+)
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.user_words import task_of
 from gateway.values import Texts
@@ -98,7 +105,41 @@ def apply_request(
         found.run.kept_fold = None
         found.run.start = RunStart(snapshot=response.snapshot, offset=offset, logged_in=owner)
     _remember(index, found, search)
+    if found.sub_agent is None:
+        opened = verdict.kind in (MatchKind.NEW, MatchKind.FORK)
+        _note_sub_agent(index, found, search, opened=opened)
     return found
+
+
+def _note_sub_agent(
+    index: ConversationIndex, found: Conversation, search: Search, *, opened: bool
+) -> None:
+    """Note that a conversation is a sub-agent's: by the headers, or because it begins with the
+    prompt of a call that another agent has just made."""
+    said = signed(search.headers)
+    incoming = search.incoming
+    if said is None and not (opened and incoming.has_tools and not incoming.hashes.state.turns):
+        return
+    prompt = prompt_digest(task_of(incoming.messages, 0))
+    name = prompt
+    if said is not None and said.task:
+        name = said.name
+    taken = index.take_order(found, name, known=said is not None)
+    if said is None and taken is None:
+        return
+    order = Order()
+    if taken is not None:
+        order = taken[0]
+        if not found.ancestors:
+            found.history.branch = replace(found.history.branch, parent=taken[1])
+            _join(index, found, None)
+    said = said or order
+    found.sub_agent = SubAgent(
+        id=found.id,
+        kind=said.kind or order.kind or UNNAMED,
+        task=said.task or order.task,
+        since=incoming.hashes.state.count * bool(opened and incoming.hashes.state.turns),
+    )
 
 
 def _continued(
@@ -220,6 +261,7 @@ def open_conversation(
     if replaced is not None:
         # The stored runs keep their ids, so the new ones are counted after them.
         opened.unit = replaced.unit
+        opened.sub_agent = replaced.sub_agent
         opened.ancestors = replaced.ancestors
         opened.unsaved.version = replaced.unsaved.version
         opened.run.index = replaced.run.index + bool(replaced.history.branch.signature)
@@ -298,6 +340,7 @@ def _copy_state(parent: Conversation, child: Conversation, verdict: Conversation
     run = child.run
     given = parent.run
     position = verdict.position
+    child.sub_agent = parent.sub_agent
     guidance = given.memory.guidance.up_to(position)
     run.memory = RunMemory(guidance=guidance)
     if verdict.prefix_hash == parent.history.branch.served_hash:

@@ -28,6 +28,7 @@ from gateway.core.steer import RunMemory
 from gateway.core.two_strikes import Trouble
 from gateway.steering.identity import Awaits, Branch
 from gateway.steering.identity.branch import split_line_hashes
+from gateway.steering.sub_agents import SubAgent
 from gateway.stores.records import ConversationRecord
 from gateway.text.secrets import find_secrets, mask_repeated
 from gateway.values import FieldDict, Fields
@@ -64,6 +65,8 @@ def to_record(
         has_tools=branch.has_tools,
         state=_state(conversation, snapshot or conversation.snapshot(), masks_secrets),
         root_id=conversation.ancestors[0] if conversation.ancestors else None,
+        agent_kind=getattr(conversation.sub_agent, "kind", ""),
+        task=getattr(conversation.sub_agent, "task", ""),
     )
 
 
@@ -98,6 +101,9 @@ def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets
         state["unit"] = conversation.unit
     if conversation.ancestors:
         state["ancestors"] = conversation.ancestors
+    if conversation.sub_agent is not None:
+        # Its task is a text, which is masked or left out in a column of its own.
+        state["sub_agent"] = replace(conversation.sub_agent, task="")
     if history.responses:
         stored = list(history.responses.values())[-STORED_PER_CONVERSATION:]
         state["answered"] = [_response_json(response, masks_secrets) for response in stored]
@@ -197,9 +203,17 @@ def _conversation(record: ConversationRecord, state: Fields) -> Conversation:
         history=history,
         unit=str(state.get("unit", "")),
         ancestors=tuple(map(str, state.get("ancestors", parent))),
+        sub_agent=_sub_agent(record, state),
         run=run,
         unsaved=unsaved,
     )
+
+
+def _sub_agent(record: ConversationRecord, state: Fields) -> SubAgent | None:
+    kept = msgspec.convert(state.get("sub_agent"), SubAgent | None)
+    if kept is None:
+        return None
+    return replace(kept, task=record.task)
 
 
 def _branch(record: ConversationRecord, state: Fields) -> Branch:

@@ -22,6 +22,7 @@ from gateway.conversations.known_prefixes import GrowingBodies, KnownBodies, Tra
 from gateway.exchange import UpstreamReply
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import is_window_of, latest_turn, tail_key
+from gateway.steering.sub_agents import Order
 from gateway.upstream.deployments import Target
 from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import BodyPrefix
@@ -33,9 +34,11 @@ _MAX_ECHO_CHARS = 4 * 2**20  # of instructions that stored answers may repeat
 _MAX_REFS = 64  # conversations remembered for one hash; common openings collect many
 _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows where older ones fork
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
+_MAX_ORDERS = 4096  # prompts of calls that no sub-agent has begun with yet
 Settle = Callable[[UpstreamReply], Awaitable[None]]
 """Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
 _Named = tuple[str, str]  # a tenant, and an id of its
+_Ordered = tuple[Order, str, int]  # a call, the conversation that made it, and its run
 
 
 class ConversationIndex:
@@ -55,6 +58,7 @@ class ConversationIndex:
         transcript_bytes = int(settings.max_transcript_memory_mb * 2**20)
         self._transcripts = TranscriptsInMemory(most, transcript_bytes)
         self.growing_bodies = GrowingBodies()
+        self._orders: FIFOCache[_Named, list[_Ordered]] = FIFOCache(_MAX_ORDERS)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -116,6 +120,30 @@ class ConversationIndex:
             for dropped in list(islice(idle, too_many)):
                 del self._by_id[dropped.id]
                 self._forget(dropped)
+
+    def add_orders(self, conversation: Conversation, orders: Iterable[Order]) -> None:
+        """The latest reply of a conversation makes these calls, which may start sub-agents."""
+        for order in orders:
+            for name in (order.prompt, order.name):
+                kept = self._orders.setdefault((conversation.tenant, name), [])
+                kept.append((order, conversation.id, conversation.run.index))
+
+    def take_order(self, begun: Conversation, name: str, *, known: bool) -> _Ordered | None:
+        """The call by which a conversation begins, with the conversation that made it, which is in
+        the same run still: one above it if the client says so (`known`), else another agent. A call
+        is taken once."""
+        kept = self._orders.get((begun.tenant, name), [])
+        signature = begun.history.branch.signature
+        for each in kept:
+            _, maker, run = each
+            parent = self._by_id.get(maker)
+            if parent is None or parent.run.index != run or parent is begun:
+                continue
+            other = parent.history.branch.signature != signature
+            if (known and maker in begun.ancestors) or (other and not known):
+                kept.remove(each)
+                return each
+        return None
 
     def add_prefix_hash(self, conversation: Conversation, digest: bytes, served: bytes) -> None:
         """A later request whose history has this hash may belong to `conversation`."""

@@ -63,6 +63,7 @@ def without_content(call: CallRecord) -> CallRecord:
     request needs."""
     return replace(
         call,
+        conversation=replace(call.conversation, task=omit(call.conversation.task)),
         runs=tuple(replace(run, task_preview=omit(run.task_preview)) for run in call.runs),
         steps=tuple(_changed(step, omit) for step in call.steps),
         injections=tuple(replace(row, text=omit(row.text)) for row in call.injections),
@@ -76,6 +77,7 @@ def without_secrets(call: CallRecord) -> CallRecord:
     whoever makes it masks the texts in it."""
     return replace(
         call,
+        conversation=replace(call.conversation, task=mask_repeated(call.conversation.task)),
         runs=tuple([replace(r, task_preview=mask_repeated(r.task_preview)) for r in call.runs]),
         # Nearly all steps have none: one search for all texts of a step.
         steps=tuple(

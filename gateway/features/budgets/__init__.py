@@ -10,6 +10,7 @@ OFFERS = (
     "accounts:AccountKey",
     "settings:BudgetControl",
     "settings:BudgetLimits",
+    "settings:BudgetMatch",
     "settings:BudgetSettings",
     "settings:Budgets",
     "settings:LadderStep",

@@ -15,7 +15,7 @@ from functools import partial
 
 from msgspec import structs
 
-from gateway.budget_interface import NOTHING, Amounts
+from gateway.budget_interface import NOTHING, UNSUMMED, Amounts
 from gateway.values import Value, frozen
 
 _MINUTE_S = 60.0
@@ -222,12 +222,11 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
     for metric, limit in account.limits_of(wanted.limits).items():
         bound = limit * wanted.stop_at
         used = account.used(metric, claim.at)
-        if metric == "minutes":
-            asked = 0.0
-        else:
-            asked = claim.estimate.of(metric)
+        asked = claim.estimate.of(metric)
+        if metric == "context":
+            asked = claim.estimate.input_tokens
         slack = bound * _TINY
-        known = not claim.guessed or metric in ("calls", "minutes")
+        known = not claim.guessed or metric in ("calls", "minutes", "context")
         if used >= bound - slack or (used + asked > bound + slack and (known or used)):
             return metric
     return None
@@ -236,7 +235,7 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
 def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str) -> bool:
     """True if a refused claim would fit if only what is spent counted: calls on their way may use
     less than is reserved for them, but each is a call; leases may be given back."""
-    if metric in ("minutes", STORE_AWAY):
+    if metric in (*UNSUMMED, STORE_AWAY):
         return False
     reserved = NOTHING
     if metric == "calls":
@@ -270,10 +269,7 @@ def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:
     else:
         limits = account.limits_of(wanted.limits)
     for metric, limit in limits.items():
-        if metric == "minutes":
-            each = 0.0
-        else:
-            each = asked.each.of(metric)
+        each = asked.each.of(metric)
         if each > 0:
             used = account.used(metric, 0.0)
             bound = limit * (wanted.stop_at or 0.0)

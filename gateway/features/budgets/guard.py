@@ -153,7 +153,11 @@ class BudgetGuard:
             worst = found[refusal.key]
             error = budget_error(worst, refusal.metric, now)
             budget = worst.applied.budget
-            raise OverBudget(error, "error" if budget.is_rate else budget.stop_with, worst)
+            over = OverBudget(error, "error" if budget.is_rate else budget.stop_with, worst)
+            if budget.match.of_sub_agents and not budget.is_rate:
+                over.ending = "answer"
+                over.reports = True
+            raise over
         return Admission(
             subject=subject,
             applied=applied,

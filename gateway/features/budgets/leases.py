@@ -13,7 +13,7 @@ from dataclasses import replace
 from cachetools import FIFOCache
 from msgspec import structs
 
-from gateway.budget_interface import NOTHING, Amounts
+from gateway.budget_interface import NOTHING, UNSUMMED, Amounts
 from gateway.features.budgets.accounts import (
     STORE_AWAY,
     Account,
@@ -150,7 +150,7 @@ class _OwnLease:
         if self.until > claim.at:
             free = self.free
         limits = self.account.limits_of(self.wanted.limits)
-        amounts = [(claim.estimate.of(m), free.of(m)) for m in limits if m != "minutes"]
+        amounts = [(claim.estimate.of(m), free.of(m)) for m in limits if m not in UNSUMMED]
         return all(asked <= max(0.0, left) * (1 + 1e-9) + 1e-12 for asked, left in amounts)
 
     def take(self, claim: Claim) -> bool:
@@ -164,7 +164,7 @@ class _OwnLease:
         low = self.each * (self.calls // 2)
         free = self.free
         limits = self.account.limits_of(self.wanted.limits)
-        self.asks = any(free.of(m) < low.of(m) for m in limits if m != "minutes")
+        self.asks = any(free.of(m) < low.of(m) for m in limits if m not in UNSUMMED)
         return self.asks
 
     def renewal(self, lease: str, at: float, until: float, *, closing: bool) -> Renewal:

@@ -147,8 +147,13 @@ class FullGuard(BudgetGuard):
             return None
         client = header(call.headers, b"user-agent").decode("latin-1").split(" ")[0][:80]
         asked = exchange.request
-        about = {"tenant": asked.tenant, "key": asked.key, "client": client, "model": asked.model}
-        subject = CallSubject(labels=asked.labels, **about)
+        subject = CallSubject(
+            tenant=asked.tenant,
+            key=asked.key,
+            client=client,
+            model=asked.model,
+            labels=asked.labels,
+        )
         binding = services.settings.steering.mode != "shadow"
         try:
             admission = await self.admit(subject, subject.model, body, binding=binding)

@@ -13,7 +13,7 @@ from gateway.values import frozen
 if TYPE_CHECKING:
     from gateway.config import Settings
 
-SCOPES = ("run", "tree", "key", "tenant", "day", "team", "owner", "model", "client")
+SCOPES = ("run", "tree", "sub_agent", "key", "tenant", "day", "team", "owner", "model", "client")
 """What may be counted together, besides `tag:NAME`; `SUBJECTS` of `rules.py` reads them."""
 CALENDAR = ("day", "week", "month")
 StepAction = Literal["warn", "wrap_up", "ask", "stop"]
@@ -38,6 +38,7 @@ class BudgetLimits:
     output_tokens: int | None = None  # with those of reasoning
     calls: int | None = None  # sent upstream
     minutes: float | None = None  # since its first call
+    context: int | None = None  # input tokens of one call, cached ones too
 
     def __post_init__(self) -> None:
         above_zero(self, *self.given())
@@ -59,6 +60,13 @@ class BudgetMatch:
     model: str | None = None  # that the client names
     tenant: str | None = None  # of the gateway key
     key: str | None = None  # name of the gateway key
+    sub_agent: bool | None = None  # true: calls of sub-agents only; false: of no sub-agent
+    kind: str | None = None  # of the sub-agent, such as `Explore`; main agents have none
+
+    @property
+    def of_sub_agents(self) -> bool:
+        """True if no call of a main agent fits."""
+        return bool(self.sub_agent or self.kind)
 
 
 @frozen
@@ -88,7 +96,9 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 class BudgetSpan:
     """Calls that a budget counts together, and for how long."""
 
-    scope: str | tuple[str, ...]  # what is counted together; of several, each combination
+    # what is counted together; of several, each combination; "" = each sub-agent, with a match of
+    # sub-agents
+    scope: str | tuple[str, ...] = ""
     # `day`, `week`, `month` or a time such as `6h`, after which it starts from zero; "" = as
     # `period` says
     per: str = ""
@@ -140,6 +150,8 @@ class BudgetSettings(BudgetSpan):
     hard: bool = False
 
     def __post_init__(self) -> None:
+        if not self.scope and self.match.of_sub_agents:
+            object.__setattr__(self, "scope", "sub_agent")
         BudgetSpan.__post_init__(self)
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name: 1 to 64 letters, digits, `_`, `.` or `-`, got {self.name!r}")

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from gateway import errors
+from gateway.budget_interface import UNSUMMED
 from gateway.features.budgets.accounts import STORE_AWAY, Account
 from gateway.features.budgets.settings import BudgetSettings
 from gateway.features.budgets.which_apply import BudgetStatus, figure, window
@@ -21,11 +22,10 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     account = found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     held = account.reserved + account.leased
-    if metric == "minutes":
-        waiting = 0.0
-    else:
-        waiting = held.of(metric)
+    waiting = held.of(metric)
     used = account.used(metric, now) - waiting
+    if metric == "context":
+        return f"the context of this call is larger than {figure(metric, limit)} tokens."
     if metric == "usd":
         kind = ""
     else:
@@ -109,7 +109,7 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
             )
         headers = (again, *errors.NO_RETRY)
     elif (
-        metric != "minutes"
+        metric not in UNSUMMED
         and (account.reserved + account.leased).calls
         and account.spent.of(metric) < limit
     ):

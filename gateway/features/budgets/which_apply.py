@@ -19,9 +19,13 @@ NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of 
 NO_MODEL = "(no model)"  # the same of calls that name no model, in budgets of scope `model`
 
 
-SUBJECTS = {each: each for each in ("run", "key", "tenant", "model", "client")} | {"tree": "root"}
+SUBJECTS = {each: each for each in ("run", "key", "tenant", "model", "client")} | {
+    "tree": "root",
+    "sub_agent": "sub_agent",
+}
 """The attribute of a call that a scope counts by; other scopes are names of its labels."""
-_BELOW_TENANT = {"run", "tree", "tenant", "day"}  # these do not need its name beside their own
+_ENDING = {"run", "tree", "sub_agent"}  # subjects that come to an end
+_BELOW_TENANT = _ENDING | {"tenant", "day"}  # these do not need its name beside their own
 
 
 class Applied(Value):
@@ -73,7 +77,7 @@ def applying(
                 tenant="" if "day" in budget.scopes else call.tenant,
                 limits=budget.limits.given(),
                 stop_at=budget.stop_at,
-                ends=budget.window != "total" or not {"run", "tree"}.isdisjoint(budget.scopes),
+                ends=budget.window != "total" or not _ENDING.isdisjoint(budget.scopes),
                 hard=budget.hard,
             )
             found.append(Applied(budget=budget, wanted=wanted))
@@ -83,7 +87,12 @@ def applying(
 def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
     # A hard budget of some models counts a call of an unknown one, too.
     names = ("client", "tenant", "key", *(("model",) if call.model or not budget.hard else ()))
-    patterns = ((n, getattr(budget.match, n)) for n in names)
+    match = budget.match
+    if match.of_sub_agents and not call.sub_agent:
+        return False
+    if match.sub_agent is False and call.sub_agent:
+        return False
+    patterns = ((n, getattr(match, n)) for n in ("kind", *names))
     return all(p is None or fnmatchcase(getattr(call, name), p) for name, p in patterns)
 
 
@@ -127,11 +136,11 @@ def standing(
         return found
     limits = account.limits_of(applied.wanted.limits)
     stop_at = applied.wanted.stop_at
-    used = account.used(metric, now) - (0 if metric == "minutes" else account.reserved.of(metric))
+    used = account.used(metric, now) - account.reserved.of(metric)
     left = [
         max(0.0, limit * (stop_at or 0.0) - account.used(name, now)) / usual.of(name)
         for name, limit in limits.items()
-        if name != "minutes" and usual.of(name)
+        if usual.of(name)
     ]
     return structs.replace(
         found,

@@ -20,11 +20,12 @@ from gateway.core.fsm import FSMState
 from gateway.errors import ConfigError
 from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found
-from gateway.features.history.orders import Order, orders_of, prompt_digest
+from gateway.features.history.orders import orders_of
 from gateway.features.history.prompt_cache import CallCost, Loss, Tokens, losses
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
+from gateway.steering.sub_agents import Order, prompt_digest
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.steering.transcript.steps import StepChange, StepReader

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from gateway.features.history.log_file import Unread
-from gateway.features.history.orders import Order
+from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.values import FieldDict, Fields, Value

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gateway.features.history.orders import Order
 from gateway.features.history.reading import SessionReading
+from gateway.steering.sub_agents import Order
 from gateway.text.sanitize import one_line
 
 REPEATED = 3  # sub-agents with the same task, from which on the task is a kind of its own

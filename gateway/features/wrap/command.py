@@ -17,6 +17,15 @@ def _wrap(args: argparse.Namespace) -> int:
     command = [*args.rest, *args.command]
     if command and command[0] == "--":
         del command[0]
-    names = ("config", "mode", "budget", "stop_after", "outcome_from", "gateway", "quiet")
+    names = (
+        "config",
+        "mode",
+        "budget",
+        "stop_after",
+        "sub_agents",
+        "outcome_from",
+        "gateway",
+        "quiet",
+    )
     options = {name: getattr(args, name) for name in names}
     return wrap(WrapOptions(command=tuple(command), as_json=args.json, **options))

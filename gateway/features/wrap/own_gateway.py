@@ -25,6 +25,7 @@ from gateway.features.budgets.accounts import Account
 from gateway.features.budgets.settings import (
     BudgetControl,
     BudgetLimits,
+    BudgetMatch,
     BudgetSettings,
     LadderStep,
 )
@@ -206,6 +207,20 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
         limits=BudgetLimits(**limits),  # type: ignore[arg-type]
         ladder=_LADDER,
         stop_with="answer",
+    )
+
+
+def sub_agent_budget(calls: int | None) -> BudgetSettings | None:
+    """The budget of each sub-agent of one wrapped command; None without a limit. Raises
+    ConfigError: the limit is below 1."""
+    if calls is None:
+        return None
+    if calls < 1:
+        raise ConfigError(f"wrap: --sub-agents: a number of calls from 1, not {calls}")
+    return BudgetSettings(
+        name=f"sub-agents-{secrets.token_hex(4)}",
+        match=BudgetMatch(sub_agent=True),
+        limits=BudgetLimits(calls=calls),
     )
 
 

@@ -32,6 +32,7 @@ from gateway.features.wrap.own_gateway import (
     OwnGateway,
     limit_line,
     own_gateway,
+    sub_agent_budget,
     used_line,
     wrap_budget,
     wrap_settings,
@@ -64,6 +65,7 @@ class WrapOptions:
     mode: str | None = None  # on, shadow or off; None: as the settings say
     budget: str | None = None  # US dollars or tokens, see `limits.wrap_budget`; None: no budget
     stop_after: str | None = None  # time after which the run is stopped, see `limits.wrap_budget`
+    sub_agents: int | None = None  # most calls of each sub-agent; None: any number
     outcome_from: str | None = None  # a check for the shell, or EXIT; None: no outcome is reported
     gateway: str | None = None  # address of one that runs, or RUNNING; None starts one
     as_json: bool = False  # the summary as one JSON object
@@ -92,9 +94,9 @@ def wrap(options: WrapOptions) -> int:
             return _by_other(options, other)
         named = wrapped.with_upstreams(options.command, os.environ)
         settings = wrap_settings(options.config, named, options.mode)
-        if budget is not None:
-            budgets = (*settings.of(Budgets), budget)
-            settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
+        added = [budget, sub_agent_budget(options.sub_agents)]
+        budgets = (*settings.of(Budgets), *filter(None, added))
+        settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
         with own_gateway(settings) as own:
             return _by_own(options, own, budget)
 

@@ -208,7 +208,8 @@ def _call(call: ToolCall, number: str, custom: bool) -> Item:
     head = {"status": "completed", "call_id": call.id or f"call_{number}", "name": call.name}
     if custom:
         return {"id": f"ctc_{number}", "type": "custom_tool_call", **head, "input": call.text}
-    return {"id": f"fc_{number}", "type": "function_call", **head, "arguments": call.text}
+    named = {"namespace": call.namespace} if call.namespace else {}
+    return {"id": f"fc_{number}", "type": "function_call", **head, **named, "arguments": call.text}
 
 
 def _custom_tools(request: ReceivedRequest) -> set[str]:

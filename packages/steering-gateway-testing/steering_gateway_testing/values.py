@@ -16,12 +16,14 @@ class ToolCall:
 
     `arguments` is the text as the model would emit it, or a mapping that is serialised. `id` None
     gives a deterministic id. `fragments` is the number of pieces the arguments are streamed in.
+    `namespace` is that of a tool of the Responses API which has one.
     """
 
     name: str = field(kw_only=False)
     arguments: str | Mapping[str, Any] = field(kw_only=False, default="{}")
     id: str | None = None
     fragments: int = 4
+    namespace: str = ""
 
     @property
     def text(self) -> str:

@@ -210,6 +210,35 @@ def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> N
     assert ": 2 of the 2-call budget is used.\n" in ended.stderr
 
 
+HELPERS = """
+import json, os, sys, urllib.request
+def ask(number, **headers):
+    body = {"model": "m", "messages": [{"role": "user", "content": f"{headers} {number}"}]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    head = {"content-type": "application/json", "user-agent": "opencode/1.18.33", **headers}
+    asked = urllib.request.Request(url, json.dumps(body).encode(), head)
+    return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+main = {"x-session-id": "s"}
+for number in range(4):
+    print("main", ask(number, **main))
+for name in ("a", "b"):
+    for number in range(3):
+        print(name, ask(number, **{"x-session-id": name, "x-parent-session-id": "s"}))
+"""
+
+
+def test_each_sub_agent_is_capped(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """The third call of each gets its report; the main agent makes as many as it likes."""
+    agent = [sys.executable, "-c", HELPERS]
+    ended = wrapped(tmp_path, upstream, "--sub-agents", "2", "--", *agent)
+    assert ended.returncode == 0, ended.stderr
+    assert len(upstream.requests) == 4 + 2 * 2
+    reports = [line for line in ended.stdout.splitlines() if "Stopped by the gateway" in line]
+    assert [line[0] for line in reports] == ["a", "b"]
+    refused = wrapped(tmp_path, upstream, "--sub-agents", "0", "--", *agent)
+    assert "wrap: --sub-agents: a number of calls from 1, not 0" in refused.stderr
+
+
 def test_the_commands_of_the_summary_find_its_run(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.orders import Order
 from gateway.features.history.session import Session, add_call, chat_usage, joined, own_id
+from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import (
     images_sum,

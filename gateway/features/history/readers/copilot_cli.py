@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.orders import Order
 from gateway.features.history.session import (
     ModelCall,
     Session,
@@ -18,6 +17,7 @@ from gateway.features.history.session import (
     joined,
     own_id,
 )
+from gateway.steering.sub_agents import Order
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_mapping, mapping_at, mappings_at, text_at
 

@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.orders import Order
 from gateway.features.history.session import (
     Session,
     add_call,
@@ -22,6 +21,7 @@ from gateway.features.history.session import (
     own_id,
     token_counts,
 )
+from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields
