@@ -27,6 +27,7 @@ ORDER = (
     "learning",
     "reports",
     "alerts",
+    "client_hooks",
 )
 """Folders in `gateway/features`, in the order in which a hook asks them."""
 

@@ -260,7 +260,7 @@ def play(recording: Recording, policy: ReplayPolicy, look_ups: LookUps = ANSWERE
     if recording.messages is None:
         outcomes, decisions = _play_steps(recording.steps or (), policy.rules.policy, calls)
     else:
-        outcomes, decisions = _play_messages(recording, policy.rules.policy, calls)
+        outcomes, decisions = play_messages(recording, policy.rules.policy, calls)
     steps = []
     entry: FieldDict = {"difficulty": UNKNOWN}
     for index, decision in enumerate(decisions):
@@ -322,7 +322,7 @@ class RecordedHistory:
         return self.fold.extend(self.window)
 
 
-def _play_messages(
+def play_messages(
     recording: Recording, policy: Policy, calls: ReplayedCalls
 ) -> tuple[dict[int, StepOutcome], list[Conclusion]]:
     """Outcomes by step index, and the decision after each step. Each call is decided with the
@@ -346,7 +346,7 @@ def _play_messages(
 def _play_steps(
     recorded: Sequence[Fields], policy: Policy, calls: ReplayedCalls
 ) -> tuple[dict[int, StepOutcome], list[Conclusion]]:
-    """Play exported steps, scored one by one, with the same result as `_play`."""
+    """Play exported steps, scored one by one, with the same result as `play_messages`."""
     run = RunFold(policy, READER, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}
     decisions = []

@@ -1,1 +1,3 @@
 """`gateway history`: sessions that agents keep on disk, read through the steering core."""
+
+OFFERS = ("find:identify", "reading:recording_of")

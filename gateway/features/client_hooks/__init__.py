@@ -1,0 +1,1 @@
+"""Hooks of agents: the same core where no proxy can be (docs/hooks.md)."""

@@ -1,0 +1,173 @@
+"""The program that an agent runs at each hook: the list first, then the alarms of the session.
+
+It is started by its path, with the client, the event, the folder of its files and the config file,
+for a hook runs before every call: the list needs the standard library alone. Nothing of the gateway
+is imported before the list was asked, and what fails behind it is left out."""
+
+import contextlib
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Object = dict[str, Any]
+BEFORE_A_CALL = "PreToolUse"
+_NO_LIST: Object = {"ask": [], "deny": [], "share": 1.0}
+_READS = ("Read", "Grep", "Glob", "LS")  # tools that change nothing
+_PROSE = ("content", "new_string", "old_string", "new_source", "description", "prompt")
+"""Members of the clients' own tools that no machine executes. Source: Claude Code's tools."""
+_QUOTES = re.compile("[\"'\\\\]")
+_OWN = ("/settings.json", "/settings.local.json", ".codex/", "disableAllHooks", "gateway hooks ")
+"""Words of calls that may take the hooks away."""
+
+
+class Hook(NamedTuple):
+    """One run of the program."""
+
+    client: str  # claude-code or codex
+    event: str  # its name
+    folder: Path  # of the files that hooks keep
+    config: str  # the config file, absolute; "" for none
+
+
+def main(words: list[str]) -> int:
+    """Read the event, print the answer in the client's form, and return the exit status."""
+    hook = Hook(words[0], words[1], folder=Path(words[2]), config=words[3])
+    answer: Object = {}
+    try:
+        event = json.load(sys.stdin.buffer)
+        known = list_of(hook)
+        if hook.event == BEFORE_A_CALL:
+            answer = _held(hook, event, known)
+        if not answer:
+            with contextlib.suppress(Exception):  # alarms are no reason to stop an agent
+                answer = _alarms(hook, event, known)
+    except Exception as exc:
+        if hook.config and hook.event == BEFORE_A_CALL:  # a list that cannot be asked still holds
+            answer = decision(hook, "ask", f"the operator's list cannot be read ({exc!r})")
+    if answer:
+        sys.stdout.write(json.dumps(answer))
+    return 0
+
+
+def decision(hook: Hook, act: str, reason: str) -> Object:
+    """The answer that holds a call back; `act`: ask or deny. Codex knows no question here: what a
+    person is to be asked is denied there."""
+    own = {"hookEventName": BEFORE_A_CALL, "permissionDecision": act}
+    if hook.client == "codex":
+        own["permissionDecision"] = "deny"
+    own["permissionDecisionReason"] = f"held back by a hook of the gateway: {reason}"
+    return {"hookSpecificOutput": own}
+
+
+def _held(hook: Hook, event: Object, known: Object) -> Object:
+    """The answer for a call that the list holds back; empty for others."""
+    tool = event["tool_name"]
+    skipped: tuple[str, ...] = _PROSE
+    if tool.startswith("mcp__"):
+        skipped = ()
+    text = " ".join(_texts(event["tool_input"], skipped))
+    if tool == "apply_patch":  # the files of a patch, not its lines
+        text = " ".join(re.findall(r"^\*\*\* .*", text, re.MULTILINE))
+    text = plain(text)
+    for act in ("deny", "ask"):
+        for entry in known[act]:
+            if _fits(entry, tool, text):
+                return decision(hook, act, f"`{entry}` is in client_hooks.{act}")
+    own = (*_OWN, str(hook.folder), hook.config or _OWN[0])
+    if tool not in _READS and any(name in text for name in own):
+        return decision(hook, "ask", "it may change what decides about this hook")
+    return {}
+
+
+def list_of(hook: Hook) -> Object:
+    """The operator's list: of the config file, else as it was read last. Raises OSError, ValueError
+    or ConfigError: neither can be read."""
+    if not hook.config:
+        return _NO_LIST
+    path = hook.folder / "list.json"  # as it was read last
+    known: Object | None = None
+    stamp: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(path.read_bytes())
+    with contextlib.suppress(OSError):
+        facts = Path(hook.config).stat()
+        stamp = [facts.st_size, facts.st_mtime_ns]
+    if known is None or known["stamp"] != stamp:
+        from gateway.features.client_hooks.watch import read_list
+
+        known = {**read_list(hook.config, known), "stamp": stamp}
+        write(path, json.dumps(known))
+    return known
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file; a new one is for this user alone. Raises: OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = 0o600
+    if path.exists():
+        mode = path.stat().st_mode
+    fresh = path.with_name(f"{path.name}.{time.time_ns()}")
+    fresh.touch(mode=mode)
+    fresh.write_bytes(text.encode())
+    fresh.replace(path)
+
+
+def _texts(value: Any, skipped: tuple[str, ...]) -> Iterator[str]:
+    """The texts in the arguments of a call, without the members of these names."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name in value.keys() - set(skipped):
+            yield from _texts(value[name], skipped)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, skipped)
+
+
+def plain(text: str) -> str:
+    """A text without quotes and backslashes, its words separated by one space."""
+    return " ".join(_QUOTES.sub("", text).split())
+
+
+def _fits(entry: str, tool: str, text: str) -> bool:
+    """True if an entry of the list names the tool, or its words are in the text in their order.
+    Each part is searched once, so the time is linear."""
+    if entry.startswith("tool:"):
+        return fnmatchcase(tool, entry[5:])
+    at = 0
+    for part in entry.split("*"):
+        found = re.compile(rf"(?<![\w.-]){re.escape(plain(part))}(?![\w-])").search(text, at)
+        if found is None:
+            return False
+        at = found.end()
+    return True
+
+
+def _alarms(hook: Hook, event: Object, known: Object) -> Object:
+    """The answer about the session. A log is read again when as much time has passed as
+    its last reading may take; at the end of a turn always."""
+    path = Path(event["transcript_path"])
+    if agent := event.get("agent_id"):
+        path = path.with_suffix("") / "subagents" / f"agent-{agent}.jsonl"
+    file = hook.folder / f"{path.stem}.json"
+    state: Object = {"step": -1, "at": 0.0, "took": 0.0}
+    with contextlib.suppress(OSError):
+        state = json.loads(file.read_bytes())
+    rested = time.time() - state["at"]
+    share = known["share"]
+    if hook.event == BEFORE_A_CALL and rested * share < state["took"] * (1 - share):
+        return {}
+    from gateway.features.client_hooks.watch import look
+
+    answer, state["step"] = look(hook.event, hook.config, path, since=state["step"])
+    write(file, json.dumps({**state, "at": time.time(), "took": time.process_time()}))
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""Puts the hooks into the settings of an agent, and takes them out again.
+
+The file is an object in JSON that the person has, too. It is kept as it was, so that it is the same
+byte for byte after the hooks were removed; what others changed meanwhile stays."""
+
+import json
+import os
+import re
+import shlex
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import convert
+
+from gateway.features.client_hooks.answer import BEFORE_A_CALL, Hook, write
+from gateway.features.client_hooks.answer import __file__ as PROGRAM
+from gateway.process.running_gateways import state_folder
+from gateway.values import FieldDict
+from gateway.wire.coerce import text_at
+
+
+class Agent(NamedTuple):
+    """The place of an agent's settings."""
+
+    variable: str  # that names their folder
+    home: str  # the folder without it, below the home directory
+    file: str  # with the hooks
+    note: str = ""  # for the person who installs them
+
+
+# By agent. Source: Claude Code's and Codex's "Hooks reference".
+AGENTS = {
+    "claude-code": Agent("CLAUDE_CONFIG_DIR", ".claude", file="settings.json"),
+    "codex": Agent(
+        "CODEX_HOME",
+        ".codex",
+        file="hooks.json",
+        note="(Codex runs a hook only after you have trusted it: type /hooks there.) ",
+    ),
+}
+_TIMEOUT_S = 30  # after which the agent goes on without an answer
+
+
+def settings_file(agent: str) -> Path:
+    """The file of an agent, behind links."""
+    place = AGENTS[agent]
+    return (Path(os.environ.get(place.variable) or Path.home() / place.home) / place.file).resolve()
+
+
+def hooks_folder() -> Path:
+    """The folder of the files that hooks keep."""
+    return state_folder() / "hooks"
+
+
+def with_hooks(text: str, hook: Hook) -> str:
+    """The settings with the hooks for these facts, in place of older ones. Raises ValueError or
+    ValidationError: they are not as the agent's reference says."""
+    known = _without(text)
+    for event in (BEFORE_A_CALL, "Stop"):
+        words = [sys.executable, "-I", PROGRAM, hook.client, event, str(hook.folder), hook.config]
+        own = {"type": "command", "command": shlex.join(words), "timeout": _TIMEOUT_S}
+        known.setdefault("hooks", {}).setdefault(event, []).append({"hooks": [own]})
+    return _written(known, text)
+
+
+def without_hooks(text: str, agent: str) -> str:
+    """The settings without the hooks: as they were, "" where there were none, if nobody changed
+    them. Raises as `with_hooks` does."""
+    with suppress(OSError, ValueError):
+        record = json.loads(_record(agent).read_bytes())
+        if record["after"] == text:
+            return str(record["before"])
+    known = _without(text)
+    if PROGRAM in text:
+        return _written(known, text)
+    return text
+
+
+def change(path: Path, agent: str, before: str, after: str) -> None:
+    """Write the settings, or remove them where none are left, and keep what they were without the
+    hooks as long as they have them. Raises: OSError."""
+    original = without_hooks(before, agent)
+    if original == after:
+        _record(agent).unlink(missing_ok=True)
+    else:
+        write(_record(agent), json.dumps({"before": original, "after": after}))
+    if after:
+        write(path, after)
+    else:
+        path.unlink()
+
+
+def _record(agent: str) -> Path:
+    return hooks_folder() / f"{agent}.json"
+
+
+def _without(text: str) -> FieldDict:
+    """The settings without our hooks, and without what is empty then."""
+    known = convert(json.loads(text or "{}"), FieldDict)
+    hooks = convert(known.get("hooks", {}), dict[str, list[FieldDict]])
+    for event, groups in list(hooks.items()):
+        for group in list(groups):
+            kept = [h for h in group.get("hooks", ()) if PROGRAM not in text_at(h, "command")]
+            if kept != group.get("hooks"):
+                group["hooks"] = kept
+                if not kept:
+                    groups.remove(group)
+        if groups:
+            known["hooks"] = hooks
+        elif PROGRAM in text:
+            del hooks[event]
+    if PROGRAM in text and not hooks:
+        del known["hooks"]
+    return known
+
+
+def _written(known: FieldDict, like: str) -> str:
+    """Settings as text, indented as a text is."""
+    indent = re.match(r"\{\n([ \t]+)", like or "{\n  ")
+    made = json.dumps(known, indent=indent and indent[1], ensure_ascii=False)
+    if like.endswith("}"):
+        return made
+    return f"{made}\n"

@@ -1,0 +1,101 @@
+"""The slow part of a hook: the config file, and the session's log in the core.
+
+Imported when the config file changed, or a log is to be read: it loads the settings."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gateway.config import Settings, load_settings
+from gateway.core.fold import StepOutcome
+from gateway.core.guidance_settings import Gates
+from gateway.core.guidance_text import frame
+from gateway.core.monitors.suite import Alarm
+from gateway.errors import ConfigError
+from gateway.features.client_hooks.settings import ClientHookSettings
+from gateway.features.history.find import identify
+from gateway.features.history.reading import recording_of
+from gateway.offline.playback import LookUps, ReplayedCalls, ReplayPolicy, play_messages
+from gateway.process.running_gateways import running_gateways
+from gateway.values import FieldDict, Fields
+
+BEFORE_A_CALL = "PreToolUse"  # name of the event
+MOST_SAID = 5  # alarms of one message; the rest is counted
+_BASES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL")  # `gateway wrap` sets these for every command
+_NOTHING_FOUND = LookUps(look_up=lambda queries: {}, gates=Gates(e1=1.0, e2=1.0))
+
+
+def read_list(config: str, known: Fields | None) -> Fields:
+    """The list of a config file; one that is refused leaves the list that was known. Raises
+    ConfigError: it is refused, and none is known."""
+    try:
+        own = load_settings(config, upstreams=False).of(ClientHookSettings)
+    except ConfigError:
+        if known is None:
+            raise
+        return known
+    return {"ask": own.ask, "deny": own.deny, "share": own.share}
+
+
+def look(event: str, config: str, path: Path, *, since: int) -> tuple[FieldDict, int]:
+    """Read a session's log. Returns the answer to an event about the steps after `since`, and the
+    newest step. Raises: any error."""
+    said = []
+    settings = Settings()
+    try:
+        if config:
+            settings = load_settings(config, upstreams=False)
+    except ConfigError as exc:
+        said.append(f"the list that was read last holds: {exc}")
+    running = [each.url for each in running_gateways()]
+    if any(os.environ.get(name, " ").startswith(tuple(running)) for name in _BASES):
+        return {}, since  # the gateway that the calls go through says all this
+    found = identify(path)
+    session = next(found.sessions(found.open()))
+    if event == BEFORE_A_CALL:  # as the request was: the answer has no results yet
+        del session.messages[session.calls[-1].position :]
+    recording = recording_of(session)
+    policy = ReplayPolicy(rules=settings.rules())
+    calls = ReplayedCalls(policy, recording, _NOTHING_FOUND)
+    outcomes, decisions = play_messages(recording, policy.rules.policy, calls)
+    begun = beginnings(outcomes, since)
+    said += [alarm.sentence for alarm in begun[-MOST_SAID:]]
+    if len(begun) > MOST_SAID:
+        said.append(f"and {len(begun) - MOST_SAID} before")
+    answer: FieldDict = {}
+    if said:
+        answer = {"systemMessage": f"gateway: {'; '.join(said)}"}
+    if event != BEFORE_A_CALL:
+        if running:
+            _keep(config, path)
+    elif begun and settings.steering.mode == "on":
+        given = [[item.text for item in each.decided.items] for each in decisions[since + 1 :]]
+        texts = next(filter(None, reversed(given)), [])
+        if texts and outcomes[max(outcomes)].readings.alarms:
+            context = {"hookEventName": event, "additionalContext": frame(texts)}
+            answer["hookSpecificOutput"] = context
+    return answer, max(outcomes, default=-1)
+
+
+def beginnings(outcomes: Mapping[int, StepOutcome], since: int) -> Sequence[Alarm]:
+    """The alarms that began after step `since`: those that the step before did not have."""
+    begun = []
+    before: set[str] = set()
+    for index, outcome in sorted(outcomes.items()):
+        alarms = outcome.readings.alarms
+        begun += [each for each in alarms if index > since and each.entry not in before]
+        before = {alarm.entry for alarm in alarms}
+    return begun
+
+
+def _keep(config: str, path: Path) -> None:
+    """Keep the session in the store of the gateway that runs, without waiting for it."""
+    command = [sys.executable, "-m", "gateway", "history", str(path), "--keep"]
+    if config:
+        command += ["--config", config]
+    none = subprocess.DEVNULL
+    subprocess.Popen(  # noqa: S603 - this program
+        command, stdin=none, stdout=none, stderr=none, start_new_session=True
+    )
