@@ -72,7 +72,7 @@ class TrialArm(BaseModel):
 
 @like(Pattern, "pattern_id", "source_trace_id")
 @like(PatternContent, "situation")
-@like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at")
+@like(Lesson, "version", "supersedes", "origin", "key", "applies_when", "last_confirmed_at")
 @like(Support, "conversations", "tasks", "keys", "against")
 @like(StoredLesson, "created_at", "updated_at", "reason")
 class LessonRecord(BaseModel):
@@ -116,9 +116,6 @@ class TypedTimes(BaseModel):
 class LessonDetail(LessonRecord):
     """A lesson with its evidence and its newest decisions."""
 
-    applies_when: dict[str, str] = described(
-        "Where it was learned, for the operator: a person's words, their key's name, the project."
-    )
     typed: TypedTimes | None  # how often people typed a rule; null for other lessons
     reminds_at: list[str]  # calls that people marked: at calls like these a rule is given again
     evidence: list[Evidence]  # newest first
@@ -239,6 +236,7 @@ def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> FieldDict:
     """A lesson; names that only the runs it is from may know are for the operator."""
     view = lesson_view(stored)
     known = stored.pattern.lesson
+    view["applies_when"] = dict(known.applies_when) if known and access.operator else {}
     if access.operator and known and (words := known.applies_when.get("failure")):
         view["situation"] += f": {words}"
     if not access.operator and strange(f"{view['situation']} {view['advice']}"):
@@ -249,14 +247,12 @@ def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> FieldDict:
 async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> FieldDict:
     """A lesson with its evidence and decisions, those of the caller's own runs."""
     pattern = stored.pattern
-    known = stored.pattern.lesson
-    version = known.version if known else 1
+    version = pattern.lesson.version if pattern.lesson else 1
     evidence = await runtime.lessons.evidence(pattern.tenant, pattern.pattern_id)
     decisions = await runtime.lessons.decisions(pattern.tenant, pattern.pattern_id, version)
     seen = [each for each in decisions if access.tenant in (None, each.tenant)]
     return {
         **shown(stored, runtime, access),
-        "applies_when": dict(known.applies_when) if known and access.operator else {},
         "typed": (await learning_of(runtime).typed(access.tenant)).get(pattern.pattern_id),
         "reminds_at": sorted({row.task for row in evidence if row.kind == learning.MARK}),
         "evidence": [

@@ -22,7 +22,6 @@ from gateway.errors import ConfigError
 from gateway.features.learning import views
 from gateway.features.learning.context import project_of
 from gateway.features.learning.counted import count_typed
-from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
@@ -107,7 +106,7 @@ async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) ->
     rows = [row for row in rows if row["status"] in RETRIEVED]
     if not rows:
         raise ConfigError("none of its rules is given: `gateway learn approve ID` approves one")
-    sys.stdout.write(_added_to(file, [one_line(row["advice"], MOST_CHARS) for row in rows]))
+    sys.stdout.write(_added_to(file, [views.exported(row) for row in rows]))
     for row in rows:
         which = (row["tenant"], row["pattern_id"])
         reason = f"exported to {file} {BY_OPERATOR}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gateway.api.views import picked
 from gateway.core.pattern import Lesson, content
 from gateway.features.learning.counted import TypedCounts
+from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import why_not_active
 from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
@@ -14,6 +15,8 @@ from gateway.reporting.evidence import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import JOBS, SettledDecision, StoredLesson
 from gateway.stores.sql.learning import LearningStore
+from gateway.text.formatting import iso
+from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
 
 
@@ -65,6 +68,17 @@ def rule_views(found: Sequence[StoredLesson], counts: Mapping[str, TypedCounts])
         if view["project"] in several:
             view["project"] += f" ({view['scope'][:6]})"
     return views
+
+
+def exported(rule: FieldDict) -> str:
+    """A rule as a line of an instruction file: behind it a comment with the day, the author where
+    one is known, and the words as they were typed."""
+    text = one_line(rule["advice"], MOST_CHARS)
+    who = f" by {rule['author']}" if rule["author"] else ""
+    said = one_line(rule["said"] or rule["advice"], MOST_CHARS)
+    # Words that would end the comment cannot stand in it as they are.
+    beside = f'typed {iso(rule["since"])[:10]}{who}: "{said}"'.replace("--", "- -")
+    return f"{text} <!-- {beside} -->"
 
 
 async def reader_view(

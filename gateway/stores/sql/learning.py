@@ -94,6 +94,14 @@ _MASK_GIVEN = (
 _STATES = f"SELECT pk, state FROM conversations WHERE pk IN (SELECT conversation_pk FROM {_GIVEN})"
 _MASK_STATE = "UPDATE conversations SET state = :state WHERE pk = :pk"
 _REMOVE_RAW = f"DELETE FROM raw_calls WHERE {_RUNS}"
+# Calls that wait for their answers and have a text that they gave, or their conversation's state,
+# in which nothing can be masked. The answers stay, their calls are not recorded.
+_REMOVE_WAITING = f"""
+UPDATE answers SET call = '' WHERE (CAST(:tenant AS TEXT) = '' OR answers.tenant = :tenant)
+AND (call LIKE '%' || CAST(:pattern_id AS TEXT) || '%' OR EXISTS (
+    SELECT 1 FROM conversations AS c WHERE call LIKE '%' || c.id || '%'
+    AND c.pk IN (SELECT r.conversation_pk FROM {_GIVEN})
+))"""
 _TOUCHED = f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}"
 _OWNERS = """
 SELECT DISTINCT tenant FROM pattern_evidence
@@ -330,7 +338,7 @@ class LearningStore:
 
     async def _mask(self, connection: db.Connection, move: str, **which: str) -> None:
         """Mask the texts of a lesson that is gone where runs were given it: in their logs, steps
-        and conversations. Their raw calls, which may hold a text in pieces, are removed."""
+        and conversations. Raw calls, which may hold a text in pieces, and calls that wait go."""
         rows = await connection.fetch(_TEXTS, **which)
         texts = sorted({move, *(text for (text,) in rows)} - {""}, key=len, reverse=True)
         quoted = [orjson.dumps(text).decode()[1:-1] for text in texts]
@@ -342,7 +350,7 @@ class LearningStore:
                 masked = masked.replace(text.encode(), FORGOTTEN.encode())
             if masked != state:
                 await connection.fetch(_MASK_STATE, pk=pk, state=masked)
-        for statement in (_REMOVE_RAW, _MASK_GIVEN):
+        for statement in (_REMOVE_RAW, _REMOVE_WAITING, _MASK_GIVEN):
             await connection.fetch(statement, **which)
 
     async def forgotten(self, tenant: str) -> frozenset[str]:

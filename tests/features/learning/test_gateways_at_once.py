@@ -18,7 +18,7 @@ from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Pattern, Status
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner, LearnReport
-from gateway.stores.exchanges import RawCall
+from gateway.stores.exchanges import AnswerRecord, RawCall
 from gateway.stores.learning import LessonFilter, Posterior
 from gateway.stores.sql.learning import LearningStore
 from steering_gateway_testing.store_conformance import records
@@ -146,7 +146,8 @@ async def test_a_run_that_another_gateway_serves_is_not_over(gateways: list[Stor
 async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[Stores]) -> None:
     """Another gateway that has the run in memory, one that was started later, and reading all runs
     again learn nothing from it; its decisions count no longer, and texts that only it taught are
-    masked where other runs were given them: in logs, steps and conversations; raw calls go."""
+    masked where other runs were given them: in logs, steps and conversations; raw calls go, and so
+    do calls that wait for an answer."""
     await gateways[0].states.commit(stored(0, [shell("mvn test", MISSING)]))
     pattern = await taught(gateways[0])
     one, other = learner(gateways[0]), learner(gateways[1])
@@ -174,6 +175,14 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
         response=b"",
     )
     assert await gateways[0].raw.put_raw(raw, most_bytes=10**6)
+    answers = gateways[1].answers
+    assert answers is not None
+    calls = {"gave": name, "state": later.conversation.id, "other": "r0009"}
+    for id_of_answer, call in calls.items():
+        waiting = AnswerRecord(
+            tenant=records.TENANT, id=id_of_answer, at=records.START, place="p", call=call
+        )
+        await answers.keep_answer(waiting)
     await other.read("r0001", records.TENANT)
     assert await other.store.forget(records.TENANT, "unknown", records.START) is None
     assert await one.store.forget(records.TENANT, "r0000", records.START) == [name]
@@ -191,6 +200,12 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     assert json.loads(talked.state)["text"] == "[[forgotten]]"
     assert gateways[2].raw is not None
     assert await gateways[2].raw.find_raw("r0001", 1, tenant=records.TENANT) is None
+    kept = [await answers.find_answer(records.TENANT, each) for each in calls]
+    assert [(each.place, each.call) for each in kept if each] == [
+        ("p", ""),
+        ("p", ""),
+        ("p", "r0009"),
+    ]
     assert len(await gateways[2].learning.decisions(records.TENANT, name)) == 1
     assert await other.store.forget(records.TENANT, "r0001", records.START) == []
     assert await gateways[2].learning.decisions(records.TENANT, name) == []

@@ -34,6 +34,7 @@ from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.agents import PLAIN, TOOLS
 from steering_gateway_testing.control_plane import client_of
+from steering_gateway_testing.store_conformance import records
 from tests.api.conftest import start
 from tests.features.learning.runs import mark, state
 from tests.features.learning.test_context import action
@@ -208,6 +209,9 @@ def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
         (rule,) = acme.get("/api/lessons").json()["lessons"]
         at, form = f"lessons/{rule['pattern_id']}", {"action": "approve"}
         assert (rule["status"], rule["advice"]) == ("candidate", "Use pnpm instead of npm.")
+        assert rule["applies_when"] == {}, "who said it is for the operator"
+        (known,) = operator.get("/api/lessons?tenant=acme").json()["lessons"]
+        assert known["applies_when"]["author"] == "ann"
         assert acme.patch(f"/api/{at}", json={"status": "active"}).status_code == 403
         assert acme.post(f"/dashboard/{at}", data=form).status_code == 403
         origin = {"origin": server.url}
@@ -265,7 +269,8 @@ def test_a_typed_sentence_is_added_as_it_is(
     assert row["last_confirmed_at"] == datetime(2026, 2, 3, tzinfo=UTC).timestamp()
     assert row["reason"] == "typed, and added by the operator"
     assert main(["learn", "rules", "--export", "CLAUDE.md"]) == 0
-    assert "+- never open draft PRs" in capsys.readouterr().out
+    beside = '<!-- typed 2026-02-03 by ann: "never open draft PRs" -->'
+    assert f"+- never open draft PRs {beside}" in capsys.readouterr().out
     assert main(["learn", "add", "x" * 601]) == 2
     assert "600 characters" in capsys.readouterr().err
     assert main([*add, "--typed", "yesterday"]) == 2
@@ -288,8 +293,11 @@ def test_rules_are_exported(
     assert main(["learn", "rules", "--export", "AGENTS.md"]) == 0
     printed = capsys.readouterr()
     applied(printed.out)
-    expected = ["# Shop", "No end", "", "## Rules", "", f"- {RULE}", "- Do not force push to main."]
-    assert (project / "AGENTS.md").read_text().splitlines() == expected
+    *own, one, other = (project / "AGENTS.md").read_text().splitlines()
+    assert own == ["# Shop", "No end", "", "## Rules", ""]
+    day = datetime.fromtimestamp(records.START, UTC).date()
+    assert one.startswith(f'- {RULE} <!-- typed {day} by ann: "please: {RULE}"')
+    assert other.startswith(f"- Do not force push to main. <!-- typed {day}")
     assert "2 rules will no longer be given" in printed.err
     assert main(["learn", "rules", "--json"]) == 0
     rows = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
