@@ -204,11 +204,11 @@ def test_every_config_loads(document: Path, capsys: pytest.CaptureFixture[str]) 
 def test_what_is_quick_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The config of the README passes `gateway check-config`, as the README says."""
+    """The config of the quick start passes `gateway check-config`, as it says."""
     monkeypatch.chdir(tmp_path)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    [config] = blocks(ROOT / "README.md", "yaml")
+    [config] = blocks(ROOT / "docs/quickstart.md", "yaml")
     (tmp_path / "config.yaml").write_text(config)
     assert main(["check-config"]) == 0
     assert capsys.readouterr().out.endswith("config.yaml: ok\n")
