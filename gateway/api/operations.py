@@ -67,6 +67,7 @@ class ApiResponse:
     payload: Any = None  # written as JSON; None with `chunks`
     status: int = 200  # of HTTP
     media: str = JSON  # content type
+    noted: bool = False  # the audit log has an entry of the operation's own
     # of another media type, sent as they come; None for JSON
     chunks: AsyncIterator[bytes] | None = None
 
@@ -217,7 +218,7 @@ class Resource:
         except StoreError as error:
             message = f"the store failed: {without_folders(str(error))}"
             raise GatewayError(message, label=error.label) from error
-        if operation.needs == "control" and operation.method != "GET":
+        if operation.needs == "control" and operation.method != "GET" and not response.noted:
             await _note_operation(operation, request, response)
         if response.chunks is not None:
             # A client that leaves the stream is no error.

@@ -199,11 +199,9 @@ class Recorder:
         """Keep the call as it was sent and received, if that is switched on, in a task of the event
         loop."""
         decision = call.decision
-        keeper = self._runtime.raw_calls
         sent = call.sent
-        if decision is None or keeper is None:
+        if decision is None:
             return
-        storage = self._runtime.settings.storage
         raw = RawCall(
             tenant=call.tenant,
             run_id=decision.run_id,
@@ -213,9 +211,15 @@ class Recorder:
             request=sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str),
             response=call.request.dialect.plain(received(), orjson.loads),
         )
+        self._runtime.unfinished.start(self.keep(raw))
+
+    async def keep(self, raw: RawCall) -> None:
+        """Keep a call as it was sent and received, if that is switched on."""
+        storage = self._runtime.settings.storage
         longest = int(storage.raw_max_kb * 2**10)
         most = int(storage.raw_mb * 2**20)
-        self._runtime.unfinished.start(keeper.keep(raw, max_bytes=longest, most_bytes=most))
+        if (keeper := self._runtime.raw_calls) is not None:
+            await keeper.keep(raw, max_bytes=longest, most_bytes=most)
 
     async def record(
         self,

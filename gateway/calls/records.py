@@ -131,7 +131,8 @@ def _call_row(call: Call, decision: Decision, outcome: Outcome) -> CallRow:
     )
 
 
-def _reply_content(choices: Sequence[tuple[FieldDict, str | None]]) -> StepContent:
+def reply_content(choices: Sequence[tuple[FieldDict, str | None]]) -> StepContent:
+    """The text and the calls of the first of these replies (see `replies_in`)."""
     if not choices:
         return StepContent()
     message = choices[0][0]
@@ -172,7 +173,7 @@ def _step_rows(
             run_id=run, step_index=position.step, at=now, state=position.state.value
         )
     own = newest.content or StepContent()
-    reply = _reply_content(outcome.choices)
+    reply = reply_content(outcome.choices)
     found = etraces_of(decision)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(

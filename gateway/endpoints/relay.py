@@ -40,7 +40,7 @@ _ENOUGH_TO_TELL = len(b"event:")
 """Bytes of content, without a byte order mark and white space, that tell events from JSON."""
 
 
-def _read_body(dialect: Dialect, watch: ResponseWatch, usage: FieldDict | None) -> UpstreamReply:
+def read_whole(dialect: Dialect, watch: ResponseWatch, usage: FieldDict | None) -> UpstreamReply:
     """A successful answer that is not a stream; `usage` as far as the lane knows it."""
     content = start_of(watch.content)
     if not content:
@@ -75,7 +75,7 @@ def _read_events(dialect: Dialect, content: bytes) -> StreamRead:
     """The content of the events so far; nothing, when they cannot be read."""
     try:
         return dialect.read_stream(content, orjson.loads)
-    except Exception:  # see _read_body
+    except Exception:  # see read_whole
         return StreamRead()
 
 
@@ -336,7 +336,7 @@ class Relay:
         else:
             self.exchange.timing.waited_s += time.perf_counter() - asked
             if response.status < 300:
-                await self.complete(_read_body(self.dialect, watch, response.usage))
+                await self.complete(read_whole(self.dialect, watch, response.usage))
             body = b"".join(chunks)
             chunks.clear()
             restored = body
@@ -373,7 +373,7 @@ class Relay:
         elif read.began and not read.odd:
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
         else:
-            await self.complete(_read_body(self.dialect, watch, response.usage))
+            await self.complete(read_whole(self.dialect, watch, response.usage))
         return True
 
     async def break_off(self, exc: GatewayError, *, visible: bool = True) -> None:

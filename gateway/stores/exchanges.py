@@ -59,7 +59,9 @@ class RawCall:
 
     tenant: str  # owner of the run
     run_id: str  # with `step_index` the place of the call
-    step_index: int  # step at which it was made, 0 for a run's first call
+    # step at which it was made, 0 for a run's first call; below 0: any number, of a call of the run
+    # that a person has sent again
+    step_index: int
     at: float  # epoch seconds of the call
     dialect: str  # API that the client speaks, by name
     request: bytes  # body that went upstream, with the guidance in it, decompressed

@@ -3,6 +3,10 @@
 from gateway.hooks import Feature
 
 FEATURE = Feature(
-    parts={"routes": "routes:dashboard_routes", "pages": "routes:PAGES"},
+    parts={
+        "operations": "compare:OPERATIONS",
+        "routes": "routes:dashboard_routes",
+        "pages": "routes:PAGES",
+    },
     commands={"dashboard": "command:add_parser"},
 )

@@ -30,7 +30,7 @@ PAGES = (
     PageRoute(f"{_RUN}/control", change=runs.control),
     PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),
     PageRoute(f"{_RUN}/steps/{{step}}.txt", runs.show_text),
-    PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show),
+    PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show, raw.StepPageParameters, change=raw.try_it),
     PageRoute("/dashboard/time", now.show_time, now.TimeParameters, tab="Over time"),
     PageRoute("/dashboard/audit", health.show_audit, AuditParameters, tab="Audit", control=True),
     PageRoute("/dashboard/health", health.show_health, runs.PeriodFilters, tab="Health"),

@@ -36,9 +36,14 @@ class LoopingAgent:
         self._messages: list[dict[str, Any]] = [{"role": "user", "content": task}]
         self.run_id = ""
 
-    def step(self, thought: str = "Let me look again.", result: str = "Error: no such file") -> str:
+    def step(
+        self,
+        thought: str = "Let me look again.",
+        result: str = "Error: no such file",
+        command: str = "ls",
+    ) -> str:
         """One call that asks for the command, and its result; returns the state in the headers."""
-        call = ToolCall("bash", '{"command": "ls"}', id=f"call_{len(self._messages)}")
+        call = ToolCall("bash", {"command": command}, id=f"call_{len(self._messages)}")
         state = self._ask(Reply(thought, tool_calls=(call,)))
         self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         return state

@@ -68,8 +68,24 @@ async def makes_room_for_raw_calls(stores: Stores) -> None:
     assert await _raw(stores).find_raw("r0001", 4, tenant=None) is None
 
 
+async def keeps_tries_beside_the_calls_of_a_run(stores: Stores) -> None:
+    """A call that was sent again has a place below 0 and replaces none; it goes with the run."""
+    if stores.raw is None:
+        return
+    await stores.states.commit(one_run(1))
+    calls = [a_raw_call(step=step) for step in (1, -1, -(2**31) + 1)]
+    for call in calls:
+        assert await _raw(stores).put_raw(call, most_bytes=PLENTY)
+    places = [call.step_index for call in calls]
+    found = [await _raw(stores).find_raw("r0001", place, tenant=TENANT) for place in places]
+    assert found == calls
+    await stores.runs.prune(max_bytes=0)
+    assert await _raw(stores).find_raw("r0001", -1, tenant=None) is None
+
+
 RAW_CHECKS: tuple[Check, ...] = (
     keeps_the_newest_raw_call_of_a_step,
     keeps_no_raw_call_of_an_unknown_run,
     makes_room_for_raw_calls,
+    keeps_tries_beside_the_calls_of_a_run,
 )

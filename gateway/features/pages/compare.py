@@ -1,0 +1,77 @@
+"""`/api/runs/{run_id}/compare`: two runs or sessions step by step, and where they part.
+
+Steps are the same when their calls are the same to the ledger of tries; a step without a call is
+the same as one with equal words. What follows the common beginning is aligned by the longest
+stretches of equal steps."""
+
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from itertools import takewhile
+from operator import eq
+
+from gateway.api.operations import ApiRequest, ApiResponse
+from gateway.api.params import PathText
+from gateway.api.runs import RunOfTenant, run_named, unknown_run
+from gateway.features.pages.tries import OPERATIONS
+from gateway.runtime import Runtime
+from gateway.steering.evidence.action_facts import describe_action
+from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
+from gateway.stores.records import StepRow
+from gateway.stores.totals import RunRecord
+from gateway.tasks import off_loop
+from gateway.values import FieldDict
+
+_MOST_STEPS = 1000  # steps of each side that are compared: a bound on the time that it takes
+
+
+class CompareParameters(RunOfTenant):
+    """Two runs or sessions: ids of runs, or of conversations for all runs of their agents."""
+
+    other: PathText  # id of the second one
+
+
+@OPERATIONS.add("GET /api/runs/{run_id}/compare", FieldDict, "Aligned where they part.")
+async def compare_runs(request: ApiRequest[CompareParameters]) -> ApiResponse:
+    """Two runs or sessions: `sides` with their runs and steps; `common`, the number of steps that
+    both begin with; and `blocks` of what follows, as Python's `difflib` writes them: `equal` or
+    another word, and the places of the steps on both sides, counted from `common`."""
+    ids = (request.params.run_id, request.params.other)
+    sides = [await _side(request.runtime, given, request.tenant) for given in ids]
+    common, blocks = await off_loop(_aligned, *[side["steps"] for side in sides])
+    return ApiResponse({"sides": sides, "common": common, "blocks": blocks})
+
+
+async def _side(runtime: Runtime, given: str, tenant: str | None) -> FieldDict:
+    """The run of an id; for the id of a conversation all its runs, the oldest first."""
+    run = await run_named(runtime.runs, given, tenant)
+    if run is None:
+        raise unknown_run(given)
+    runs: Sequence[RunRecord] = [run]
+    if run.id != given:
+        wanted = RunFilter(tenant=tenant, conversation_id=run.conversation_id)
+        page = PageRequest(limit=50, descending=False)
+        runs = (await runtime.runs.list_runs(wanted, page)).runs
+    steps: list[StepRow] = []
+    for each in runs:
+        trace = await runtime.runs.get_run(each.id, tenant=tenant, limit=_MOST_STEPS)
+        steps += trace.steps if trace else ()
+    return {"id": given, "runs": runs, "steps": steps[:_MOST_STEPS]}
+
+
+def _aligned(first: Sequence[StepRow], second: Sequence[StepRow]) -> tuple[int, object]:
+    keys = list(map(_key, first))
+    others = list(map(_key, second))
+    common = sum(takewhile(bool, map(eq, keys, others)))
+    rest = SequenceMatcher(None, keys[common:], others[common:], autojunk=False)
+    return common, rest.get_opcodes()
+
+
+def _key(step: StepRow) -> str:
+    """Equal for the same step; of one without stored texts, for itself alone."""
+    content = step.content
+    if content is None:
+        return f"{step.run_id} {step.step_index}"
+    if content.actions:
+        return str([describe_action(action).call for action in content.actions])
+    return str([content.thought, *[message.text for message in content.messages]])
