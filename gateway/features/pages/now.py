@@ -29,7 +29,7 @@ _FINISHED = 6
 _ACCOUNTS = 200
 _BUDGETS = 6
 _STOPS = 5
-_WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
+_SHOWN = 20  # runs under way, the worst first; the others are a number and a link
 _DAY_S = 86_400.0
 
 
@@ -63,6 +63,8 @@ async def show(visit: Visit) -> Page:
     values: FieldDict = {
         "title": "Now",
         "live_runs": live,
+        "shown_runs": _SHOWN,
+        "under_way": f"{len(live)}+" if len(found) == LIVE_RUNS else str(len(live)),
         "stopped": stopped,
         "shown_stops": _STOPS,
         "counts": {name: sum(run.severity == name for run in live) for name in SEVERITIES},
@@ -71,8 +73,8 @@ async def show(visit: Visit) -> Page:
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
         "parts": [part for part in parts if not part.wide],
         "wide_parts": [part for part in parts if part.wide],
-        **await _budgets(visit, live),
-        "trees": await _trees(visit, live[:_WITH_TREES]),
+        **await _budgets(visit, live[:_SHOWN]),
+        "trees": await _trees(visit, live[:_SHOWN]),
         "now": now,
         "live_min": int(LIVE_S // 60),
         "spent_min": int(SPENT_S // 60),

@@ -121,7 +121,7 @@ class Tab:
     async def key(self, key: str) -> None:
         """Press and release a key."""
         text = {"text": key} if len(key) == 1 else {}
-        codes = {"ArrowRight": 39, "ArrowLeft": 37, "Enter": 13, "Tab": 9}
+        codes = {"ArrowRight": 39, "ArrowLeft": 37, "Enter": 13, "Tab": 9, "Escape": 27}
         more = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
         for kind in ("keyDown", "keyUp"):
             await self.send(

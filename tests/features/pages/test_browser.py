@@ -301,6 +301,72 @@ async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
     await quiet(tab, server)
 
 
+async def test_keys_lead_through_a_list(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """`j` and `k` move through the rows, Enter opens one, `/` searches, `?` tells so; in a field
+    they are letters, and they can be turned off."""
+    server = start()
+    with client_of(server) as client:
+        for task in ("Mend one", "Mend two", "Mend three"):
+            await asyncio.to_thread(LoopingAgent(client, upstream, task).step)
+    at = "document.activeElement.textContent.trim()"
+    await tab.open(f"{server.url}/dashboard/runs")
+    titles = await tab.js("[...document.querySelectorAll('a.task')].map(a => a.textContent.trim())")
+    assert len(titles) == 3
+    for key, expected in (("j", 0), ("j", 1), ("j", 2), ("j", 2), ("k", 1)):
+        await tab.key(key)
+        assert await tab.js(at) == titles[expected], key
+    await tab.key("?")
+    assert await tab.js("document.querySelector('#keys').open") is True
+    assert await tab.js(AUDIT) == []
+    await tab.key("Escape")
+    assert await tab.js("document.querySelector('#keys').open") is False
+    await tab.key("/")
+    assert await tab.js("document.activeElement.name") == "search"
+    await tab.key("j")
+    assert await tab.js("document.activeElement.value") == "j"
+    await tab.js("document.activeElement.value = ''; document.activeElement.blur()")
+    await tab.js("document.querySelector('#keys-on').click()")
+    await tab.key("j")
+    assert await tab.js("document.activeElement === document.body") is True
+    await tab.open(f"{server.url}/dashboard/runs")
+    await tab.key("/")
+    assert await tab.js("document.activeElement === document.body") is True
+    await tab.js("document.querySelector('#keys-on').click()")
+    await tab.key("j")
+    await tab.following("document.activeElement.click()")
+    assert "/dashboard/runs/" in await tab.js("location.pathname")
+    await tab.following("location.assign('/dashboard')")
+    await tab.key("/")
+    await tab.until("document.activeElement && document.activeElement.name === 'search'")
+    await quiet(tab, server)
+
+
+async def test_the_menu_of_a_phone_needs_no_script(start: Start, tab: Tab) -> None:
+    """Every page is one tap away at 390 pixels, and nothing of the menu is cut."""
+    server = start()
+    await tab.send("Emulation.setScriptExecutionDisabled", value=True)
+    await tab.look(width=390)
+    await tab.open(f"{server.url}/dashboard/runs")
+    box = await tab.js(
+        "(() => { const b = document.querySelector('.menu > summary').getBoundingClientRect();"
+        "return [b.left + b.width / 2, b.top + b.height / 2]; })()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        await tab.send(
+            "Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1
+        )
+    links = await tab.js(
+        "[...document.querySelectorAll('header nav a')].filter(a => a.checkVisibility())"
+        ".map(a => [a.textContent.trim(), a.getBoundingClientRect()])"
+        ".map(([name, b]) => [name, b.left >= 0 && b.right <= innerWidth && b.height >= 44])"
+    )
+    assert len(links) > 5
+    assert all(whole for _, whole in links)
+    assert {name for name, _ in links} >= {"Now", "Runs", "Health", "Patterns"}
+    if SHOTS:
+        await tab.picture(Path(SHOTS) / "menu-390.png")
+
+
 async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
     """From the list to the report, whose numbers are the API's."""
     server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})

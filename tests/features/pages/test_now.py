@@ -48,6 +48,22 @@ def test_now_tells_which_run_is_stuck(start: Start, upstream: ScriptedUpstream) 
     assert moved.headers["location"] == "/dashboard/runs?task=fence"
 
 
+def test_now_shows_twenty_and_a_number(start: Start, upstream: ScriptedUpstream) -> None:
+    """The worst runs under way; the others are one link, to a list that has all of them."""
+    upstream.default = Reply("Look.", tool_calls=(ToolCall("ls", {}),))
+    server = start()
+    with client_of(server) as client:
+        for number in range(23):
+            task = [{"role": "user", "content": f"Mend fence {number}"}]
+            body = {"model": "gpt-4o", "messages": task}
+            client.post("/v1/chat/completions", json=body).raise_for_status()
+    page = Tags(page_of(server, "/dashboard"))
+    assert len(page.named("article")) == 20
+    assert "23 runs" in page_of(server, "/dashboard")
+    (link,) = [str(a["href"]) for a in page.named("a") if "outcome=unfinished" in str(a["href"])]
+    assert 'id="total">23<' in page_of(server, link)
+
+
 def test_now_adds_up_a_tree(start: Start, upstream: ScriptedUpstream) -> None:
     """A run with sub-agents, and each of those, shows what its tree costs; another run does not."""
     upstream.default = Reply("Look.", tool_calls=(ToolCall("ls", {}),))

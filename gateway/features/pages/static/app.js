@@ -50,6 +50,55 @@
     if (button && !confirm(button.dataset.confirm)) event.preventDefault();
   });
 
+  // ---- keys on lists; none while something is typed, with a modifier, or where they are off
+  const keys = one("#keys");
+  if (keys) {
+    const on = one("#keys-on");
+    try { on.checked = localStorage.getItem("keys") !== "off"; } catch { /* on */ }
+    on.addEventListener("change", () => {
+      try { localStorage.setItem("keys", on.checked ? "on" : "off"); } catch { /* for this page only */ }
+    });
+    const button = one("#keys-button");
+    button.hidden = false;
+    button.addEventListener("click", () => keys.showModal());
+    const rows = () => {
+      const titles = all("main a.task");
+      const found = titles.length ? titles : all("main tbody tr").map((row) => one("a", row));
+      return found.filter((link) => link && link.checkVisibility());
+    };
+    const move = (by) => {
+      const links = rows();
+      const place = document.activeElement.closest("tr, article, [data-run]");
+      const at = links.findIndex((link) => link === document.activeElement || place?.contains(link));
+      const next = links[at < 0 ? (by > 0 ? 0 : links.length - 1) : at + by];
+      next?.focus();
+      next?.scrollIntoView({ block: "nearest" });
+    };
+    const search = () => {
+      const field = one("main input[type=search]");
+      if (!field) { location.assign("/dashboard/runs#search"); return; }
+      const fold = field.closest("details");
+      if (fold) fold.open = true;
+      field.focus();
+      field.select();
+    };
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || event.isComposing) return;
+      if (keys.open || event.target.closest("input, textarea, select, [contenteditable]")) return;
+      if (event.key !== "?" && !on.checked) return;
+      const act = {
+        "/": search,
+        "?": () => keys.showModal(),
+        j: () => move(1),
+        k: () => move(-1),
+      }[event.key];
+      if (!act || (one("main.run-page") && /[jk]/.test(event.key))) return;
+      event.preventDefault();
+      act();
+    });
+    if (location.hash === "#search") search();
+  }
+
   // ---- views: queries of the list that this browser keeps by their names
   const viewList = one("#views");
   if (viewList) {
@@ -209,6 +258,7 @@
     document.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.target.closest("input, textarea, select")) return;
+      if (/^[gw]$/.test(event.key) && one("#keys-on")?.checked === false) return;
       const last = steps.length - 1;
       const next = {
         ArrowLeft: Math.max(0, chosen - 1),
