@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from gateway.data_files import read_toml
 from gateway.text.sentences import sentences
@@ -15,6 +16,7 @@ _PASTED = re.compile(TABLE["pasted"])
 _LISTED = re.compile(TABLE["listed"])
 _REPORT = re.compile(TABLE["report"])
 _FINISHED = re.compile(TABLE["finished"], re.DOTALL)
+_STATED = re.compile(TABLE["stated"], re.DOTALL)
 _CODE = re.compile(TABLE["code"])
 _PLAIN = re.compile(TABLE["plain"])
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -35,7 +37,8 @@ def typed_sentences(text: str) -> Iterator[str]:
             own = _REPORT.sub("", line)
             found = sentences(own)
             if not _is_report(found):
-                yield from filter(_is_plain, found)
+                own_words = takewhile(lambda each: not _STATED.fullmatch(each), found)
+                yield from filter(_is_plain, own_words)
             if own != line:
                 return
 

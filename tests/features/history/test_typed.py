@@ -129,6 +129,19 @@ def test_secrets_are_masked(home: Path, capsys: Capture) -> None:
             "The `read` function returns nothing. Consider adding a test for loadFile() there.",
             [],
         ),
+        ("look at it\n\nMedium Severity\n\nThat treats a missing file as present.", ["look at it"]),
+        ("still there.\n\nme@host shop % pnpm build\n\nAll written", ["still there."]),
+        ("The cleanest way is a field: - feels like clutter?", []),
+        ("The package lacks unit tests. Consider adding tests to verify its edge cases.", []),
+        (
+            "please fix: the count is off vs. the log. When a file is removed, the value of "
+            "totalCommitted is computed without it and too high. This is an error.",
+            ["please fix: the count is off vs.", "the log."],
+        ),
+        (
+            "Please remove the helper readAll() from the two modules that still have it now.",
+            ["Please remove the helper readAll() from the two modules that still have it now."],
+        ),
         (
             "Nie direkt auf main pushen! Erst die Tests.",
             ["Nie direkt auf main pushen!", "Erst die Tests."],
