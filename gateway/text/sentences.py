@@ -58,6 +58,19 @@ def content_words(sentence: str) -> tuple[str, ...]:
     return tuple(word for word in _words(sentence).content if any(map(str.isalpha, word)))
 
 
+def meaning(sentence: str) -> tuple[frozenset[str], bool]:
+    """The words of a sentence that are not common and deny nothing, without the ending of a plural;
+    and whether it denies or forbids something."""
+    found = _words(sentence)
+    own = [word.replace("'", "") for word in found.every if not _DENIES.search(word)]
+    return frozenset(singular(word) for word in own if word not in _COMMON), found.denies
+
+
+def singular(word: str) -> str:
+    """The word without the ending of a plural."""
+    return word.removesuffix("s") if len(word) > 2 else word
+
+
 def is_english(texts: Iterable[str]) -> bool:
     """True if at least a fifth of the words are common English ones, or if there are none."""
     words = [word for text in texts for word in _words(text).every]

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
+from typing import TypeVar
 
 from gateway.features.history.reading import SessionReading
+from gateway.features.history.session import HumanTurn, Session
 from gateway.text.formatting import iso
-from gateway.text.sentences import content_words
+from gateway.text.sentences import content_words, meaning, singular
 from gateway.text.typed_sentences import TABLE, typed_sentences
 from gateway.values import FieldDict, Value
 
@@ -23,6 +25,7 @@ WORDINGS = 5  # of an entry that are shown, the newest of each session
 _TEMPLATE = 500  # characters by which a text of a program is known again
 _LEAST = 200  # characters of a text that nobody types twice in the same words
 _WORK = frozenset(TABLE["work"].split())
+_OPPOSITES = {word: pair for pair in TABLE["opposites"] for word in pair.split()}
 _DAY_S = 86_400
 
 
@@ -30,7 +33,7 @@ class Typed(Value):
     """A sentence that a person typed."""
 
     words: str  # as they were typed, with secrets masked
-    session: SessionReading  # it was typed in
+    session: SessionReading | Session  # it was typed in
     step: int  # index of the answer that it followed; -1 before the first
 
     @property
@@ -40,10 +43,11 @@ class Typed(Value):
 
 
 class TypedAgain(Value):
-    """Sentences of several sessions that belong together."""
+    """Sentences that belong together: of several sessions, or of which each contradicts another."""
 
     shared: tuple[str, ...]  # the words by which they do
     sentences: Sequence[Typed]  # the newest first
+    contradict: bool = False  # they say different things of one thing; which holds is not decided
 
     @property
     def sessions(self) -> int:
@@ -52,7 +56,10 @@ class TypedAgain(Value):
 
     @property
     def wordings(self) -> list[Typed]:
-        """One sentence of each session, the newest first, no words twice; the first few."""
+        """One sentence of each session, the newest first, no words twice; the first few. Of those
+        that contradict each other the newest of each, the newest last."""
+        if self.contradict:
+            return list(reversed(self.sentences[:WORDINGS]))
         by_session = {each.session.id: each for each in reversed(self.sentences)}
         by_words = {each.words.casefold(): each for each in by_session.values()}
         ordered = sorted(by_words.values(), key=lambda each: each.at, reverse=True)
@@ -65,7 +72,7 @@ def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[Typed
     for reading in sorted(readings, key=lambda each: each.started or 0.0, reverse=True):
         projects[reading.place].append(reading)
     ordered = sorted(projects.items(), key=lambda item: len(item[1]), reverse=True)
-    found = {place: typed_again(own) for place, own in ordered}
+    found = {place: [*typed_again(own), *contradictions(own)] for place, own in ordered}
     return {place: entries for place, entries in found.items() if entries}
 
 
@@ -75,6 +82,7 @@ def typed_view(project: str, entry: TypedAgain) -> FieldDict:
     return {
         "project": project,
         "shared": entry.shared,
+        "contradict": entry.contradict,
         "times": len(entry.sentences),
         "sessions": entry.sessions,
         "first": iso(entry.sentences[-1].at),
@@ -92,7 +100,44 @@ def typed_view(project: str, entry: TypedAgain) -> FieldDict:
     }
 
 
-def typed_again(readings: Sequence[SessionReading]) -> list[TypedAgain]:
+def contradictions(readings: Sequence[SessionReading | Session]) -> list[TypedAgain]:
+    """Returns the sentences of these sessions that contradict each other, questions left out: in
+    the same words one denies what the other says, or a word is the opposite of the other's (a
+    table), or another number or name. Of equal sayings the newest counts."""
+    sayings = defaultdict[tuple[frozenset[str], str], dict[str, Typed]](dict)
+    for each in sorted(_typed_in(readings), key=lambda each: each.at):
+        if not each.words.endswith("?"):
+            for frame, says in frames(each.words):
+                sayings[frame][says] = each
+    found = [
+        TypedAgain(
+            shared=tuple(sorted(words)),
+            sentences=sorted(by.values(), key=lambda each: each.at, reverse=True),
+            contradict=True,
+        )
+        for (words, _), by in sayings.items()
+        if len(by) > 1
+    ]
+    return sorted(found, key=_order, reverse=True)
+
+
+def frames(sentence: str) -> Iterator[tuple[tuple[frozenset[str], str], str]]:
+    """Each way to contradict a sentence: the things that it speaks of, and its word about them."""
+    words, denies = meaning(sentence)
+    if len(words) > 1:
+        yield (words, "denial"), str(denies)
+    for word in words:
+        rest = words - {word}
+        kind = _OPPOSITES.get(word, "")
+        if word.isdigit() and len(rest) > 1:
+            kind = "number"
+        elif not kind and word.isalpha() and word not in _english():
+            kind = "name"
+        if kind and rest:
+            yield (rest, f"{kind}, {denies}"), word
+
+
+def typed_again(readings: Sequence[SessionReading | Session]) -> list[TypedAgain]:
     """Returns what was typed in several of these sessions of one project, which are the newest
     first: what was typed on most days, then in most sessions, then the newest. A sentence is in one
     entry."""
@@ -124,16 +169,25 @@ def typed_again(readings: Sequence[SessionReading]) -> list[TypedAgain]:
     return chosen
 
 
-def _typed_in(readings: Sequence[SessionReading]) -> Iterator[Typed]:
-    """The sentences that people typed in these sessions. A message that another session has with
-    its time is a copy; a long text that begins with the same characters in several sessions is a
-    template, and nobody's."""
+def _typed_in(readings: Sequence[SessionReading | Session]) -> Iterator[Typed]:
+    """The sentences that people typed in these sessions."""
+    for turn, session in own_messages(readings):
+        for words in typed_sentences(turn.text):
+            yield Typed(words=words, session=session, step=turn.step)
+
+
+Spoken = TypeVar("Spoken", bound=SessionReading | Session)
+
+
+def own_messages(readings: Iterable[Spoken]) -> Iterator[tuple[HumanTurn, Spoken]]:
+    """The messages of people in these sessions. One that another session has with its time is a
+    copy; a long text that begins with the same characters in several sessions is a template, and
+    nobody's."""
     turns = {(t.text, t.at or each.id): (t, each) for each in readings for t in each.human}
     begins = Counter(text[:_TEMPLATE] for text, _ in turns)
     for turn, session in turns.values():
         if len(turn.text) < _LEAST or begins[turn.text[:_TEMPLATE]] == 1:
-            for words in typed_sentences(turn.text):
-                yield Typed(words=words, session=session, step=turn.step)
+            yield turn, session
 
 
 def _order(entry: TypedAgain) -> tuple[int, int, float, int, tuple[str, ...]]:
@@ -146,7 +200,7 @@ def _order(entry: TypedAgain) -> tuple[int, int, float, int, tuple[str, ...]]:
 
 def _folded(sentence: str) -> set[str]:
     """The words of a sentence that carry meaning, without the ending of a plural."""
-    return {w.removesuffix("s") if len(w) > 2 else w for w in content_words(sentence)}
+    return set(map(singular, content_words(sentence)))
 
 
 @cache

@@ -293,3 +293,48 @@ def test_what_is_known_in_english_alone_is_said(
         log.user(text).answer("Done.")
     log.write(home)
     assert ("Most of what was typed is not English." in printed(capsys)) is noted
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "shared"),
+    [
+        ("always open draft PRs", "never open draft PRs", "draft, open, pr"),
+        ("please open draft PRs", "don't open a draft PR", "draft, open, pr"),
+        ("run the tests before you commit", "run tests after commit", "commit, run, test"),
+        ("use pnpm for the builds", "use npm for builds!", "build, use"),
+        ("use port 3000 for dev", "use port 4000 for dev", "dev, port, use"),
+        ("indent with tabs", "indent with spaces", "indent"),
+    ],
+)
+def test_sentences_that_contradict_each_other_stand_together(
+    one: str, two: str, shared: str, home: Path, capsys: Capture
+) -> None:
+    """The same words but for a denial, an opposite, another number or name: both with their dates,
+    the newest last, on the first screen too; nothing is decided."""
+    sessions(home, one, two)
+    for verb in ([], ["typed"]):
+        out = printed(capsys, *verb)
+        place = out.index(f"{shared}: said in different ways, the newest last; which holds is not")
+        assert place < out.index(f'"{one}" (Feb 3', place) < out.index(f'"{two}" (Feb 4', place)
+    assert main(["history", "typed", "--json"]) == 0
+    entries = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (entry,) = [each for each in entries if each["contradict"]]
+    assert [each["words"] for each in entry["typed"]] == [two, one]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("open a draft PR", "open the draft PRs"),
+        ("are there tests for loadFile?", "are there tests for readFile?"),
+        ("never open draft PRs", "no draft PR, open"),
+        ("let's fix 3", "let's fix 5"),
+        ("make the header blue", "make the footer blue"),
+    ],
+)
+def test_what_says_the_same_or_something_else_is_no_contradiction(
+    one: str, two: str, home: Path, capsys: Capture
+) -> None:
+    """Two denials, questions, two tasks, and words that are no opposites."""
+    sessions(home, one, two, "open a draft", "a draft, open")
+    assert "said in different ways" not in printed(capsys)
