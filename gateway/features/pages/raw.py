@@ -35,7 +35,7 @@ async def show(visit: Visit) -> Page:
     call = await find_call(visit.runtime, step.run_id, step.step_index, tenant=visit.tenant)
     asked = _asked(visit, step)
     shown = {
-        "title": f"Step {step.step_index} as sent and received",
+        "title": "Try again, compare",
         "run": trace.run,
         "step": step,
         "request": _text(call.request) if call else None,

@@ -98,6 +98,7 @@ async def _request(
     dialect = DIALECTS[raw.dialect]
     addressed = dialect.addressed(dialect.path.replace("{model}", quote(choice.model, safe=":@")))
     body = parse_object(raw.request, json.loads)
+    body.pop("background", None)  # nobody would fetch the answer
     if addressed is None:
         body["model"] = choice.model
     if choice.rule or choice.guidance == "none":

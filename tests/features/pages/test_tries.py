@@ -144,6 +144,8 @@ def test_every_dialect_is_sent_again(
         until(lambda: client.get(f"/api/runs/{run_id}").status_code == 200)
         found = tries_of(client, run_id, 0, model="m")
         assert found["price"]["problem"] == ""
+        (step,) = client.get(f"/api/runs/{run_id}").json()["steps"]
+        assert step["call"]["lane"] == "native"
         upstream.default = Reply("The answer of now.")
         made = client.post(f"/api/runs/{run_id}/steps/0/tries", params={"model": "m"}).json()
     assert (made["answer"], made["error"]) == ("The answer of now.", "")
@@ -195,6 +197,39 @@ def test_what_the_provider_stores_is_not_added_to(start: Start, upstream: Script
         run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
         until(lambda: client.get(f"/api/runs/{run_id}").status_code == 200)
         assert "would add the try" in tries_of(client, run_id, 0)["price"]["problem"]
+
+
+def test_a_stored_request_that_cannot_be_sent_says_why(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """One that was cut is no JSON any more; a model of no known provider has no host."""
+    server = start(storage={"raw_mb": 4, "raw_max_kb": 0.1})
+    run_id = a_guided_run(server, upstream, steps=1)
+    path = f"/api/runs/{run_id}/steps/0/tries"
+    with operator_of(server) as operator:
+        assert "JSON" in tries_of(operator, run_id, 0)["price"]["problem"]
+        assert operator.post(path, params={"model": PRICED}).status_code == 400
+        assert operator.get(f"/dashboard/runs/{run_id}/steps/0/raw").status_code == 200
+    other = start(storage={"raw_mb": 4}, default_upstream={"provider_prefixes": True})
+    run_id = a_guided_run(other, upstream, steps=1)
+    with operator_of(other) as operator:
+        found = tries_of(operator, run_id, 0, model="openai/gpt-4o")
+        assert "api.openai.com" in found["price"]["problem"]
+
+
+def test_an_answer_that_was_made_in_the_background_is_waited_for(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """Nobody would fetch it."""
+    server = start(storage={"raw_mb": 4})
+    with operator_of(server) as client:
+        body = {"model": "m", "input": "Say it", "background": True, "store": True}
+        run_id = f"{client.post('/v1/responses', json=body).headers['x-gateway-conversation-id']}.0"
+        until(lambda: client.get(f"/api/runs/{run_id}").status_code == 200)
+        tries_of(client, run_id, 0)
+        made = client.post(f"/api/runs/{run_id}/steps/0/tries", params={"model": "m"}).json()
+    assert made["answer"]
+    assert "background" not in upstream.last.json
 
 
 def test_two_runs_are_compared_where_they_part(start: Start, upstream: ScriptedUpstream) -> None:
@@ -315,3 +350,41 @@ def test_the_form_sends_one_call_and_shows_it(start: Start, upstream: ScriptedUp
     assert "Said by the other one." in shown
     assert 'value="gpt-4o-mini"' in shown
     assert len(acts) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dialect", ["chat", "messages", "gemini"])
+def test_a_translated_call_is_translated_again(
+    start: Start, upstream: ScriptedUpstream, dialect: str
+) -> None:
+    """The request is stored in the client's form, and goes to any deployment from there."""
+    provider = "anthropic" if dialect == "chat" else "openai"
+    where = upstream.url if dialect == "chat" else upstream.base_url
+    params = {"model": f"{provider}/m", "api_base": where, "api_key": "sk-operators"}
+    server = start(
+        storage={"raw_mb": 4}, model_list=[{"model_name": "m", "litellm_params": params}]
+    )
+    upstream.default = Reply("The answer of then.")
+    asked = {"role": "user", "content": "Say it"}
+    asks: dict[str, tuple[str, dict[str, Any]]] = {
+        "chat": ("/v1/chat/completions", {"model": "m", "messages": [asked]}),
+        "messages": ("/v1/messages", {"model": "m", "messages": [asked], "max_tokens": 99}),
+        "gemini": (
+            "/v1beta/models/m:generateContent",
+            {"contents": [{"role": "user", "parts": [{"text": "Say it"}]}]},
+        ),
+    }
+    path, body = asks[dialect]
+    with operator_of(server) as client:
+        answer = client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
+        then = upstream.last.json
+        until(lambda: client.get(f"/api/runs/{run_id}").status_code == 200)
+        tries_of(client, run_id, 0, model="m")
+        (step,) = client.get(f"/api/runs/{run_id}").json()["steps"]
+        assert step["call"]["lane"] == "litellm"
+        upstream.default = Reply("The answer of now.")
+        made = client.post(f"/api/runs/{run_id}/steps/0/tries", params={"model": "m"}).json()
+    assert (made["answer"], made["error"]) == ("The answer of now.", "")
+    assert upstream.last.json == then
