@@ -1,8 +1,8 @@
 """The program that an agent runs at each hook: the list first, then the alarms of the session.
 
-It is started by its path, with the client, the event, the folder of its files and the config file,
-for a hook runs before every call: the list needs the standard library alone. Nothing of the gateway
-is imported before the list was asked, and what fails behind it is left out."""
+It is started by its path, with the client, the folder of its files and the config file. A hook runs
+before every call, so the list needs the standard library alone: nothing of the gateway is imported
+before the list was asked, and what fails behind it is left out."""
 
 import contextlib
 import json
@@ -16,60 +16,61 @@ from typing import Any, NamedTuple
 
 Object = dict[str, Any]
 BEFORE_A_CALL = "PreToolUse"
-_NO_LIST: Object = {"ask": [], "deny": [], "share": 1.0}
+_NO_LIST: Object = {"ask": [], "deny": [], "share": 0.1}
 _READS = ("Read", "Grep", "Glob", "LS")  # tools that change nothing
+# Members of the clients' own tools that no machine executes. Source: Claude Code's tools.
 _PROSE = ("content", "new_string", "old_string", "new_source", "description", "prompt")
-"""Members of the clients' own tools that no machine executes. Source: Claude Code's tools."""
 _QUOTES = re.compile("[\"'\\\\]")
+# Words of calls that may take the hooks away.
 _OWN = ("/settings.json", "/settings.local.json", ".codex/", "disableAllHooks", "gateway hooks ")
-"""Words of calls that may take the hooks away."""
 
 
 class Hook(NamedTuple):
     """One run of the program."""
 
     client: str  # claude-code or codex
-    event: str  # its name
     folder: Path  # of the files that hooks keep
     config: str  # the config file, absolute; "" for none
 
 
-def main(words: list[str]) -> int:
-    """Read the event, print the answer in the client's form, and return the exit status."""
-    hook = Hook(words[0], words[1], folder=Path(words[2]), config=words[3])
+def main(words: list[str]) -> None:
+    """Read the event, and print the answer in the client's form."""
+    hook = Hook(words[0], folder=Path(words[1]), config=words[2])
     answer: Object = {}
+    kind = BEFORE_A_CALL  # of an event that cannot be read
     try:
         event = json.load(sys.stdin.buffer)
+        kind = event["hook_event_name"]
         known = list_of(hook)
-        if hook.event == BEFORE_A_CALL:
+        if kind == BEFORE_A_CALL:
             answer = _held(hook, event, known)
         if not answer:
             with contextlib.suppress(Exception):  # alarms are no reason to stop an agent
                 answer = _alarms(hook, event, known)
     except Exception as exc:
-        if hook.config and hook.event == BEFORE_A_CALL:  # a list that cannot be asked still holds
+        if hook.config and kind == BEFORE_A_CALL:  # a list that cannot be asked still holds
             answer = decision(hook, "ask", f"the operator's list cannot be read ({exc!r})")
     if answer:
-        sys.stdout.write(json.dumps(answer))
-    return 0
+        json.dump(answer, sys.stdout)
 
 
 def decision(hook: Hook, act: str, reason: str) -> Object:
     """The answer that holds a call back; `act`: ask or deny. Codex knows no question here: what a
     person is to be asked is denied there."""
-    own = {"hookEventName": BEFORE_A_CALL, "permissionDecision": act}
     if hook.client == "codex":
-        own["permissionDecision"] = "deny"
-    own["permissionDecisionReason"] = f"held back by a hook of the gateway: {reason}"
+        act = "deny"
+    own = {
+        "hookEventName": BEFORE_A_CALL,
+        "permissionDecision": act,
+        "permissionDecisionReason": f"held back by a hook of the gateway: {reason}",
+    }
     return {"hookSpecificOutput": own}
 
 
 def _held(hook: Hook, event: Object, known: Object) -> Object:
     """The answer for a call that the list holds back; empty for others."""
     tool = event["tool_name"]
-    skipped: tuple[str, ...] = _PROSE
-    if tool.startswith("mcp__"):
-        skipped = ()
+    skipped = () if tool.startswith("mcp__") else _PROSE
     text = " ".join(_texts(event["tool_input"], skipped))
     if tool == "apply_patch":  # the files of a patch, not its lines
         text = " ".join(re.findall(r"^\*\*\* .*", text, re.MULTILINE))
@@ -91,12 +92,11 @@ def list_of(hook: Hook) -> Object:
         return _NO_LIST
     path = hook.folder / "list.json"  # as it was read last
     known: Object | None = None
-    stamp: list[int] = []
+    stamp = 0
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(path.read_bytes())
     with contextlib.suppress(OSError):
-        facts = Path(hook.config).stat()
-        stamp = [facts.st_size, facts.st_mtime_ns]
+        stamp = Path(hook.config).stat().st_mtime_ns
     if known is None or known["stamp"] != stamp:
         from gateway.features.client_hooks.watch import read_list
 
@@ -122,8 +122,9 @@ def _texts(value: Any, skipped: tuple[str, ...]) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for name in value.keys() - set(skipped):
-            yield from _texts(value[name], skipped)
+        for name, each in value.items():
+            if name not in skipped:
+                yield from _texts(each, skipped)
     elif isinstance(value, list):
         for each in value:
             yield from _texts(each, skipped)
@@ -155,19 +156,19 @@ def _alarms(hook: Hook, event: Object, known: Object) -> Object:
     if agent := event.get("agent_id"):
         path = path.with_suffix("") / "subagents" / f"agent-{agent}.jsonl"
     file = hook.folder / f"{path.stem}.json"
-    state: Object = {"step": -1, "at": 0.0, "took": 0.0}
+    state: Object = {"step": -1, "at": 0, "took": 0}
     with contextlib.suppress(OSError):
         state = json.loads(file.read_bytes())
-    rested = time.time() - state["at"]
-    share = known["share"]
-    if hook.event == BEFORE_A_CALL and rested * share < state["took"] * (1 - share):
+    kind = event["hook_event_name"]
+    now = time.time()
+    if kind == BEFORE_A_CALL and (now - state["at"]) * known["share"] < state["took"]:
         return {}
     from gateway.features.client_hooks.watch import look
 
-    answer, state["step"] = look(hook.event, hook.config, path, since=state["step"])
-    write(file, json.dumps({**state, "at": time.time(), "took": time.process_time()}))
+    answer, step = look(kind, hook.config, path, since=state["step"])
+    write(file, json.dumps({"step": step, "at": now, "took": time.process_time()}))
     return answer
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _install(args: argparse.Namespace) -> int:
-    hook = _hook(args, "")
+    hook = _hook(args)
     answer.list_of(hook)  # a config that is refused is refused here
     return _change(args, lambda text: install.with_hooks(text, hook))
 
@@ -48,20 +48,19 @@ def _change(args: argparse.Namespace, edit: Callable[[str], str]) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
             raise ConfigError("nobody can be asked without a terminal; --yes makes the change")
-        if input(f"Make this change? {install.AGENTS[args.agent].note}[y/N] ").lower() != "y":
+        if input(f"Make this change? {install.AGENTS[args.agent][-1]}[y/N] ").lower() != "y":
             return 1
     with reported():
         install.change(path, args.agent, before, after=after)
     return 0
 
 
-def _run(args: argparse.Namespace) -> int:
-    hook = _hook(args, args.event)
-    return answer.main([hook.client, hook.event, str(hook.folder), hook.config])
+def _run(args: argparse.Namespace) -> None:
+    answer.main([*map(str, _hook(args))])
 
 
-def _hook(args: argparse.Namespace, event: str) -> answer.Hook:
+def _hook(args: argparse.Namespace) -> answer.Hook:
     config = ""
     if args.config:
         config = os.path.abspath(args.config)
-    return answer.Hook(args.agent, event, folder=install.hooks_folder(), config=config)
+    return answer.Hook(args.agent, folder=install.hooks_folder(), config=config)

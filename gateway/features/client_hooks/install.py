@@ -5,12 +5,10 @@ byte for byte after the hooks were removed; what others changed meanwhile stays.
 
 import json
 import os
-import re
 import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import convert
 
@@ -20,33 +18,23 @@ from gateway.process.running_gateways import state_folder
 from gateway.values import FieldDict
 from gateway.wire.coerce import text_at
 
-
-class Agent(NamedTuple):
-    """The place of an agent's settings."""
-
-    variable: str  # that names their folder
-    home: str  # the folder without it, below the home directory
-    file: str  # with the hooks
-    note: str = ""  # for the person who installs them
-
-
-# By agent. Source: Claude Code's and Codex's "Hooks reference".
+# By agent: the variable that names the folder of its settings, that folder below the home
+# directory, the file with the hooks, and a note for the person. Source: their "Hooks reference".
 AGENTS = {
-    "claude-code": Agent("CLAUDE_CONFIG_DIR", ".claude", file="settings.json"),
-    "codex": Agent(
+    "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "settings.json", ""),
+    "codex": (
         "CODEX_HOME",
         ".codex",
-        file="hooks.json",
-        note="(Codex runs a hook only after you have trusted it: type /hooks there.) ",
+        "hooks.json",
+        "(Codex runs a hook only after you have trusted it: type /hooks there.) ",
     ),
 }
-_TIMEOUT_S = 30  # after which the agent goes on without an answer
 
 
 def settings_file(agent: str) -> Path:
     """The file of an agent, behind links."""
-    place = AGENTS[agent]
-    return (Path(os.environ.get(place.variable) or Path.home() / place.home) / place.file).resolve()
+    variable, home, name, _ = AGENTS[agent]
+    return (Path(os.environ.get(variable) or Path.home() / home) / name).resolve()
 
 
 def hooks_folder() -> Path:
@@ -58,9 +46,10 @@ def with_hooks(text: str, hook: Hook) -> str:
     """The settings with the hooks for these facts, in place of older ones. Raises ValueError or
     ValidationError: they are not as the agent's reference says."""
     known = _without(text)
+    words = [sys.executable, "-I", PROGRAM, *map(str, hook)]
+    # After the time-out, in seconds, the agent goes on without an answer.
+    own = {"type": "command", "command": shlex.join(words), "timeout": 30}
     for event in (BEFORE_A_CALL, "Stop"):
-        words = [sys.executable, "-I", PROGRAM, hook.client, event, str(hook.folder), hook.config]
-        own = {"type": "command", "command": shlex.join(words), "timeout": _TIMEOUT_S}
         known.setdefault("hooks", {}).setdefault(event, []).append({"hooks": [own]})
     return _written(known, text)
 
@@ -100,26 +89,21 @@ def _without(text: str) -> FieldDict:
     """The settings without our hooks, and without what is empty then."""
     known = convert(json.loads(text or "{}"), FieldDict)
     hooks = convert(known.get("hooks", {}), dict[str, list[FieldDict]])
-    for event, groups in list(hooks.items()):
-        for group in list(groups):
-            kept = [h for h in group.get("hooks", ()) if PROGRAM not in text_at(h, "command")]
-            if kept != group.get("hooks"):
-                group["hooks"] = kept
-                if not kept:
-                    groups.remove(group)
-        if groups:
-            known["hooks"] = hooks
-        elif PROGRAM in text:
-            del hooks[event]
-    if PROGRAM in text and not hooks:
-        del known["hooks"]
+    if PROGRAM in text:
+        for event, groups in hooks.items():
+            for group in groups:
+                listed = group.get("hooks", ())
+                group["hooks"] = [h for h in listed if PROGRAM not in text_at(h, "command")]
+            hooks[event] = [group for group in groups if group["hooks"]]
+        known["hooks"] = {event: groups for event, groups in hooks.items() if groups}
+        if not known["hooks"]:
+            del known["hooks"]
     return known
 
 
 def _written(known: FieldDict, like: str) -> str:
-    """Settings as text, indented as a text is."""
-    indent = re.match(r"\{\n([ \t]+)", like or "{\n  ")
-    made = json.dumps(known, indent=indent and indent[1], ensure_ascii=False)
+    """Settings as agents write them, ended as a text is."""
+    made = json.dumps(known, indent=2, ensure_ascii=False)
     if like.endswith("}"):
         return made
     return f"{made}\n"

@@ -1,6 +1,5 @@
 """Settings of the hooks that `gateway hooks install` puts into agents."""
 
-from gateway.config.values import above_zero
 from gateway.values import frozen
 
 
@@ -12,8 +11,6 @@ class ClientHookSettings:
     # anything between them, or tool:NAME
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()  # calls that never run, in the same form
-    # largest share of a session's time that reading its log for alarms takes; 1 = at each call
+    # largest share of a session's time that reading its log for alarms takes; 0 = only at the end
+    # of a turn, 1 = at each call
     share: float = 0.1
-
-    def __post_init__(self) -> None:
-        above_zero(self, "share")

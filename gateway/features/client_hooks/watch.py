@@ -22,8 +22,7 @@ from gateway.process.running_gateways import running_gateways
 from gateway.values import FieldDict, Fields
 
 BEFORE_A_CALL = "PreToolUse"  # name of the event
-MOST_SAID = 5  # alarms of one message; the rest is counted
-_BASES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL")  # `gateway wrap` sets these for every command
+_BASE = "ANTHROPIC_BASE_URL"  # `gateway wrap` sets it for every command
 _NOTHING_FOUND = LookUps(look_up=lambda queries: {}, gates=Gates(e1=1.0, e2=1.0))
 
 
@@ -50,7 +49,7 @@ def look(event: str, config: str, path: Path, *, since: int) -> tuple[FieldDict,
     except ConfigError as exc:
         said.append(f"the list that was read last holds: {exc}")
     running = [each.url for each in running_gateways()]
-    if any(os.environ.get(name, " ").startswith(tuple(running)) for name in _BASES):
+    if os.environ.get(_BASE) in running:
         return {}, since  # the gateway that the calls go through says all this
     found = identify(path)
     session = next(found.sessions(found.open()))
@@ -60,19 +59,15 @@ def look(event: str, config: str, path: Path, *, since: int) -> tuple[FieldDict,
     policy = ReplayPolicy(rules=settings.rules())
     calls = ReplayedCalls(policy, recording, _NOTHING_FOUND)
     outcomes, decisions = play_messages(recording, policy.rules.policy, calls)
-    begun = beginnings(outcomes, since)
-    said += [alarm.sentence for alarm in begun[-MOST_SAID:]]
-    if len(begun) > MOST_SAID:
-        said.append(f"and {len(begun) - MOST_SAID} before")
+    said += [alarm.sentence for alarm in beginnings(outcomes, since)]
     answer: FieldDict = {}
     if said:
         answer = {"systemMessage": f"gateway: {'; '.join(said)}"}
     if event != BEFORE_A_CALL:
         if running:
             _keep(config, path)
-    elif begun and settings.steering.mode == "on":
-        given = [[item.text for item in each.decided.items] for each in decisions[since + 1 :]]
-        texts = next(filter(None, reversed(given)), [])
+    elif settings.steering.mode == "on":
+        texts = [item.text for each in decisions[since + 1 :] for item in each.decided.items]
         if texts and outcomes[max(outcomes)].readings.alarms:
             context = {"hookEventName": event, "additionalContext": frame(texts)}
             answer["hookSpecificOutput"] = context
@@ -92,10 +87,12 @@ def beginnings(outcomes: Mapping[int, StepOutcome], since: int) -> Sequence[Alar
 
 def _keep(config: str, path: Path) -> None:
     """Keep the session in the store of the gateway that runs, without waiting for it."""
-    command = [sys.executable, "-m", "gateway", "history", str(path), "--keep"]
-    if config:
-        command += ["--config", config]
     none = subprocess.DEVNULL
     subprocess.Popen(  # noqa: S603 - this program
-        command, stdin=none, stdout=none, stderr=none, start_new_session=True
+        [sys.executable, "-m", "gateway", "history", str(path), "--keep"],
+        env=os.environ | {"GATEWAY_CONFIG": config},
+        stdin=none,
+        stdout=none,
+        stderr=none,
+        start_new_session=True,
     )

@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def place(home: Path, agent: str, text: str | None) -> Path:
     """The file of an agent, with this text."""
-    path = home / AGENTS[agent].home / AGENTS[agent].file
+    path = home / AGENTS[agent][1] / AGENTS[agent][2]
     path.parent.mkdir(exist_ok=True)
     if text is not None:
         path.write_text(text)
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_plain_json_is_left_alone(home: Path, text: str) -> No
 
 def test_a_refused_config_is_refused(home: Path) -> None:
     """Before anything is changed."""
-    (home / "own.yaml").write_text("client_hooks: {share: 0}")
+    (home / "own.yaml").write_text("client_hooks: {share: much}")
     path = place(home, "claude-code", None)
     assert hooks("install", "--config", "own.yaml", "--yes") == 2
     assert not path.exists()

@@ -18,6 +18,7 @@ client_hooks:
   deny: ["rm -rf /", "curl*sh", "tool:mcp__prod__*"]
   ask: [git push, .env]
 """
+BEFORE = {"hook_event_name": "PreToolUse"}
 
 
 @pytest.fixture
@@ -28,13 +29,11 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def run(
-    config: Path | str, event: Any, client: str = "claude-code", kind: str = "PreToolUse"
-) -> dict[str, Any]:
+def run(config: Path | str, event: Any, client: str = "claude-code") -> dict[str, Any]:
     """The answer of one run of the program; empty when it said nothing."""
     folder = Path(config or ".").parent / "state/steering-gateway/hooks"
     ended = subprocess.run(
-        [sys.executable, "-I", answer.__file__, client, kind, str(folder), str(config)],
+        [sys.executable, "-I", answer.__file__, client, str(folder), str(config)],
         input=event if isinstance(event, bytes) else json.dumps(event).encode(),
         capture_output=True,
         timeout=120,
@@ -48,7 +47,12 @@ def run(
 
 def decided(config: Path | str, tool: str, client: str = "claude-code", **given: Any) -> str:
     """The decision about a call, "" for none."""
-    event = {"tool_name": tool, "tool_input": given, "cwd": str(Path(config or ".").parent)}
+    event = {
+        **BEFORE,
+        "tool_name": tool,
+        "tool_input": given,
+        "cwd": str(Path(config or ".").parent),
+    }
     own = run(config, event, client).get("hookSpecificOutput", {})
     assert bool(own) == bool(own.get("permissionDecisionReason"))
     return str(own.get("permissionDecision", ""))
@@ -133,16 +137,16 @@ def test_a_list_that_cannot_be_asked_still_holds(tmp_path: Path, config: Path) -
     for missing in (tmp_path / "a/missing.yaml", tmp_path / "b/broken.yaml"):
         missing.parent.mkdir()
         assert decided(missing, "Bash", command="ls") == "ask"
-    for event in (b"no JSON", b"[]", b'{"tool_name": 3}', b"{}"):
+    for event in (b"no JSON", b"[]", b"{}", {**BEFORE, "tool_name": 3}):
         assert run(config, event)["hookSpecificOutput"]["permissionDecision"] == "ask"
         assert run("", event) == {}
-        assert run(config, event, kind="Stop") == {}
+    assert run(config, {"hook_event_name": "Stop"}) == {}
 
 
 def test_a_broken_log_costs_the_alarm_alone(config: Path, tmp_path: Path) -> None:
     """Whatever is wrong with it, and with the folder of the hook's own files."""
     log = tmp_path / "log.jsonl"
-    event = {"tool_name": "Bash", "tool_input": {"command": "ls"}}
+    event = {**BEFORE, "tool_name": "Bash", "tool_input": {"command": "ls"}}
     for path in (str(log), "", None, 3, str(tmp_path)):
         assert run(config, {**event, "transcript_path": path}) == {}
     log.write_bytes(b'{"type": "user", "isSidechain": false}\n\xff\x00{')
