@@ -186,6 +186,8 @@ def _show(
         line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
         sys.stderr.write(line + "\n")
         return
+    how["program"] = options.command[0]
+    how["reads"] = (wrapped.client_of(options.command) or wrapped.WrappedClient()).reads
     for number, line in enumerate(_lines(traces, **how)):
         _say(line, first=number == 0, quiet=options.quiet)
 
@@ -347,9 +349,10 @@ _COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
 _WHY_CHARS = 300
 
 
-def _lines(traces: Sequence[Trace], *, page: str, others: str) -> list[str]:
+def _lines(traces: Sequence[Trace], **how: str) -> list[str]:
     """The summary, at most 80 characters a line where ids allow it. page: how one run is shown,
-    with `{run}` in place of its id; others: how all are listed."""
+    with `{run}` in place of its id; others: how all are listed; program: the command, and what it
+    `reads` to find its provider."""
     totals = [trace["run"]["totals"] for trace in traces]
     sums = _sums(totals)
     sums["estimated"] = any(each["estimated"] for each in totals)
@@ -359,8 +362,7 @@ def _lines(traces: Sequence[Trace], *, page: str, others: str) -> list[str]:
         traces=[{**trace, "guidance": list(_guidance(trace))} for trace in traces],
         sums=sums,
         most_runs=MOST_RUNS,
-        page=page,
-        others=others,
+        **how,
         title_of=title_of,
         stop_words=lambda stop: Stop(**stop).words,
     )

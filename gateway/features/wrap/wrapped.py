@@ -10,6 +10,7 @@ stops when the child stops, and ends as it ends."""
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 from collections import deque
@@ -18,69 +19,38 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from gateway.data_files import read_toml
 from gateway.errors import ConfigError
 from gateway.values import FieldDict, Fields, Texts, frozen
+from gateway.wire.coerce import as_mapping
 
 BASE = "{base}"  # the gateway's base URL with its version, as OpenAI's clients want it
 ROOT = "{root}"  # the same without `/v1`, as Anthropic's clients want it
-COMMON = {
-    "OPENAI_BASE_URL": BASE,  # the openai package and what is built on it
-    "OPENAI_API_BASE": BASE,  # LiteLLM, LangChain, aider
-    "ANTHROPIC_BASE_URL": ROOT,  # the anthropic package, Claude Code, LiteLLM
-    "ANTHROPIC_API_BASE": ROOT,  # LiteLLM, which prefers it
-}
-"""Set for every command."""
+_TABLE = read_toml(__package__, "clients.toml")
+COMMON: Texts = _TABLE["common"]  # set for every command
 
 
 @dataclass(frozen=True, slots=True)
 class WrappedClient:
     """One agent, and what it reads besides the common variables."""
 
-    title: str  # name for people
-    names: tuple[str, ...]  # of its command
+    names: Sequence[str] = ()  # of its command
     variables: Texts = field(default_factory=dict)  # of the environment, by name
-    options: tuple[str, ...] = ()  # put right behind the command's name
-    # (name, value) of a variable whose value is JSON; the user's own value is kept where this one
-    # says nothing
-    json_variable: tuple[str, Fields] | None = None
-    by_hand: str = ""  # what the user has to do, for a client that reads neither; "" for others
+    # variable with the address of a provider of the user's, in whose place ours is put
+    own: str = ""
+    options: Sequence[str] = ()  # put right behind the command's name
+    chatgpt: Sequence[str] = ()  # the same with a ChatGPT login
+    # variables whose value is JSON; the user's own value is kept where this one says nothing
+    json: Fields = field(default_factory=dict)
+    by_hand: str = (
+        ""  # what the user has to do, for a client that reads none of them; "" for others
+    )
+    # what it reads besides, where no call of it arrives
+    reads: str = "the address of its provider from a config of its own"
 
 
-_OPENCODE = {"provider": {x: {"options": {"baseURL": BASE}} for x in ("openai", "anthropic")}}
-_GOOSE = {"OPENAI_HOST": ROOT, "OPENAI_BASE_PATH": "v1/chat/completions", "ANTHROPIC_HOST": ROOT}
-_CLINE = "choose the provider `OpenAI Compatible` in Cline with the base URL {base}"
-_CONTINUE = "set `apiBase: {base}` for the model in Continue's config.yaml"
-_PI = 'set `"baseUrl": "{base}"` for the provider in pi\'s models.json'
 _UPSTREAM = "GATEWAY_DEFAULT_UPSTREAM__"
-_CLAUDE = {
-    "ANTHROPIC_BEDROCK_BASE_URL": ROOT,
-    "ANTHROPIC_VERTEX_BASE_URL": BASE,
-    # A signature of the client's would be for the gateway's address: the gateway signs.
-    **dict.fromkeys(("CLAUDE_CODE_SKIP_BEDROCK_AUTH", "CLAUDE_CODE_SKIP_VERTEX_AUTH"), "1"),
-}
-_GEMINI = {f"GOOGLE_{name}_BASE_URL": ROOT for name in ("GEMINI", "VERTEX")}
-_GEMINI_LOGIN = (
-    "Gemini CLI takes another address only with a login by key or Vertex AI: put "
-    '`"security": {"auth": {"selectedType": "gemini-api-key"}}` into ~/.gemini/settings.json'
-)
-_COPILOT = (
-    "Copilot's own models have a fixed address; a provider of yours "
-    "(COPILOT_PROVIDER_BASE_URL, of type openai or anthropic) is wrapped"
-)
-CLIENTS = (
-    WrappedClient("Claude Code", ("claude",), _CLAUDE),
-    WrappedClient("Codex", ("codex",), options=("-c", f'openai_base_url="{BASE}"')),
-    WrappedClient("opencode", ("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)),
-    WrappedClient("aider", ("aider",), {"AIDER_OPENAI_API_BASE": BASE}),
-    WrappedClient("mini-swe-agent", ("mini", "mini-swe-agent", "mini-extra", "mini-e")),
-    WrappedClient("goose", ("goose",), _GOOSE),
-    WrappedClient("Qwen Code", ("qwen",)),
-    WrappedClient("Cline", ("cline",), by_hand=_CLINE),
-    WrappedClient("Continue", ("cn",), by_hand=_CONTINUE),
-    WrappedClient("pi", ("pi",), by_hand=_PI),
-    WrappedClient("Gemini CLI", ("gemini",), _GEMINI),
-    WrappedClient("Copilot CLI", ("copilot",), by_hand=_COPILOT),
-)
+CLIENTS = tuple(WrappedClient(**row) for row in _TABLE["client"])
 
 _KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -97,13 +67,12 @@ class PreparedCommand:
 
 def client_of(command: Sequence[str]) -> WrappedClient | None:
     """The client that a command starts, also through `npx`, `uvx` and the like; None if unknown."""
-    launchers = {"npx", "bunx", "uvx", "pipx", "env", "run", "exec", "dlx", "pnpm", "bun", "uv"}
     for word in command:
         name = PurePath(word).name.lower().removesuffix(".exe").removesuffix(".cmd")
         found = next((client for client in CLIENTS if name in client.names), None)
         if found is not None:
             return found
-        if name not in launchers and not word.startswith("-") and "=" not in word:
+        if name not in _TABLE["launchers"] and not word.startswith("-") and "=" not in word:
             return None
     return None
 
@@ -111,22 +80,21 @@ def client_of(command: Sequence[str]) -> WrappedClient | None:
 def with_login(client: WrappedClient, environment: Texts) -> WrappedClient:
     """The client as it works with the login that this user has."""
     home = Path(environment.get("HOME") or Path.home())
-    if client.title == "Codex" and _is_at_chatgpt(environment, home):
+    if client.chatgpt and _is_at_chatgpt(environment, home):
         # Its `chatgpt_base_url` takes no http: what is not for a model goes to ChatGPT directly.
-        return replace(client, options=("-c", f'openai_base_url="{ROOT}/backend-api/codex"'))
-    if client.title == "Gemini CLI" and environment.get("GOOGLE_GENAI_USE_VERTEXAI") != "true":
+        return replace(client, options=client.chatgpt)
+    if "GOOGLE_GEMINI_BASE_URL" in client.variables:
         path = Path(environment.get("GEMINI_CLI_HOME") or home) / ".gemini/settings.json"
         chosen = ""
         if path.is_file():
             chosen = path.read_text("utf-8", "replace")
-        found = any(f'"{kind}"' in chosen for kind in ("gemini-api-key", "vertex-ai"))
-        if found:
-            return client
-        return replace(client, by_hand=_GEMINI_LOGIN)
-    kind = environment.get("COPILOT_PROVIDER_TYPE", "openai")
-    name = "COPILOT_PROVIDER_BASE_URL"
-    if client.title == "Copilot CLI" and environment.get(name) and kind != "azure":
-        return replace(client, variables={name: ROOT if kind == "anthropic" else BASE}, by_hand="")
+        chosen += environment.get("GOOGLE_GENAI_USE_VERTEXAI", "")
+        if re.search('"(?:gemini-api-key|vertex-ai)"|true$', chosen):
+            return replace(client, by_hand="")
+    kind = environment.get(client.own.replace("BASE_URL", "TYPE"), "openai")
+    if environment.get(client.own) and kind != "azure":
+        ours = ROOT if kind == "anthropic" else BASE
+        return replace(client, variables={client.own: ours}, by_hand="")
     return client
 
 
@@ -136,22 +104,20 @@ def _is_at_chatgpt(environment: Texts, home: Path) -> bool:
     known: Any = None
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(path.read_bytes())
-    if environment.get("CODEX_API_KEY") or not isinstance(known, dict):
-        return False
-    by_key = "chatgpt"
-    if known.get("OPENAI_API_KEY"):
-        by_key = "apikey"
-    return bool(known.get("tokens")) and (known.get("auth_mode") or by_key) != "apikey"
+    known = as_mapping(known)
+    by_key = known.get("OPENAI_API_KEY") and "apikey"
+    kept = (known.get("auth_mode") or by_key) != "apikey" and known.get("tokens")
+    return bool(kept) and not environment.get("CODEX_API_KEY")
 
 
 def with_upstreams(command: Sequence[str], environment: Texts) -> dict[str, str]:
     """The gateway's environment: the client's variables name its provider, unless one is set."""
     found = dict(environment)
-    client = client_of(command) or WrappedClient("", ())
+    client = client_of(command) or WrappedClient()
     for name, ours in with_login(client, environment).variables.items():
         base = environment.get(name, "").rstrip("/")
         kind = name.removesuffix("_BASE_URL").rpartition("_")[2]
-        if base and kind == "PROVIDER":
+        if base and name == client.own:
             found["OPENAI_BASE_URL" if ours == BASE else "ANTHROPIC_BASE_URL"] = base
         elif base and kind in ("BEDROCK", "VERTEX", "GEMINI"):
             found.setdefault(f"{_UPSTREAM}{kind}_API_BASE", base.removesuffix("/v1"))
@@ -165,20 +131,19 @@ def prepared(command: Sequence[str], environment: Texts, root: str) -> PreparedC
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
     if client is None:
-        client = WrappedClient("", ())
+        client = WrappedClient()
         after = 1
     else:
         after = 1 + next(i for i, word in enumerate(command) if client_of([word]) is client)
         client = with_login(client, environment)
     values = {**COMMON, **client.variables}
     fresh = dict(environment) | {name: _filled(value, root) for name, value in values.items()}
-    if client.json_variable is not None:
-        name, value = client.json_variable
+    for name, value in client.json.items():
         own: Any = None
         with contextlib.suppress(ValueError):
             own = json.loads(environment.get(name) or "{}")
         filled = json.loads(_filled(json.dumps(value), root))
-        fresh[name] = json.dumps(_merged(own if isinstance(own, dict) else {}, filled))
+        fresh[name] = json.dumps(_merged(as_mapping(own), filled))
     for name in _KEYS:
         fresh.pop(name, None)
     if any(name.lower() in _PROXIES and value for name, value in fresh.items()):
@@ -198,7 +163,7 @@ def _filled(text: str, root: str) -> str:
     return text.replace(BASE, f"{root}/v1").replace(ROOT, root)
 
 
-def _merged(before: FieldDict, fresh: Fields) -> FieldDict:
+def _merged(before: Fields, fresh: Fields) -> FieldDict:
     result = dict(before)
     for key, value in fresh.items():
         known = result.get(key)

@@ -51,6 +51,26 @@ def test_a_config_in_a_variable_keeps_what_the_user_has_in_it() -> None:
         assert json.loads(prepared(["opencode"], {name: broken}, ROOT).environment[name])
 
 
+def test_kilo_has_a_variable_of_its_own() -> None:
+    """It is made of opencode, and its variables are called after itself."""
+    name = "KILO_CONFIG_CONTENT"
+    found = json.loads(prepared(["kilo"], {name: '{"model": "a"}'}, ROOT).environment[name])
+    assert found["model"] == "a"
+    assert found["provider"]["anthropic"]["options"] == {"baseURL": BASE}
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [("kimi", "KIMI_BASE_URL"), ("openhands", "LLM_BASE_URL")]
+)
+def test_an_address_of_the_users_is_replaced(program: str, name: str) -> None:
+    """The requests go where it pointed: a key of that provider goes to no other one."""
+    found = prepared([program], {name: "https://p/v1"}, ROOT)
+    assert found.environment[name] == BASE
+    assert not found.note
+    assert with_upstreams([program], {name: "https://p/v1"})["OPENAI_BASE_URL"] == "https://p/v1"
+    assert name not in prepared([program], {}, ROOT).environment
+
+
 def test_a_web_proxy_does_not_get_loopback_requests() -> None:
     """With a proxy in the environment, loopback is left out of it."""
     found = prepared(["x"], {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "corp"}, ROOT).environment

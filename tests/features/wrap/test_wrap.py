@@ -127,6 +127,21 @@ def test_an_agent_is_steered_and_summed_up(upstream: ScriptedUpstream, tmp_path:
     assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [run_id]
 
 
+def test_no_call_is_said_with_what_the_client_reads(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """A client that is known by its name may have its provider from elsewhere; so may any other."""
+    for name, reads in (("goose", "goose/config.yaml"), ("my-agent", "a config of its own")):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\nexit 0\n")
+        program.chmod(0o755)
+        ended = wrapped(tmp_path, upstream, "--", str(program))
+        assert ended.returncode == 0
+        last = ended.stderr.splitlines()[-1]
+        assert f"{name} made no call through the gateway" in last
+        assert reads in last
+
+
 def test_a_pilot_is_declared_and_shown(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """A new user's: declared once something was wrapped; the next summary has its line; what it
     cannot do is said with the reason."""
