@@ -20,15 +20,15 @@ from gateway.core.steer import RunPosition
 from gateway.core.step import Step
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import MatchKind
-from gateway.steering.identity.branch import split_ending
+from gateway.steering.identity.branch import asks_for_summary, asks_for_title, split_ending
 from gateway.steering.runs_of_transcript import ConversationFold
+from gateway.steering.transcript.client_texts import asked, is_request_of_client
 from gateway.steering.transcript.interventions import (
     AfterAnswer,
     answer_interventions,
     said_in,
     step_interventions,
 )
-from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
 from gateway.tasks import off_loop
 from gateway.values import Fields
@@ -130,9 +130,6 @@ async def note_messages(
     transcript = observed.transcript
     stored = decision.conversation.unsaved.snapshot
     fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
-    tasks: dict[int, str] = {}
-    if fresh:
-        tasks = await tasks_of(fresh, transcript)
     prompts = list[PromptMessage]()
     since = list[Any]()
     if run.steps or run.index:
@@ -146,6 +143,13 @@ async def note_messages(
     decision = _with_acts(decision, observed, since)
     if fresh or not run.steps:  # the gateway has not seen the beginning of the run
         prompts = opening_prompts(request.body, transcript, run.start) + prompts
+    tasks: dict[int, str] = {}
+    if not (decision.resolved.incoming.has_tools or run.steps) and _of_client(prompts, transcript):
+        fresh = []  # nobody gave it a task
+    elif since and not fresh and _opened_by_agent(transcript, run.start):
+        fresh = [run]  # the task may have come by now
+    if fresh:
+        tasks = await tasks_of(fresh, transcript)
     return replace(
         decision,
         position=RunPosition.of(run),
@@ -238,10 +242,25 @@ async def tasks_of(runs: Sequence[RunFold], transcript: Sequence[Any]) -> dict[i
     """The user's task in each of these runs, by the index of the run."""
     tasks = {}
     for count, run in enumerate(runs, start=1):
-        tasks[run.index] = task_of(transcript, run.start)
+        tasks[run.index] = asked(transcript, run.start)
         if count % MESSAGES_AT_ONCE == 0:
             await asyncio.sleep(0)
     return tasks
+
+
+def _of_client(prompts: Sequence[PromptMessage], transcript: Sequence[Any]) -> bool:
+    """Whether a client asks for itself: a title, a summary, a topic, a quota."""
+    system = next((each.text for each in prompts if each.role in SYSTEM_ROLES), "")
+    said = next((each.text for each in prompts if each.role == "user"), "")
+    own = is_request_of_client(system, said) or asks_for_summary(system, said)
+    return own or asks_for_title(system, transcript)
+
+
+def _opened_by_agent(transcript: Sequence[Any], start: int) -> bool:
+    """Whether the first message from `start` on that is no instruction is the agent's."""
+    lead = islice(transcript, start, start + MOST_MESSAGES)
+    first = next((each for each in lead if _kind(each)[0] not in SYSTEM_ROLES), None)
+    return _is_reply(first)
 
 
 def _weight(message: object, depth: int = _DEPTH) -> int:

@@ -106,8 +106,9 @@ def _history(args: argparse.Namespace) -> int:
         console.print(f"page: {args.html}", markup=False, soft_wrap=True)
     if args.keep:
         logs = [each for each in found if each.format is not None]
+        settings = load_settings(args.config)
         return run_keep(
-            logs, load_settings(args.config), sys.stdout, err=sys.stderr, takes=wanted.takes
+            logs, settings, sys.stdout, err=sys.stderr, takes=wanted.takes, readings=readings
         )
     if not args.paths:
         console.print(_NEXT, style="dim", markup=False)
@@ -154,12 +155,15 @@ def run_keep(
     out: TextIO,
     err: TextIO,
     takes: Takes = lambda session: True,
+    readings: Sequence["SessionReading"] = (),
 ) -> int:
-    """Keep the sessions of these files that `takes` chooses, and learn from them. Returns the
-    exit status. The database is the one that other commands read; if there is none, that of
-    `gateway wrap` is made. Raises ConfigError: the store cannot be opened or written."""
+    """Keep the sessions of these files that `takes` chooses, and learn from them; `readings`: as
+    for `Keeper`. Returns the exit status. The database is the one that other commands read; if
+    there is none, that of `gateway wrap` is made. Raises ConfigError: the store cannot be
+    opened or written."""
     with reported():
-        return asyncio.run(_keep_all(found, _with_database(settings), out, err=err, takes=takes))
+        database = _with_database(settings)
+        return asyncio.run(_keep_all(found, database, out, err=err, takes=takes, readings=readings))
 
 
 def _with_database(settings: Settings) -> Settings:
@@ -172,14 +176,19 @@ def _with_database(settings: Settings) -> Settings:
 
 
 async def _keep_all(
-    found: Sequence[Found], settings: Settings, out: TextIO, err: TextIO, takes: Takes
+    found: Sequence[Found],
+    settings: Settings,
+    out: TextIO,
+    err: TextIO,
+    takes: Takes,
+    readings: Sequence["SessionReading"],
 ) -> int:
     from gateway.features.history.keep import Keeper
 
     stores = await open_stores(settings.storage)
     try:
         problems: list[str] = []
-        keeper = Keeper(stores, settings)
+        keeper = Keeper(stores, settings, readings=readings)
         with progress_bar(err) as bar:
             task = bar.add_task("keeping", total=len(found))
             # The oldest first: a session that was resumed has copies of the answers before it.

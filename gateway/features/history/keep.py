@@ -23,13 +23,16 @@ from gateway.conversations.workloads import workload_of
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.step import Action
-from gateway.features.history.reading import cost_of, recording_of
+from gateway.features.history.orders import Order
+from gateway.features.history.reading import SessionReading, cost_of, recording_of
 from gateway.features.history.session import ModelCall, Session
+from gateway.features.history.sub_agents import root_of
 from gateway.offline.playback import RecordedHistory
 from gateway.steering.identity import conversation_id
+from gateway.steering.transcript.client_texts import asked
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import is_interruption, said_in
-from gateway.steering.transcript.user_words import task_of, title_of
+from gateway.steering.transcript.user_words import title_of
 from gateway.stores.learning import WorkloadRun
 from gateway.stores.protocols import VersionConflict
 from gateway.stores.records import (
@@ -47,6 +50,7 @@ from gateway.wire.usage import token_usage
 
 CALLS_AT_ONCE = 100
 """Calls of one commit: few enough that a gateway on the same database waits little."""
+_UNKNOWN = ("unknown", "subagent")  # parents in logs that name none
 _LOGGED = "log"  # the source of an outcome that the log states
 _VERDICTS = {None: None, True: "success", False: "failure"}  # of a log, as stores name them
 
@@ -71,7 +75,8 @@ class Kept:
 class Keeper:
     """Keeps sessions in a store, best in the order of their time: copies of an answer in later
     sessions are not counted again. `settings`: the rules by which steps are scored, and what of
-    their texts is stored. `now`: seconds of the epoch, from which retention counts."""
+    their texts is stored. `readings`: of the same sessions, for the roots, kinds and tasks of
+    sub-agents. `now`: seconds of the epoch, from which retention counts."""
 
     def __init__(
         self,
@@ -79,23 +84,29 @@ class Keeper:
         settings: Settings,
         *,
         tenant: str = DEFAULT_TENANT,
+        readings: Sequence[SessionReading] = (),
         now: Callable[[], float] = time.time,
     ) -> None:
+        parents = {reading.id: known_parent(reading.parent) for reading in readings}
         self._stores = stores
         self._settings = settings
         self._tenant = tenant
         self._now = now
         self._policy = settings.policy()
-        self._roots: dict[str, str] = {}  # of sub-agents: the session at the root of their tree
+        # of sub-agents: the session at the root of their tree, and what they were started for
+        self._places = {r.id: (root_of(r, parents), r.order) for r in readings if parents[r.id]}
         self._seen: set[str] = set()  # keys of answers in earlier sessions
         self.counts = Kept()
 
     async def keep(self, session: Session) -> None:
         """Keep what the store does not have of a session. Raises: StoreError. Exception: what a
         scorer or a monitor raised."""
-        if session.parent:
-            self._roots[session.id] = self._roots.get(session.parent, session.parent)
-        names = tuple(filter(None, (session.id, session.parent, self._roots.get(session.id))))
+        parent = known_parent(session.parent)
+        if parent:
+            root, _ = self._places.get(parent, (parent, Order()))
+            self._places.setdefault(session.id, (root, session.order))
+        root, _ = self._places.get(session.id, ("", Order()))
+        names = tuple(filter(None, (session.id, parent, root)))
         own = [imported_id(self._tenant, session.agent, name) for name in names]
         ids = [conversation_id(self._tenant, name) for name in names]
         versions = [await self._stores.states.version(self._tenant, name) for name in (*ids, *own)]
@@ -178,15 +189,25 @@ class Keeper:
                 return imported_id(self._tenant, session.agent, other)
             return None
 
+        root, order = self._places.get(session.id, ("", Order()))
         return ConversationRecord(
             id=name,
             tenant=self._tenant,
             source=IMPORTED,
-            parent_id=id_of(session.parent),
-            root_id=id_of(self._roots.get(session.id)),
+            parent_id=id_of(known_parent(session.parent)),
+            root_id=id_of(root),
             created_at=session.started or session.ended or self._now(),
             updated_at=self._now(),
+            agent_kind=order.kind,
+            task=order.task,
         )
+
+
+def known_parent(name: str) -> str:
+    """The id of a sub-agent's parent; "" where its log does not say which it is."""
+    if name in _UNKNOWN:
+        return ""
+    return name
 
 
 class _Source(Value):
@@ -259,20 +280,24 @@ class _Rows:
         model = ""
         if call is not None:
             model = call.model_requested
-        if newest is None or newest.sequence != run.index:
-            task = title_of(task_of(self._history.window, run.start))
+        task = ""
+        begins = newest is None or newest.sequence != run.index
+        if begins or (newest is not None and not newest.task_preview):
+            title = title_of(asked(self._history.window, run.start))
+            task = records.preview(title, masks_secrets=self._source.masks_secrets)
+        if newest is None or begins:
             newest = replace(
                 self._source.template,
                 id=run_id(name, run.index),
                 sequence=run.index,
                 started_at=at,
-                task_preview=records.preview(task, masks_secrets=self._source.masks_secrets),
             )
         outcome = None
         if position == self._source.last_answer:
             outcome = self._source.session.outcome
         self._newest = replace(
             newest,
+            task_preview=newest.task_preview or task,
             ended_at=at,  # nothing of it is under way
             state=(FSMState.END if ends else run.state).value,
             model_requested=model or newest.model_requested,

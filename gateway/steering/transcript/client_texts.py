@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from gateway.data_files import read_toml
-from gateway.steering.transcript.user_words import user_words
+from gateway.steering.transcript.user_words import task_of, user_words
 
 _TABLE = read_toml(__package__, "client_texts.toml")
 
@@ -18,7 +19,9 @@ def _opening(names: Sequence[str]) -> re.Pattern[str]:
 
 _NOTES = tuple(_TABLE["notes"])
 _LEADS = tuple(_TABLE["leads"])
-_BEGINS = (*_NOTES, *_LEADS, *_TABLE["orders"])
+_BEGINS = (*_NOTES, *_TABLE["orders"])
+_QUOTA, *_ASKS = _TABLE["asks"]
+_ROLES = tuple(_TABLE["roles"])
 _NOTE_TAG = _opening(_TABLE["note_tags"])
 _TAG = _opening((*_TABLE["note_tags"], *_TABLE["order_tags"]))
 _BLOCK = re.compile(r"<([a-z]\w*[-_][\w-]+)(?:\s[^<>]{0,300})?>.*</\1>", re.DOTALL)
@@ -44,6 +47,17 @@ def is_note(text: str) -> bool:
     if text.startswith(_NOTES) or _NOTE_TAG.match(text):
         return True
     return text.startswith("<") and not user_words(text)
+
+
+def is_request_of_client(system: str, words: str) -> bool:
+    """True for a request that a client makes for itself, by its system text and what it asks;
+    titles and summaries are known elsewhere."""
+    return words == _QUOTA or words.startswith(tuple(_ASKS)) or system.startswith(_ROLES)
+
+
+def asked(transcript: Sequence[Any], start: int) -> str:
+    """The task in the messages from `start` on, as `task_of`; "" where a client wrote it."""
+    return task_of(transcript, start, title_words, or_else=False)
 
 
 def title_words(text: str) -> str:

@@ -5,13 +5,14 @@ import re
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.step import Action, Cue, Step
 from gateway.steering.transcript import text_protocols
+from gateway.steering.transcript.client_texts import is_note
 from gateway.steering.transcript.content import (
     Content,
     RequestedCall,
@@ -75,9 +76,15 @@ class Draft(Struct, kw_only=True, eq=False):
     cue: Cue = ""  # direction that the message before it gave; "" for none
     results: list[Result] = []  # the answers so far
     followed: bool = False  # another message came after the reply
-    user_followed: bool = False  # a user message came after the reply
+    # a message with the role of the user came after the reply: so far notes of a client alone
+    heard: Literal["", "notes", "words"] = ""
     # checksum of a picture of the outcome, which chat clients send in a separate message
     image: int = 0
+
+    @property
+    def user_followed(self) -> bool:
+        """Whether a message with the role of the user came after the reply."""
+        return bool(self.heard)
 
     @property
     def acts(self) -> bool:
@@ -260,9 +267,12 @@ class StepReader:
             if StepChange.ANSWERED in changes:
                 return StepChange.ANSWERED
             return StepChange.NONE
-        if content.guidance_only or draft.user_followed:
+        if content.guidance_only or draft.heard == "words":
             return StepChange.NONE
-        draft.followed = draft.user_followed = True
+        draft.followed = True
+        draft.heard = "words"
+        if is_note(content.text):
+            draft.heard = "notes"
         if draft.acts:
             draft.image = content.image
         change = self._answer(draft, content.text)
@@ -284,7 +294,9 @@ class StepReader:
         self._cue = text_protocols.read_cue(answer)
         nudges = self._cue == "go"
         silent = answer[:1] in ("[", "(") and answer.rstrip()[-1:] in ("]", ")")
-        self._prompted = not (nudges or silent or checksum in self._user_messages)
+        self._prompted = not (
+            nudges or silent or draft.heard == "notes" or checksum in self._user_messages
+        )
         if len(answer) >= _REMEMBERED_CHARS:
             self._user_messages.add(checksum)
         if draft.acts:
@@ -297,7 +309,7 @@ class StepReader:
         if text_protocols.is_complaint(answer, textual=self._textual):
             self._prompted = False
             return StepChange.NONE
-        if nudges:
+        if nudges or draft.heard == "notes":
             return StepChange.NONE
         return StepChange.FINAL
 

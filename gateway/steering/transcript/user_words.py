@@ -2,7 +2,7 @@
 the editor, file listings and instructions of the project, in tags or in separate messages."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.wire.coerce import text_at
@@ -41,6 +41,7 @@ _TASK_HEADING = re.compile(
 _LEAD = re.compile(
     r"(?i)^(?:you are (?:an?\b|given|now|working)|we're currently|i've uploaded|consider the"
     r"|here(?:'s| is| are)\b|(?=.*:$).*\b(?:following|below)\b|\[image[^\]]*\]$"
+    r"|\[\[ ## \w+ ## \]\]$"
     r"|(?:hi|hello|hey)\W*$"
     r"|(?:context|background|overview|description|instructions?|summary|title)\W*$)"
 )
@@ -56,21 +57,30 @@ _MAX_PARTS = 256  # parts of a message that are read: clients send a few, and ea
 _MAX_PASSED_OVER = 64  # messages searched for the user's words: each of thousands may begin a run
 
 
-def task_of(transcript: Sequence[Any], start: int) -> str:
+def task_of(
+    transcript: Sequence[Any],
+    start: int,
+    read: Callable[[str], str] | None = None,
+    *,
+    or_else: bool = True,
+) -> str:
     """The user's task in the messages from `start` on; empty if there is none. Messages without a
     word of the user are passed over, with the model's answers to them. If the first
-    `_MAX_PASSED_OVER` are, the first one counts as it is."""
+    `_MAX_PASSED_OVER` are, the first one counts as it is, with `or_else`. `read`: gives the user's
+    words in a text, by default `user_words`."""
     first = ""
     for message in transcript[start : start + _MAX_PASSED_OVER]:
         if not isinstance(message, dict):
             continue
         if message.get("role") == "user":
-            if words := words_of(message.get("content")):
+            if words := words_of(message.get("content"), read or user_words):
                 return words
             first = first or content_text(message.get("content"))
         elif message.get("tool_calls") or str(message.get("type")).endswith("_call"):
             break
-    return first
+    if or_else:
+        return first
+    return ""
 
 
 def title_of(text: str) -> str:
@@ -96,13 +106,14 @@ def title_of(text: str) -> str:
     return said.strip() or text
 
 
-def words_of(content: object) -> str:
-    """The user's words in a message's content; empty when a client wrote all of it."""
+def words_of(content: object, read: Callable[[str], str]) -> str:
+    """The user's words in a message's content, as `read` gives those of a text; empty when a client
+    wrote all of it."""
     if not isinstance(content, list):
-        return user_words(content_text(content))
+        return read(content_text(content))
     parts = content[:_MAX_PARTS]
     texts = [text_at(part, "text") for part in parts if isinstance(part, dict)]
-    return "\n".join(filter(None, map(user_words, texts)))
+    return "\n".join(filter(None, map(read, texts)))
 
 
 def user_words(text: str) -> str:

@@ -60,11 +60,12 @@ class SessionStore:
         condition = self._where(runs, values, side=side)
         if by := _SQL.get(f"by_{page.sort}"):
             about |= {"key": "g.key", "sorted": _SQL["sorted"].format(by=by)}
+        sign = ">"
         if page.descending:
             about["order"] = "DESC"
+            sign = "<"
         if (after := page.after()) is not None:
             values |= {"after": float(after[0]), "after_id": after[1]}
-            sign = "<" if page.descending else ">"
             condition += f" AND ({about['key']}, c.id) {sign} (:after, :after_id)"
         sql = _SQL["listed"].format(where=condition, **about)
 
@@ -101,7 +102,10 @@ class SessionStore:
 
     def _where(self, runs: filters.RunFilter, values: FieldDict, *, side: bool) -> str:
         """A condition over `conversations AS c`, which is the top of a session."""
-        found = [_SQL["top"], _SQL["is_side" if side else "is_session"]]
+        kind = "is_session"
+        if side:
+            kind = "is_side"
+        found = [_SQL["top"], _SQL[kind]]
         if runs.tenant is not None:
             found.append("c.tenant = :tenant")
             values["tenant"] = runs.tenant

@@ -20,12 +20,15 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings, settings_from_dict
 from gateway.config.storage import StorageSettings
+from gateway.core.decision_settings import Policy
 from gateway.features.history import keep
 from gateway.features.history.command import _keep_file, run_keep
 from gateway.features.history.find import Found, named
 from gateway.features.history.keep import Keeper, imported_id
 from gateway.features.history.log_places import formats
+from gateway.features.history.reading import read_session
 from gateway.features.history.session import ModelCall, Session
+from gateway.features.history.sub_agents import with_orders
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.worker import Learner
 from gateway.hooks import features
@@ -254,6 +257,34 @@ async def test_sub_agents_are_in_the_tree_of_their_session(stores: Stores) -> No
     assert tree.root_id == imported_id("default", "claude-code", ONE)
     assert {node.id for node in tree.nodes} == {tree.root_id, of_sub}
     assert tree.total.calls == 5
+
+
+async def test_sub_agents_that_are_kept_first_hang_under_their_session(stores: Stores) -> None:
+    """However deep, in any order of their logs, with the kind and task that the call gave; one
+    whose log names no parent is a session of its own."""
+    asked = {"subagent_type": "Explore", "description": "find it", "prompt": "Look around"}
+    above = a_session(ONE, ("Mend", [LS]))
+    call = {"type": "tool_use", "id": "t", "name": "Task", "input": asked}
+    above.messages[1]["content"].append(call)
+    sub = a_session("sub", ("Look around", [LS]), parent=ONE)
+    deeper = a_session("deeper", ("Deeper", [LS]), parent="sub")
+    lost = a_session("lost", ("Lost", [LS]), parent="unknown")
+    sessions = [lost, deeper, sub, above]
+    readings = with_orders([read_session(each, Policy()) for each in sessions])
+    keeper = Keeper(stores, Settings(), readings=readings)
+    for session in sessions:
+        await keeper.keep(session)
+    assert stores.sessions is not None
+    found = await stores.sessions.list_sessions(RunFilter(), PageRequest())
+    assert {each.title: each.run_count for each in found.sessions} == {"Mend": 3, "Lost": 1}
+    tree = await stores.sessions.session(imported_id("default", "claude-code", ONE), tenant=None)
+    assert tree is not None
+    shown = [(each.role, each.depth, each.kind, each.task) for each in tree.members]
+    assert shown == [
+        ("main", 0, "", ""),
+        ("sub_agent", 1, "Explore", "find it"),
+        ("sub_agent", 2, "", ""),
+    ]
 
 
 async def test_copies_of_an_answer_cost_once(stores: Stores) -> None:

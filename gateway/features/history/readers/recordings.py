@@ -11,7 +11,7 @@ from gateway.features.history.session import HumanKind, HumanTurn, Session, chat
 from gateway.offline.recordings import Recording, recording_of
 from gateway.reporting.run_exports import chat_messages
 from gateway.steering.transcript.interventions import is_interruption, rejection
-from gateway.steering.transcript.user_words import words_of
+from gateway.steering.transcript.user_words import user_words, words_of
 from gateway.stores.records import CallRow, StepRow
 from gateway.values import Fields
 from gateway.wire.coerce import as_list, as_mapping, list_at, mapping_at, text_at
@@ -98,7 +98,7 @@ def read_acts(
     if interrupted and not only_words:
         session.did("interrupt", "", at, back=1)
     is_typed = is_user and not interrupted and message.get("compact") is not True
-    if is_typed and (words := words_of(content)):
+    if is_typed and (words := words_of(content, user_words)):
         session.did("message", words, at, back=1)
 
 
