@@ -8,7 +8,7 @@ from gateway.api.audit import AuditParameters
 from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.features.pages import health, now, pages, patterns, raw, runs
+from gateway.features.pages import health, now, pages, patterns, raw, runs, views
 from gateway.features.pages.pages import PageEndpoint, PageRoute
 from gateway.hooks import given
 from gateway.runtime import Runtime
@@ -26,6 +26,7 @@ PAGES = (
         report=True,
         tab="Runs",
     ),
+    PageRoute("/dashboard/views", params=TenantParameter, change=views.change),
     PageRoute(_RUN, runs.show, runs.RunPageParameters, change=runs.set_outcome, report=True),
     PageRoute(f"{_RUN}/control", change=runs.control),
     PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),

@@ -24,6 +24,7 @@ from gateway.core.monitors import ALARMING, MONITORS
 from gateway.errors import BadRequest, NotFound
 from gateway.features.pages.charts import RunChart
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
+from gateway.features.pages.views import saved_views
 from gateway.holds import answer_path
 from gateway.hooks import given
 from gateway.observability.metrics import UNSTEERED_WORDS
@@ -112,6 +113,8 @@ async def show_list(visit: Visit) -> Page:
     if visit.fragment:
         return Page(template="runs_table.html", values=shown)
     shown |= {"title": "Runs", "views": _views(found.runs), **await filter_values(visit)}
+    shown |= {"saved": await saved_views(visit)}
+    shown |= {"query": visit.query(cursor=None, fragment=None).removeprefix("?")}
     return Page(template="runs.html", values=shown)
 
 

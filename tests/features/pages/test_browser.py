@@ -447,6 +447,8 @@ async def test_pages_fit_their_window(
         client.post(f"/api/runs/{agent.run_id}/comments", json=said).raise_for_status()
         terms = {"tenant": "default", "name": "n" * 120, "owner": "o" * 120, "expires_at": 9e9}
         client.post("/api/keys", json=terms).raise_for_status()
+        view = {"name": "v" * 60, "query": "severity=in-trouble"}
+        client.post("/api/views", json=view).raise_for_status()
     await tab.log_in(server.url, process_key())
     pages = {
         "now": "/dashboard",

@@ -101,8 +101,8 @@
 
   // ---- views: queries of the list that this browser keeps by their names
   const viewList = one("#views");
+  const save = one("#save-view"); // for those who may not save it in the store
   if (viewList) {
-    const save = one("#save-view");
     const kept = () => { try { return JSON.parse(localStorage.getItem("views")) || {}; } catch { return {}; } };
     const draw = (views) => {
       for (const old of all(".kept", viewList)) old.remove();
@@ -113,15 +113,15 @@
         Object.assign(drop, { type: "button", textContent: "×", className: "quiet kept" });
         drop.setAttribute("aria-label", `Forget the view ${name}`);
         drop.addEventListener("click", () => { const now = kept(); delete now[name]; keep(now); });
-        save.before(link, drop);
+        viewList.append(link, drop);
       }
     };
     const keep = (views) => {
       try { localStorage.setItem("views", JSON.stringify(views)); } catch { /* for this page only */ }
       draw(views);
     };
-    save.hidden = false;
-    save.addEventListener("click", () => {
+    if (save) save.hidden = false;
+    save?.addEventListener("click", () => {
       const query = new URLSearchParams(location.search);
       query.delete("cursor");
       const name = prompt("Name of this view")?.trim().slice(0, 40);
