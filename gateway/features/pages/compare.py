@@ -1,13 +1,13 @@
 """`/api/runs/{run_id}/compare`: two runs or sessions step by step, and where they part.
 
 Steps are the same when their calls are the same to the ledger of tries; a step without a call is
-the same as one with equal words. What follows the common beginning is aligned by the longest
-stretches of equal steps."""
+the same as one with equal words. After the beginning that both have in common, steps are aligned by
+the longest stretches of equal ones."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from itertools import takewhile
-from operator import eq
+from itertools import count
 
 from gateway.api.operations import ApiRequest, ApiResponse
 from gateway.api.params import PathText
@@ -33,13 +33,13 @@ class CompareParameters(RunOfTenant):
 
 @OPERATIONS.add("GET /api/runs/{run_id}/compare", FieldDict, "Aligned where they part.")
 async def compare_runs(request: ApiRequest[CompareParameters]) -> ApiResponse:
-    """Two runs or sessions: `sides` with their runs and steps; `common`, the number of steps that
-    both begin with; and `blocks` of what follows, as Python's `difflib` writes them: `equal` or
-    another word, and the places of the steps on both sides, counted from `common`."""
+    """Two runs or sessions: `sides` with their runs and steps; and `blocks` of steps that are equal
+    or differ, as Python's `difflib` writes them: `equal` or another word, the places of the steps
+    of the first side, those of the second."""
     ids = (request.params.run_id, request.params.other)
     sides = [await _side(request.runtime, given, request.tenant) for given in ids]
-    common, blocks = await off_loop(_aligned, *[side["steps"] for side in sides])
-    return ApiResponse({"sides": sides, "common": common, "blocks": blocks})
+    blocks = await off_loop(_blocks, *[side["steps"] for side in sides])
+    return ApiResponse({"sides": sides, "blocks": blocks})
 
 
 async def _side(runtime: Runtime, given: str, tenant: str | None) -> FieldDict:
@@ -59,12 +59,15 @@ async def _side(runtime: Runtime, given: str, tenant: str | None) -> FieldDict:
     return {"id": given, "runs": runs, "steps": steps[:_MOST_STEPS]}
 
 
-def _aligned(first: Sequence[StepRow], second: Sequence[StepRow]) -> tuple[int, object]:
-    keys = list(map(_key, first))
-    others = list(map(_key, second))
-    common = sum(takewhile(bool, map(eq, keys, others)))
-    rest = SequenceMatcher(None, keys[common:], others[common:], autojunk=False)
-    return common, rest.get_opcodes()
+def _blocks(first: Sequence[StepRow], second: Sequence[StepRow]) -> object:
+    return SequenceMatcher(None, _keys(first), _keys(second), autojunk=False).get_opcodes()
+
+
+def _keys(steps: Sequence[StepRow]) -> list[tuple[str, int]]:
+    """The keys of steps, each with how often it came before: none comes twice, so that a common
+    beginning stays one, and loops cost no more time than other steps."""
+    times = defaultdict[str, Iterator[int]](count)
+    return [(key := _key(step), next(times[key])) for step in steps]
 
 
 def _key(step: StepRow) -> str:
