@@ -209,7 +209,7 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
     await tab.js("document.activeElement.blur()")
     for _ in range(30):
         await tab.key("Tab")
-        reached.add(await tab.js("document.activeElement.outerHTML.slice(0, 60)"))
+        reached.add(await tab.js("document.activeElement.outerHTML.slice(0, 160)"))
     assert len(reached) > 12
     await quiet(tab, server)
 
