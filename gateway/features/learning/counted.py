@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from gateway.core.pattern import Lesson, content
+from gateway.features.history.session import HumanTurn, Session
+from gateway.features.history.typed import TypedAgain, contradictions, own_messages, typed_again
 from gateway.features.learning.context import project_of
 from gateway.features.learning.life_cycle import approved
 from gateway.steering.transcript.interventions import said_in
@@ -18,7 +20,6 @@ from gateway.text.sentences import nearly_equal, sentences
 from gateway.values import Value
 
 ROWS_AT_ONCE = 500
-TEMPLATE_CHARS = 500  # a longer text that begins alike in two sessions is no person's
 
 
 class TypedCounts(Value):
@@ -40,48 +41,54 @@ class TypedCounts(Value):
         return f"written down on {day}; {before} before, {since}"
 
 
-class _Said:
+Place = tuple[str, str, str]  # tenant, digest and name of a project
+
+
+class Said:
     """The words of people in the sessions of a store."""
 
     def __init__(self) -> None:
-        # of each session the digest of its project, and the epoch seconds of its first row
-        self.sessions: dict[str, tuple[str, float]] = {}
-        # sessions by the beginning of a text
-        self.heads: defaultdict[str, set[str]] = defaultdict(set)
-        # session, epoch seconds, the text, and its sentences
-        self.texts: list[tuple[str, float, str, list[str]]] = []
+        self._sessions: dict[str, Session] = {}  # by conversation
+        self.places: defaultdict[Place, list[Session]] = defaultdict(list)
 
     def add(self, rows: Sequence[SaidRow]) -> None:
         """Read the messages of these rows."""
         for row in rows:
-            session = row.conversation_id
             messages = row.content.messages
-            self.sessions.setdefault(session, (project_of(messages)[0], row.at))
+            name = row.conversation_id
+            session = self._sessions.get(name)
+            if session is None:
+                session = Session(id=name, agent="", started=row.at, author=row.author)
+                self._sessions[name] = session
+                self.places[row.tenant, *project_of(messages)].append(session)
             texts = said_in([{"role": each.role, "content": each.text} for each in messages])
             refused = [act.words for act in row.content.human if act.kind == "reject"]
             for text in (*texts, *refused):
-                self.heads[text[:TEMPLATE_CHARS]].add(session)
                 if read_cue(text) != "compacted":
-                    self.texts.append((session, row.at, text, sentences(text)))
+                    session.human.append(
+                        HumanTurn(
+                            kind="message", position=0, text=text, step=row.step_index, at=row.at
+                        )
+                    )
 
     def counts(self, rule: StoredLesson) -> TypedCounts:
         """The counts of one rule, over the sessions of its project."""
         lesson = rule.pattern.lesson or Lesson(key="||")
         wanted = (content(rule.pattern.fields).move, lesson.applies_when.get("said", ""))
         scope = lesson.key.split("|")[1]
-        begun = {name: at for name, (project, at) in self.sessions.items() if project == scope}
+        here = [each for place, own in self.places.items() if place[1] == scope for each in own]
+        begun = [each.started or 0.0 for each in here]
         typed = [
-            at
-            for session, at, text, parts in self.texts
-            if session in begun and not self._is_template(text)
-            if any(nearly_equal(part, each) for part in parts for each in wanted)
+            turn.at or 0.0
+            for turn, _ in own_messages(here)
+            if any(nearly_equal(part, each) for part in sentences(turn.text) for each in wanted)
         ]
         written = None
         end = math.inf
         if approved(rule):
             written = end = rule.updated_at
         typed_before = sum(at < end for at in typed)
-        sessions_before = sum(at < end for at in begun.values())
+        sessions_before = sum(at < end for at in begun)
         return TypedCounts(
             at=written,
             typed_before=typed_before,
@@ -90,22 +97,32 @@ class _Said:
             sessions_since=len(begun) - sessions_before,
         )
 
-    def _is_template(self, text: str) -> bool:
-        head = text[:TEMPLATE_CHARS]
-        return len(head) == TEMPLATE_CHARS and len(self.heads[head]) > 1
+    def typed(self) -> dict[Place, list[TypedAgain]]:
+        """Sentences of several sessions of a project, and those that contradict each other."""
+        found = {}
+        for place, own in self.places.items():
+            newest = sorted(own, key=lambda each: each.started or 0.0, reverse=True)
+            if entries := [*typed_again(newest), *contradictions(newest)]:
+                found[place] = entries
+        return found
+
+
+async def read_said(store: LearningStore, tenant: str | None) -> Said:
+    """Read the words of people in all sessions of the tenant, None: of all; sub-agents, forks and
+    forgotten runs are left out. Raises: StoreError."""
+    said = Said()
+    newest = (-1, -1)
+    while rows := await store.said(tenant, newest, limit=ROWS_AT_ONCE):
+        await off_loop(said.add, rows)
+        newest = (rows[-1].run_pk, rows[-1].step_index)
+    return said
 
 
 async def count_typed(
     store: LearningStore, rules: Sequence[StoredLesson], tenant: str | None
 ) -> dict[str, TypedCounts]:
-    """The counts of rules, by their ids. Reads what people said in all sessions of the tenant;
-    sub-agents, forks and forgotten runs are left out."""
-    said = _Said()
-    newest = (-1, -1)
-    while rules:
-        rows = await store.said(tenant, newest, limit=ROWS_AT_ONCE)
-        if not rows:
-            break
-        await off_loop(said.add, rows)
-        newest = (rows[-1].run_pk, rows[-1].step_index)
+    """The counts of rules, by their ids."""
+    if not rules:
+        return {}
+    said = await read_said(store, tenant)
     return await off_loop(lambda: {each.pattern.pattern_id: said.counts(each) for each in rules})

@@ -7,12 +7,15 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from gateway.api.params import Flag, OneOf, TenantParameter
+from gateway.api.params import Flag, OneOf, TenantParameter, naming
 from gateway.api.views import picked
 from gateway.core.pattern import ENDED, content
 from gateway.errors import BadRequest, GatewayError
+from gateway.features.history.typed import TypedAgain
 from gateway.features.learning import api as lessons
+from gateway.features.learning.counted import Place, read_said
 from gateway.features.learning.gate import MOST_CHARS
+from gateway.features.learning.life_cycle import LessonActions
 from gateway.features.learning.reading import read_run
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.verdicts import steps_of
@@ -37,6 +40,7 @@ class LessonListParameters(TenantParameter):
 
     status: Annotated[str, OneOf(lessons.STATUSES)] | None = None  # None = any
     tier: Annotated[str, OneOf(lessons.TIERS)] | None = None  # None = any
+    typed: Flag | None = None  # list what people typed in several sessions: reads all of them
     # a call, `RUN step N`, for which a rule is chosen; None = the lessons are only shown
     mark: str | None = None
 
@@ -60,10 +64,15 @@ async def show_lessons(visit: Visit) -> Page:
     stated = replace(wanted, key_prefix=f"{SAID}|")
     said = await runtime.lessons.lessons(stated, limit=MOST_SHOWN)
     rules = rule_views(said, await learning_of(runtime).typed(visit.tenant))
+    typed: Mapping[Place, list[TypedAgain]] = {}
+    if values["typed"] and visit.access.operator:
+        typed = await _typed(visit)
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     shown = {
         "title": "Lessons",
         "rules": [rule for rule in rules if rule["status"] != "retired" or values["status"]],
+        "typed": typed,
+        "taken": {(rule["scope"], rule["said"]) for rule in rules},
         "groups": [(name, rows) for name, rows in groups if rows],
         "trials": settings.of(LearningSettings).trials == "on",
         "reader": await reader_view(
@@ -75,6 +84,27 @@ async def show_lessons(visit: Visit) -> Page:
         "full": len(found) == MOST_SHOWN,
     }
     return Page(template="lessons.html", values=shown)
+
+
+async def _typed(visit: Visit) -> Mapping[Place, list[TypedAgain]]:
+    said = await read_said(visit.runtime.lessons, visit.tenant)
+    return await off_loop(said.typed)
+
+
+async def take_over(visit: Visit) -> Page:
+    """Make a sentence a rule as it was typed, with its author and day. Raises: BadRequest."""
+    runtime = visit.runtime
+    wanted = (visit.form.get("session"), visit.form.get("words"))
+    for (tenant, scope, name), entries in (await _typed(visit)).items():
+        for each in (sentence for entry in entries for sentence in entry.sentences):
+            if (each.session.id, each.words) == wanted:
+                marks = {"scope": scope, "project": name, "author": each.session.author}
+                with naming("words"):
+                    actions = LessonActions(runtime.lessons)
+                    await actions.add(tenant, each.words, marks, at=each.at)
+                learning_of(runtime).forget()
+                return redirect(f"/dashboard/lessons{visit.query()}")
+    raise BadRequest("No such sentence was typed", param="words")
 
 
 async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
@@ -152,7 +182,9 @@ def _id(visit: Visit) -> str:
 
 
 PAGES = (
-    PageRoute("/dashboard/lessons", show_lessons, LessonListParameters, tab="Lessons"),
+    PageRoute(
+        "/dashboard/lessons", show_lessons, LessonListParameters, change=take_over, tab="Lessons"
+    ),
     PageRoute(
         "/dashboard/lessons/{pattern_id:path}",
         show_lesson,

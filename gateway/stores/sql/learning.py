@@ -200,6 +200,8 @@ class SaidRow(NamedTuple):
     step_index: int  # step of the run, 0 for its first call
     conversation_id: str  # the root of its tree
     at: float  # epoch seconds of the step
+    tenant: str  # owner of the run
+    author: str  # the run's tag `author`, else the name of its key; "" without either
     content: StepContent  # its texts
 
 
@@ -215,8 +217,10 @@ class LearningStore:
                 AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
         """
         texts = [engine.forms.member("s.content", name) for name in ("messages", "human")]
+        author = engine.forms.member("r.tags", "author")
         self._said = f"""
-            SELECT s.run_pk, s.step_index, c.id, s.at, s.content FROM steps AS s
+            SELECT s.run_pk, s.step_index, c.id, s.at, r.tenant, coalesce({author}, r.key_name),
+                s.content FROM steps AS s
             JOIN runs AS r ON r.pk = s.run_pk JOIN conversations AS c ON c.pk = r.conversation_pk
             WHERE c.root_id IS NULL AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
             AND (s.run_pk, s.step_index) > (:run_pk, :step_index)
@@ -298,7 +302,7 @@ class LearningStore:
             self._said, tenant=tenant, limit=limit, run_pk=run_pk, step_index=step_index
         )
         read = codec.content_of
-        return [SaidRow._make([*row[:4], read(row[4]) or StepContent()]) for row in found]
+        return [SaidRow._make([*row[:-1], read(row[-1]) or StepContent()]) for row in found]
 
     async def unmark(self, tenant: str, pattern_id: str, run_id: str, step_index: int) -> bool:
         """Take back a mark; False if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Status
-from gateway.features.learning.counted import TEMPLATE_CHARS, TypedCounts, count_typed
+from gateway.features.learning.counted import TypedCounts, count_typed
 from gateway.features.learning.life_cycle import BY_OPERATOR
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import PromptMessage
@@ -24,6 +25,7 @@ from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.store_conformance import records
 from tests.api.conftest import Start, start
 from tests.features.learning.runs import DAY_S, state, stored
+from tests.features.learning.test_pages import ACME, ADMIN, KEYS
 from tests.features.learning.test_rules import RULE, rules
 from tests.postgres import empty_database
 
@@ -92,7 +94,7 @@ async def test_what_no_person_typed_does_not_count(stores: Stores) -> None:
     block = f"<system-reminder>\nContents of /home/ann/shop/CLAUDE.md:\n{RULE}\n</system-reminder>"
     summary = f"This session is being continued from a previous conversation.\nAll said:\n{RULE}"
     template = f"{'Review the changes as the team does it. ' * 20}\n{RULE}"
-    assert len(template) > TEMPLATE_CHARS
+    assert len(template) > 500
     await session(stores, 1, 0, f"{block}\nFix it.", summary, template)
     await session(stores, 2, 1, f"{template} Today the parser.")
     assert (await counts_of(stores)).typed_before == 0
@@ -138,3 +140,37 @@ def test_counts_are_listed_and_shown(
         detail = operator.get(f"/api/lessons/{row['pattern_id']}").json()
         assert detail["typed"] == row["typed"]
         assert row["typed"]["typed_before"] == 1
+
+
+def test_a_typed_sentence_is_taken_over_on_the_page(start: Start, tmp_path: Path) -> None:
+    """It stands on *Lessons* with its author and day, and one key makes it a rule as it is, in the
+    project where it was typed; only the operator sees it."""
+    path = tmp_path / "runs.db"
+    server = start(auth=KEYS, storage={"path": str(path)})
+
+    async def fill() -> None:
+        stores = await open_stores(StorageSettings(path=str(path)))
+        await session(stores, 1, 0, "never open draft PRs, please")
+        await session(stores, 2, 1, "and again: no draft PR")
+        await stores.close()
+
+    asyncio.run(fill())
+    page, form = "/dashboard/lessons?typed=1", {"words": "never open draft PRs, please"}
+    with client_of(server, ADMIN) as operator, client_of(server, ACME) as acme:
+        origin = {"origin": server.url}
+        assert "never open draft PRs" not in operator.get("/dashboard/lessons").text
+        assert "never open draft PRs" not in acme.get(page).text
+        shown = operator.get(page).text
+        assert "draft, pr</b>: 2 times in 2 sessions" in shown
+        (form["session"],) = set(
+            re.findall('name="session" value="([^"]*)"[^<]*<input[^<]*never', shown)
+        )
+        assert operator.post(page, data={**form, "words": "x"}, headers=origin).status_code == 400
+        assert acme.post(page, data=form, headers=origin).status_code == 403
+        assert operator.post(page, data=form, headers=origin).status_code == 303
+        assert ">a rule<" in operator.get(page).text
+        (rule,) = operator.get("/api/lessons").json()["lessons"]
+    assert (rule["advice"], rule["status"]) == ("never open draft PRs, please", "active")
+    assert rule["applies_when"]["said"] == "never open draft PRs, please"
+    assert rule["applies_when"]["project"] == "shop"
+    assert rule["last_confirmed_at"] == records.START
