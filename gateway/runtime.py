@@ -73,6 +73,9 @@ class Runtime:
         self.reloaded: list[Callable[[Settings], None]] = []  # called with the new settings
         # Address at which an operator who has logged in saw the dashboard last; "" for never.
         self.visited_at = ""
+        # Facts about clients that change their prompt's beginning at every call, by tenant and
+        # client; whoever reports them removes them.
+        self.unsteady: dict[tuple[str, str], FieldDict] = {}
         # Called with the run, its tenant and the act on trouble that goes on in spite of advice.
         self.acted: list[Callable[[str, str, Act], None]] = []
         self.stored_answers = StoredAnswers()

@@ -41,6 +41,14 @@ _log = get_logger("gateway.steering")
 T = TypeVar("T")
 
 
+class Loss(Value):
+    """Input that one call paid again."""
+
+    cause: str = ""  # what differs from the call before; "" without a loss
+    tokens: int = 0  # that the call before had sent, and this one did not read from the cache
+    usd: float = 0.0  # US dollars beyond what reading them costs; 0 without known prices
+
+
 class Outcome(Value):
     """The end of a call: its answer, and what it cost."""
 
@@ -57,6 +65,7 @@ class Outcome(Value):
     # whether the price is that of a relative, because no list has the model
     price_estimated: bool
     answered: bool  # False for a call whose answer is still being made
+    loss: Loss  # input that was paid again
 
 
 class Call(Struct, kw_only=True, eq=False):

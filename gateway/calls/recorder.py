@@ -19,8 +19,9 @@ from typing import TypeVar
 import orjson
 from msgspec.structs import replace
 
-from gateway.calls.call import Call, Outcome
+from gateway.calls.call import Call, Loss, Outcome
 from gateway.calls.headers import STATE_HEADER, ControlHeaders, identity_label
+from gateway.calls.prompt_cache import SentPrompts
 from gateway.calls.records import call_record
 from gateway.conversations.apply_reply import (
     AppliedReply,
@@ -81,6 +82,7 @@ class Recorder:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.answers = BackgroundAnswers(runtime, self)
+        self._prompts = SentPrompts(runtime.unsteady)
 
     async def complete(self, call: Call, reply: UpstreamReply) -> None:
         """Record the complete answer, before the client gets its last byte. That goes on when the
@@ -294,6 +296,12 @@ class Recorder:
         unsteered = cost
         if call.delivery.model != exchange.request.model:
             unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
+        loss = Loss()
+        if completion is not None:
+            try:
+                loss = self._prompts.lost(call, time.time())
+            except Exception as exc:  # the call is recorded without this figure
+                _log.warning("prompt not compared", reason=str(exc))
         outcome = call.outcome = Outcome(
             completion=completion,
             choices=choices,
@@ -302,6 +310,7 @@ class Recorder:
             cost_unsteered_usd=unsteered,
             price_estimated=near is not None,
             answered=pending_id is None,
+            loss=loss,
         )
         outcomes = list(conversation.unsaved.steps.values())
         record = await self._save(call, decision, outcome, tokens=used)

@@ -128,6 +128,9 @@ def _call_row(call: Call, decision: Decision, outcome: Outcome) -> CallRow:
         usage_estimated=upstream.usage_estimated,
         price_estimated=outcome.price_estimated,
         reasons=decision.reasons + call.delivery.reasons,
+        lost_cause=outcome.loss.cause,
+        lost_tokens=outcome.loss.tokens,
+        lost_usd=outcome.loss.usd,
     )
 
 

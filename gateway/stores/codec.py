@@ -42,6 +42,8 @@ _COUNTERS = (
     "severity",
     "unsteered",
     "estimated",
+    "lost_tokens",
+    "lost_usd",
     "guidance",
     "human",
     "asked",

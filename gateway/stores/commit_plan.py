@@ -186,6 +186,8 @@ _ADDED_UP = (
     "reasoning_tokens",
     "cost_usd",
     "cost_unsteered_usd",
+    "lost_tokens",
+    "lost_usd",
 )
 
 

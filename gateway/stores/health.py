@@ -148,7 +148,16 @@ def summary(
 ) -> HealthSummary:
     """The summary from sums over the runs: computes the ratios and rounds."""
     counters: Fields = counted.counters
-    named = ("severity", "failure_types", "models", "unsteered", "estimated", "guidance")
+    named = (
+        "severity",
+        "failure_types",
+        "models",
+        "unsteered",
+        "estimated",
+        "guidance",
+        "lost_tokens",
+        "lost_usd",
+    )
     return HealthSummary(
         **{**sums, "peak_composite": _rounded(sums["peak_composite"])},
         **{name: counters.get(name, {}) for name in named},

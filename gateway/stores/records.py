@@ -108,6 +108,12 @@ class CallRow(Value):
     # whether the cost is at the prices of a relative, because no list has the model
     price_estimated: bool = False
     reasons: tuple[str, ...] = ()  # of the decision, in words
+    # why the provider's cache did not have what the call before had sent: `tools`, `system prompt`,
+    # `message N`, `compaction`, `model`, `text of the gateway`, `pause`; "" when it had
+    lost_cause: str = ""
+    lost_tokens: int = 0  # of the input, those; 0 where the provider does not report cached tokens
+    # US dollars beyond the price of reading them from the cache; 0 without known prices
+    lost_usd: float = 0.0
 
     @property
     def failed(self) -> bool:

@@ -46,7 +46,15 @@ class CallTotals(TokenTotals):
     overhead_ms: float = 0.0  # the gateway's own milliseconds, summed
 
 
-class CountedSteps(CallTotals):
+class LostInput(CallTotals):
+    """Input that was paid again because the provider's cache did not have it."""
+
+    lost_tokens: Mapping[str, int] = {}  # per cause
+    # US dollars beyond the price of reading them from the cache, per cause
+    lost_usd: Mapping[str, float] = {}
+
+
+class CountedSteps(LostInput):
     """Counters by name."""
 
     states: Mapping[str, int] = {}  # steps per difficulty state
@@ -156,6 +164,8 @@ class RunTotals(CountedSteps):
             severity=_counted(self.severity, list(map(severity_of, composites))),
             unsteered=_counted(self.unsteered, [c.unsteered for c in calls if c.unsteered]),
             estimated=_with_estimates(self.estimated, estimates),
+            lost_tokens=_with_lost(self.lost_tokens, calls, "lost_tokens"),
+            lost_usd=_with_lost(self.lost_usd, calls, "lost_usd"),
             guidance=_counted(self.guidance, sources),
             human=_counted(self.human, human),
             asked=self._asked(scored, sources),
@@ -236,6 +246,14 @@ def _with_acts(known: Mapping[str, float], steps: Sequence[StepRow]) -> Mapping[
     for step in steps:
         if step.acts and not known.keys() >= set(step.acts):
             known = dict.fromkeys(step.acts, step.at) | dict(known)
+    return known
+
+
+def _with_lost(known: Mapping[str, Any], calls: Sequence[CallRow], name: str) -> Mapping[str, Any]:
+    """Sums by cause; the messages of a history are one."""
+    for call in calls:
+        if cause := call.lost_cause.rstrip(" 0123456789"):
+            known = {**known, cause: known.get(cause, 0) + getattr(call, name)}
     return known
 
 

@@ -64,6 +64,7 @@ def _without_what_was_added(text: str) -> str:
         ',"human":[]',
         ',"acts":[]',
         ',"price_estimated":false',
+        ',"lost_cause":"","lost_tokens":0,"lost_usd":0.0',
         ',"reason":"","alarms":[]',
         ',"level":""',
         ',"fields":{},"failure_type":null,"model_family":"","source_trace_id":null',

@@ -54,6 +54,8 @@ class Observations(Value):
     rested: Mapping[str, int] = {}  # times that each deployment began to rest since the last look
     store: StoreHealth | None = None  # set while the store is degraded
     accounts: Sequence[UsedAccount] = ()  # lately used ones
+    # facts about clients that change their prompt's beginning, by tenant and client
+    unsteady: Mapping[tuple[str, str], FieldDict] = {}
 
 
 class Finding(Value):
@@ -236,6 +238,20 @@ def _budgets(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
         )
 
 
+def _prompts(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
+    for (tenant, agent), facts in signals.unsteady.items() if settings.prompt_changes else ():
+        yield Finding(
+            rule="prompt_changes",
+            subject=f"{tenant}:{agent}",
+            severity="warn",
+            title=f"The provider's cache is of no use to {agent or 'a client'}: at each of "
+            f"{facts['calls']} calls its prompt began otherwise ({facts['part']})",
+            tenant=tenant,
+            facts={"agent": agent, **facts},
+            path=f"/dashboard/runs/{facts['run_id']}",
+        )
+
+
 # Every rule, in the order in which findings are raised.
 RULES: tuple[Rule, ...] = (
     _stuck,
@@ -245,6 +261,7 @@ RULES: tuple[Rule, ...] = (
     _budgets,
     _resting,
     _store,
+    _prompts,
 )
 
 

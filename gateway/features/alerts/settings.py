@@ -19,6 +19,7 @@ RuleName = Literal[
     "deployment_resting",
     "store_degraded",
     "weekly_report",
+    "prompt_changes",
     # Rules of earlier versions, which the list of a receiver may still name.
     "cached_share",
     "error_rate",
@@ -84,6 +85,8 @@ class AlertRuleSettings:
     budget: tuple[float, ...] = (0.5, 0.8, 1.0)  # shares of a budget; [] = off
     deployment_resting: bool = True  # a deployment failed too often and is not used for a while
     store_degraded: bool = True  # the store cannot be used
+    # a client's prompt begins otherwise at five calls in a row: its provider's cache is of no use
+    prompt_changes: bool = True
     # the report of the last week: its main lines and a link, on Monday after 06:00 UTC
     weekly_report: bool = False
 

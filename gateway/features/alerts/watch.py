@@ -26,6 +26,7 @@ from gateway.stores import filters, lists, under_way
 from gateway.stores.protocols import StoreError
 from gateway.stores.totals import RunRecord
 from gateway.stores.watched import StoreHealth
+from gateway.values import FieldDict
 
 _MOST_ACTS = 1000
 _DELIVER_S = 1.0
@@ -44,6 +45,8 @@ class AlertWatch:
     outbox: AlertOutbox  # takes what is found
     rests: RestCounter  # of the deployments of this process
     degraded: Callable[[], StoreHealth | None]  # the store's state; None while it works
+    # facts about clients whose prompts change, until they are reported
+    unsteady: dict[tuple[str, str], FieldDict]
     # gives the address at which an operator saw the dashboard last; "" for never
     visited: Callable[[], str]
     # acts since the last look; the oldest are forgotten
@@ -170,6 +173,8 @@ class AlertWatch:
                 self._log.warning("runs not read for alerts", reason=str(error))
         acts = list(self._acts)
         self._acts.clear()
+        unsteady = dict(self.unsteady)
+        self.unsteady.clear()
         return Observations(
             live=live,
             acts=acts,
@@ -177,6 +182,7 @@ class AlertWatch:
             rested=self.rests.new(),
             store=store,
             accounts=accounts,
+            unsteady=unsteady,
         )
 
     async def _newest(self, **chosen: Any) -> Sequence[RunRecord]:
@@ -217,6 +223,7 @@ async def start(runtime: Runtime) -> None:
         outbox=outbox,
         rests=RestCounter(runtime.metrics),
         degraded=runtime.degraded,
+        unsteady=runtime.unsteady,
         visited=lambda: runtime.visited_at,
     )
     runtime.acted.append(watch.acted)
