@@ -12,7 +12,7 @@ from gateway.config.control import Ending
 from gateway.core.steer import Advice
 from gateway.errors import NotFound, RunRefused
 from gateway.exchange import Exchange
-from gateway.steering.sub_agents import SubAgent
+from gateway.steering.sub_agents import NOBODY, SubAgent
 from gateway.stores.controls import OpenQuestion
 from gateway.values import FieldDict, Fields, Value, frozen
 from gateway.wire.headers import RawHeaders
@@ -78,19 +78,9 @@ class CallSubject(Value):
     model: str = ""  # that the client names
     run: str = ""  # "" for a call without conversation
     root: str = ""  # root of the conversation's tree; "" for a call without conversation
-    agent: SubAgent | None = None  # the sub-agent that makes it; None for a main agent
+    agent: SubAgent = NOBODY  # the sub-agent that makes it
     # `team` and `owner` of the key, and the tags of the run as `tag:NAME`
     labels: Mapping[str, str] = {}
-
-    @property
-    def sub_agent(self) -> str:
-        """The conversation of the sub-agent; empty for a main agent."""
-        return getattr(self.agent, "id", "")
-
-    @property
-    def kind(self) -> str:
-        """The sub-agent's kind; empty for a main agent."""
-        return getattr(self.agent, "kind", "")
 
 
 class CallBody(Value):

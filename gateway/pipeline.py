@@ -132,6 +132,9 @@ class Pipeline:
         target = call.target = delivery.target
         if spending is not None:
             spending.answered = True
+        if sending.dry is not None and target.api_key is not None and delivery.status < 400:
+            call.dry = sending.dry
+            call.note_reason(f"limit: the client's login rests, asked {target.name}")
         upstream.lane = target.lane
         upstream.deployment = target.name
         upstream.provider = target.seat or target.provider

@@ -34,6 +34,7 @@ from gateway.stores.watched import WatchedStates
 from gateway.tasks import Turns, spawn
 from gateway.upstream.deployments import DeploymentRests, DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
+from gateway.upstream.dry_seats import DrySeats
 from gateway.upstream.model_abilities import ModelCatalogue
 from gateway.upstream.native import NativeLane
 from gateway.upstream.translation import translating_lane
@@ -51,6 +52,7 @@ class KnownRefusals:
     # by address and model, for an hour; models are named by clients
     usage: TTLCache[tuple[str, str], bool] = field(default_factory=lambda: TTLCache(1000, 3600))
     places: RefusedPlaces = field(default_factory=RefusedPlaces)  # where guidance is not accepted
+    seats: DrySeats = field(default_factory=DrySeats)  # logins of clients at their limit
 
 
 class Patterns(NamedTuple):
@@ -112,6 +114,7 @@ class Services:
             self.translating,
             settings=settings.router,
             metrics=metrics,
+            dry=refusals.seats,
             instance=instance.encode(),
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}

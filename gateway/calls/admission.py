@@ -32,7 +32,7 @@ from gateway.holds import end_question, pause_error, stop_error
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.sub_agents import report_of
+from gateway.steering.sub_agents import NOBODY, SubAgent, report_of
 from gateway.stores.controls import Control, OpenQuestion
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY
@@ -253,11 +253,17 @@ class Admissions:
         )
 
 
+def _agent(call: Call) -> SubAgent:
+    if call.decision is None:
+        return NOBODY
+    return call.decision.conversation.sub_agent
+
+
 def _report(call: Call) -> str:
     transcript = call.request.transcript
-    agent = call.decision and call.decision.conversation.sub_agent
-    if agent and agent.since < len(transcript):
-        transcript = transcript[agent.since :]
+    since = _agent(call).since
+    if since < len(transcript):
+        transcript = transcript[since:]
     return report_of(transcript)
 
 
@@ -341,7 +347,7 @@ def _subject(call: Call) -> CallSubject:
         model=call.request.model,
         run=decision.run_id if decision is not None else "",
         root=decision.conversation.root_id if decision is not None else "",
-        agent=decision.conversation.sub_agent if decision is not None else None,
+        agent=_agent(call),
         labels=asked.labels | {f"tag:{name}": value for name, value in call.control.tags.items()},
     )
 

@@ -29,6 +29,7 @@ from gateway.services import Services
 from gateway.stores.records import StepRow
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import OpenConnection, UpstreamCall
+from gateway.upstream.dry_seats import DrySeat
 from gateway.upstream.retries import ROUTER_KEYS
 from gateway.upstream.seats import Seat
 from gateway.values import FieldDict, Fields, Value
@@ -87,6 +88,8 @@ class Call(Struct, kw_only=True, eq=False):
     stored_at: Target | None = None
     # the WebSocket that it came over: its answers can be continued there, stored or not
     connection: OpenConnection | None = None
+    # the login whose limit holds, so that another target has answered
+    dry: DrySeat | None = None
     # what is reserved of its budgets; None when none applies
     spending: Spending | None = None
     # whether the target was asked for the usage, so that its chunk is taken out of the answer

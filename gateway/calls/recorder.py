@@ -293,6 +293,8 @@ class Recorder:
             if near is not None:
                 cost = near[1].cost(usage)
                 call.note_reason(f"price: in no list, that of {near[0]} instead")
+        if call.dry is not None:
+            call.dry.charge(exchange.upstream.deployment, cost)
         unsteered = cost
         if call.delivery.model != exchange.request.model:
             unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)

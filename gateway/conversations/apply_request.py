@@ -39,7 +39,6 @@ from gateway.steering.identity import (
 )
 from gateway.steering.sub_agents import (
     UNNAMED,
-    Order,
     SubAgent,
     prompt_digest,
     signed,
@@ -105,7 +104,7 @@ def apply_request(
         found.run.kept_fold = None
         found.run.start = RunStart(snapshot=response.snapshot, offset=offset, logged_in=owner)
     _remember(index, found, search)
-    if found.sub_agent is None:
+    if not found.sub_agent.id:
         opened = verdict.kind in (MatchKind.NEW, MatchKind.FORK)
         _note_sub_agent(index, found, search, opened=opened)
     return found
@@ -118,27 +117,24 @@ def _note_sub_agent(
     prompt of a call that another agent has just made."""
     said = signed(search.headers)
     incoming = search.incoming
-    if said is None and not (opened and incoming.has_tools and not incoming.hashes.state.turns):
+    turns = incoming.hashes.state.turns
+    if said is None and not (opened and incoming.has_tools and not turns):
         return
-    prompt = prompt_digest(task_of(incoming.messages, 0))
-    name = prompt
-    if said is not None and said.task:
+    name = prompt_digest(task_of(incoming.messages, 0))
+    if said and said.task:
         name = said.name
-    taken = index.take_order(found, name, known=said is not None)
-    if said is None and taken is None:
-        return
-    order = Order()
-    if taken is not None:
-        order = taken[0]
-        if not found.ancestors:
-            found.history.branch = replace(found.history.branch, parent=taken[1])
-            _join(index, found, None)
+    order, maker = index.take_order(found, name, known=said is not None)
     said = said or order
+    if said is None:
+        return
+    if maker and not found.ancestors:
+        found.history.branch = replace(found.history.branch, parent=maker)
+        _join(index, found, None)
     found.sub_agent = SubAgent(
         id=found.id,
-        kind=said.kind or order.kind or UNNAMED,
-        task=said.task or order.task,
-        since=incoming.hashes.state.count * bool(opened and incoming.hashes.state.turns),
+        kind=said.kind or (order and order.kind) or UNNAMED,
+        task=said.task or (order and order.task) or "",
+        since=incoming.hashes.state.count if opened and turns else 0,
     )
 
 

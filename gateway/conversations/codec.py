@@ -65,8 +65,8 @@ def to_record(
         has_tools=branch.has_tools,
         state=_state(conversation, snapshot or conversation.snapshot(), masks_secrets),
         root_id=conversation.ancestors[0] if conversation.ancestors else None,
-        agent_kind=getattr(conversation.sub_agent, "kind", ""),
-        task=getattr(conversation.sub_agent, "task", ""),
+        agent_kind=conversation.sub_agent.kind,
+        task=conversation.sub_agent.task,
     )
 
 
@@ -101,7 +101,7 @@ def _state(conversation: Conversation, newest: RunSnapshot | None, masks_secrets
         state["unit"] = conversation.unit
     if conversation.ancestors:
         state["ancestors"] = conversation.ancestors
-    if conversation.sub_agent is not None:
+    if conversation.sub_agent.id:
         # Its task is a text, which is masked or left out in a column of its own.
         state["sub_agent"] = replace(conversation.sub_agent, task="")
     if history.responses:
@@ -203,17 +203,10 @@ def _conversation(record: ConversationRecord, state: Fields) -> Conversation:
         history=history,
         unit=str(state.get("unit", "")),
         ancestors=tuple(map(str, state.get("ancestors", parent))),
-        sub_agent=_sub_agent(record, state),
+        sub_agent=replace(msgspec.convert(state.get("sub_agent", ()), SubAgent), task=record.task),
         run=run,
         unsaved=unsaved,
     )
-
-
-def _sub_agent(record: ConversationRecord, state: Fields) -> SubAgent | None:
-    kept = msgspec.convert(state.get("sub_agent"), SubAgent | None)
-    if kept is None:
-        return None
-    return replace(kept, task=record.task)
 
 
 def _branch(record: ConversationRecord, state: Fields) -> Branch:

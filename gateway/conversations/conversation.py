@@ -21,7 +21,7 @@ from gateway.core.step import Step
 from gateway.dialects.base import EarlierHistory
 from gateway.steering.identity import Awaits, Branch, Incoming
 from gateway.steering.runs_of_transcript import ConversationFold
-from gateway.steering.sub_agents import SubAgent
+from gateway.steering.sub_agents import NOBODY, SubAgent
 from gateway.values import FieldDict, Value
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields
@@ -322,8 +322,7 @@ class Conversation(Struct, kw_only=True):
     # that this one was forked from or started by; "" for the conversation itself
     unit: str = ""
     ancestors: tuple[str, ...] = ()  # those above it, the root of the tree first; empty for a root
-    # the sub-agent whose conversation it is; None of a main agent, and where nothing says so
-    sub_agent: SubAgent | None = None
+    sub_agent: SubAgent = NOBODY  # whose conversation it is; a main agent's where nothing says so
     run: CurrentRun = field(default_factory=CurrentRun)  # the newest one
     unsaved: Unsaved = field(default_factory=Unsaved)  # what the next commit writes
     # held while a decision is made or a call is stored

@@ -128,22 +128,24 @@ class ConversationIndex:
                 kept = self._orders.setdefault((conversation.tenant, name), [])
                 kept.append((order, conversation.id, conversation.run.index))
 
-    def take_order(self, begun: Conversation, name: str, *, known: bool) -> _Ordered | None:
+    def take_order(
+        self, begun: Conversation, name: str, *, known: bool
+    ) -> tuple[Order | None, str]:
         """The call by which a conversation begins, with the conversation that made it, which is in
         the same run still: one above it if the client says so (`known`), else another agent. A call
         is taken once."""
         kept = self._orders.get((begun.tenant, name), [])
         signature = begun.history.branch.signature
         for each in kept:
-            _, maker, run = each
+            order, maker, run = each
             parent = self._by_id.get(maker)
             if parent is None or parent.run.index != run or parent is begun:
                 continue
             other = parent.history.branch.signature != signature
             if (known and maker in begun.ancestors) or (other and not known):
                 kept.remove(each)
-                return each
-        return None
+                return order, maker
+        return None, ""
 
     def add_prefix_hash(self, conversation: Conversation, digest: bytes, served: bytes) -> None:
         """A later request whose history has this hash may belong to `conversation`."""

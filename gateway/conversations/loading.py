@@ -209,7 +209,8 @@ def refresh(known: Conversation, stored: Conversation) -> None:
     known.unsaved = stored.unsaved
     known.unit = stored.unit
     known.ancestors = stored.ancestors
-    known.sub_agent = stored.sub_agent or known.sub_agent
+    if stored.sub_agent.id:
+        known.sub_agent = stored.sub_agent
     known.history.branch = stored.history.branch
     known.history.seen.join(stored.history.seen)
 

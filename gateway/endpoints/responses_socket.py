@@ -90,8 +90,9 @@ class ResponsesSocket(RealtimeEndpoint):
         target = table.default.for_client(RESPONSES, "", call.seat)
         own = [name for name, _ in call.headers if name not in principal.key_headers]
         known = not principal.key or target.api_key is not None or b"authorization" in own
-        if target.lane != "native" or not known:
-            refuse_websocket(call.headers)  # over HTTP the model's own deployment can be asked
+        if target.lane != "native" or not known or services.settings.router.fallbacks:
+            # Over HTTP the model's own deployment can be asked, and its fallbacks.
+            refuse_websocket(call.headers)
         counts = bool(principal.key) or services.budgets is not None
         workloads = self._runtime.opened.workloads
         pilot = None

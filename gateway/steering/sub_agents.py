@@ -6,6 +6,7 @@ that another agent has started this one, it is none either."""
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -25,10 +26,14 @@ _MOST_TASK = 200  # characters of a task
 class SubAgent(Value, array_like=True):
     """A sub-agent, as its conversation keeps it."""
 
-    id: str  # the conversation that began it; its forks have the same
-    kind: str = UNNAMED  # as its client names it, such as `Explore`
+    # the conversation that began it, the same of its forks; "" for a main agent
+    id: str = ""
+    kind: str = ""  # as its client names it, such as `Explore`; UNNAMED where it does not
     task: str = ""  # in a few words; "" if unknown
     since: int = 0  # messages at the beginning of its history that are its parent's
+
+
+NOBODY = SubAgent()
 
 
 class Order(Value):
@@ -44,61 +49,34 @@ class Order(Value):
         return f"task {self.task}"
 
 
-class _Sign(Value):
-    """A row of `sub_agents.toml`."""
-
-    header: str  # that has to be there
-    only: Mapping[str, frozenset[str]]  # the values that other headers may have
-    needs: tuple[str, ...]  # further headers that have to be there
-    agents: tuple[str, ...]  # patterns of the client's program; any, if empty
-    kind: str  # header with the kind; "" for none
-    task: str  # header with the task
-
-    def fits(self, headers: Texts) -> bool:
-        """True if a request with these headers, in lower case, is a sub-agent's."""
-        if not headers.get(self.header, "").strip():
-            return False
-        if any(headers.get(name, "") not in values for name, values in self.only.items()):
-            return False
-        client = headers.get("user-agent", "").partition(" ")[0].lower()
-        known = not self.agents or any(fnmatchcase(client, each) for each in self.agents)
-        return known and all(name in headers for name in self.needs)
-
-
-_SIGNS = [
-    _Sign(
-        header=row["header"],
-        only={name: frozenset(values) for name, values in row.get("only", {}).items()},
-        needs=tuple(row.get("with", ())),
-        agents=tuple(row.get("agents", ())),
-        kind=row.get("kind", ""),
-        task=row.get("task", ""),
-    )
-    for row in read_toml(__package__, "sub_agents.toml")["signs"]
-]
-_HEADERS = frozenset(sign.header for sign in _SIGNS)
+_SIGNS: list[Mapping[str, Any]] = read_toml(__package__, "sub_agents.toml")["signs"]
+_HEADERS = frozenset(sign["header"] for sign in _SIGNS)
 
 
 def signed(headers: Texts) -> Order | None:
-    """The sub-agent that sends these headers; None: they do not say that it is one."""
+    """The sub-agent that sends these headers, their names in lower case; None: they do not say that
+    it is one."""
     if _HEADERS.isdisjoint(headers):
         return None
-    sign = next((each for each in _SIGNS if each.fits(headers)), None)
+    sign = next((each for each in _SIGNS if _fits(each, headers)), None)
     if sign is None:
         return None
-    return Order(kind=_read(headers, sign.kind), task=_read(headers, sign.task).rpartition("/")[2])
+    task = ""
+    with suppress(ValueError, RecursionError, KeyError):
+        name, member = sign["task"]
+        task = text_at(as_mapping(json.loads(headers[name])), member)
+    kind = headers.get(sign.get("kind", ""), "").strip()
+    return Order(kind=kind[:_MOST_NAME], task=task[:_MOST_TASK].rpartition("/")[2])
 
 
-def _read(headers: Texts, source: str) -> str:
-    """The text of a header, or of a member of one that is JSON."""
-    name, dot, member = source.partition(".")
-    text = headers.get(name, "")
-    if not dot:
-        return text.strip()[:_MOST_NAME]
-    try:
-        return text_at(as_mapping(json.loads(text)), member)[:_MOST_NAME]
-    except (ValueError, RecursionError):
-        return ""
+def _fits(sign: Mapping[str, Any], headers: Texts) -> bool:
+    """True if the conditions of a row hold."""
+    client = headers.get("user-agent", "").partition(" ")[0].lower()
+    return (
+        bool(headers.get(sign["header"], "").strip())
+        and all(headers.get(name, "") in values for name, values in sign.get("only", {}).items())
+        and any(fnmatchcase(client, each) for each in sign.get("agents", ["*"]))
+    )
 
 
 _PROMPTS = ("prompt", "message", "task", "query", "objective", "instructions", "input")
@@ -151,20 +129,16 @@ def report_of(transcript: Sequence[Any]) -> str:
     that it changed, its last calls, its last words."""
     files: dict[str, None] = {}
     done = list[str]()
-    words = ""
+    words = "nothing"
     for step in extract(transcript[-_READ:]):
         words = step.thought.strip() or words
         for facts in describe(step).actions:
             files.update((edit.path, None) for edit in facts.edits)
             label = " ".join(facts.text.label.split())[:_CALL]
-            done.append(f"- {label}{' (failed)' * bool(facts.failure)}")
-    said = ["The task is not finished. Done so far, by the calls of this agent:"]
-    if files:
-        said.append(f"Files changed: {', '.join(list(files)[-_FILES:])}")
-    if done:
-        said += [f"Last calls ({len(done)} in all):", *done[-_CALLS:]]
-    else:
-        said.append("No call of a tool.")
-    if words:
-        said.append(f"Last words: {words[-_WORDS:]}")
-    return "\n".join(said)
+            done.append(f"\n- {label}{' (failed)' * bool(facts.failure)}")
+    return (
+        "The task is not finished. Done so far, by the calls of this agent:\n"
+        f"Files changed: {', '.join(list(files)[-_FILES:]) or 'none that the calls name'}\n"
+        f"Last of {len(done)} calls:{''.join(done[-_CALLS:])}\n"
+        f"Last words: {words[-_WORDS:]}"
+    )

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
@@ -25,6 +26,7 @@ from gateway.tasks import off_loop
 from gateway.upstream import credentials, providers, retries
 from gateway.upstream.base import LaneResponse, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.dry_seats import DrySeat, DrySeats, credential_key, limit_ends
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.litellm_package import can_translate
 from gateway.upstream.native import NativeLane
@@ -100,6 +102,8 @@ class UpstreamCall(Struct, kw_only=True):
     # the answer where the operator's key would be spent; None: it may be
     instead_of_operator_key: GatewayError | None = None
     connection: OpenConnection | None = None  # None: as the target is reached by itself
+    # the client's credential whose limit holds, so that another target is asked
+    dry: DrySeat | None = None
     attempts: list[str] = []  # the result of each attempt: `<deployment>:<status or error label>`
 
     @property
@@ -135,6 +139,7 @@ class Dispatcher:
     settings: RouterSettings  # retries, fallbacks and rests
     metrics: Metrics  # attempts by target and result
     _: KW_ONLY
+    dry: DrySeats  # credentials of clients that are at their limit
     instance: bytes  # random mark of this process in forwarded requests, to detect a loop
 
     def __post_init__(self) -> None:
@@ -150,10 +155,24 @@ class Dispatcher:
         leaves out targets of the LiteLLM lane, which serves dialects only. `once`: no target is
         asked again. Raises: UpstreamFailure: the last attempt gave no answer at all."""
         schedule = self._schedule(call, model, native_only, once=once)
+        first = schedule[0]
+        others = [each for each in schedule if each.name != first.name]
+        key = b""
+        about = f"at {first.api_base.host} for {model}"
+        if others and first.api_key is None:
+            given = [each for each in call.headers if each[0] not in call.key_headers]
+            key = credential_key(given, about)
+            call.dry = self.dry.resting(key, time.time())
+            if call.dry and (call.admits is None or await call.admits(others[0])):
+                schedule = others
         at = 0
         while True:
             target = schedule[at]
             outcome = await self._attempt(call, target)
+            if key and target is first:
+                call.dry = await self._noted(key, about, outcome)
+                if call.dry is not None:
+                    schedule[at + 1 :] = others
             if (
                 isinstance(outcome, TargetAnswer)
                 and outcome.status in _NO_ROUTE
@@ -184,6 +203,22 @@ class Dispatcher:
             if pause_s:
                 await asyncio.sleep(pause_s)
             at = upcoming
+
+    async def _noted(
+        self, key: bytes, about: str, outcome: TargetAnswer | UpstreamFailure
+    ) -> DrySeat | None:
+        """Note how a credential was answered; the seat, if it is at its limit for longer than a
+        call waits."""
+        now = time.time()
+        if outcome.status < 400:
+            self.dry.answered(key, now)
+        if outcome.status != _LIMIT or not isinstance(outcome, TargetAnswer):
+            return None
+        content = await begun(outcome.response, lambda text: len(text) > _ERROR_BYTES)
+        until = limit_ends(outcome.response.headers, content, now)
+        if until - now <= self.settings.max_retry_after_s:
+            return None
+        return self.dry.note(key, about, now=now, until=until)
 
     def _schedule(
         self, call: UpstreamCall, model: str, native_only: bool, once: bool
@@ -357,6 +392,7 @@ async def _packed_again(body: bytes, coding: bytes) -> bytes:
     return await off_loop(work)
 
 
+_LIMIT = 429  # the status of an answer that a limit refuses
 _NO_ROUTE = frozenset({404, 405})
 """Answers to a path that a server does not have."""
 

@@ -12,6 +12,7 @@ from gateway.stores.totals import RunRecord
 from gateway.stores.under_way import LiveRun
 from gateway.stores.watched import StoreHealth
 from gateway.text.formatting import about, counted, money, percent
+from gateway.upstream.dry_seats import DrySeat
 from gateway.values import FieldDict, Value
 
 
@@ -52,6 +53,7 @@ class Observations(Value):
     # runs with the newest calls, where runs are handed over, and those stopped lately
     newest: Sequence[RunRecord] = ()
     rested: Mapping[str, int] = {}  # times that each deployment began to rest since the last look
+    seats: Sequence[DrySeat] = ()  # logins of clients that are at their limit, or were lately
     store: StoreHealth | None = None  # set while the store is degraded
     accounts: Sequence[UsedAccount] = ()  # lately used ones
     # facts about clients that change their prompt's beginning, by tenant and client
@@ -178,6 +180,18 @@ def _resting(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
         )
 
 
+def _dry(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
+    for seat in signals.seats if settings.deployment_resting else ():
+        about = f"{seat.about}:{seat.since:.0f}"
+        yield Finding(
+            rule="deployment_resting",
+            subject=f"{about}:{'over' * bool(seat.back_at)}",
+            severity="warn",
+            title=seat.words,
+            facts={"subject": about, "calls": seat.calls, "cost_usd": seat.usd},
+        )
+
+
 def _store(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     store = signals.store
     if not settings.store_degraded or store is None or store.incident is None:
@@ -260,6 +274,7 @@ RULES: tuple[Rule, ...] = (
     _stopped,
     _budgets,
     _resting,
+    _dry,
     _store,
     _prompts,
 )

@@ -26,6 +26,7 @@ from gateway.stores import filters, lists, under_way
 from gateway.stores.protocols import StoreError
 from gateway.stores.totals import RunRecord
 from gateway.stores.watched import StoreHealth
+from gateway.upstream.dry_seats import DrySeat
 from gateway.values import FieldDict
 
 _MOST_ACTS = 1000
@@ -44,6 +45,7 @@ class AlertWatch:
     accounting: Accounting  # gives the accounts that were lately used
     outbox: AlertOutbox  # takes what is found
     rests: RestCounter  # of the deployments of this process
+    seats: Callable[[], Sequence[DrySeat]]  # logins of clients at their limit
     degraded: Callable[[], StoreHealth | None]  # the store's state; None while it works
     # facts about clients whose prompts change, until they are reported
     unsteady: dict[tuple[str, str], FieldDict]
@@ -180,6 +182,7 @@ class AlertWatch:
             acts=acts,
             newest=newest,
             rested=self.rests.new(),
+            seats=self.seats(),
             store=store,
             accounts=accounts,
             unsteady=unsteady,
@@ -222,6 +225,7 @@ async def start(runtime: Runtime) -> None:
         opened.accounting,
         outbox=outbox,
         rests=RestCounter(runtime.metrics),
+        seats=lambda: runtime.services.dispatcher.dry.shown(time.time()),
         degraded=runtime.degraded,
         unsteady=runtime.unsteady,
         visited=lambda: runtime.visited_at,

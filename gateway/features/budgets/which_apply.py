@@ -19,10 +19,7 @@ NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of 
 NO_MODEL = "(no model)"  # the same of calls that name no model, in budgets of scope `model`
 
 
-SUBJECTS = {each: each for each in ("run", "key", "tenant", "model", "client")} | {
-    "tree": "root",
-    "sub_agent": "sub_agent",
-}
+SUBJECTS = {each: each for each in ("run", "key", "tenant", "model", "client")} | {"tree": "root"}
 """The attribute of a call that a scope counts by; other scopes are names of its labels."""
 _ENDING = {"run", "tree", "sub_agent"}  # subjects that come to an end
 _BELOW_TENANT = _ENDING | {"tenant", "day"}  # these do not need its name beside their own
@@ -88,11 +85,12 @@ def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
     # A hard budget of some models counts a call of an unknown one, too.
     names = ("client", "tenant", "key", *(("model",) if call.model or not budget.hard else ()))
     match = budget.match
-    if match.of_sub_agents and not call.sub_agent:
+    wanted = {"": not match.of_sub_agents}.get(call.agent.id, match.sub_agent is not False)
+    if not wanted:
         return False
-    if match.sub_agent is False and call.sub_agent:
+    if not fnmatchcase(call.agent.kind, match.kind or "*"):
         return False
-    patterns = ((n, getattr(match, n)) for n in ("kind", *names))
+    patterns = ((n, getattr(match, n)) for n in names)
     return all(p is None or fnmatchcase(getattr(call, name), p) for name, p in patterns)
 
 
@@ -101,6 +99,7 @@ def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
     scopes, which does not count."""
     named = {scope: getattr(call, name) for scope, name in SUBJECTS.items()}
     named |= {**call.labels, "key": call.key or NO_KEY, "model": call.model or NO_MODEL}
+    named["sub_agent"] = call.agent.id
     parts = [named.get(scope, "") for scope in budget.scopes if scope != "day"]
     if _BELOW_TENANT.isdisjoint(budget.scopes):
         parts.insert(0, call.tenant)

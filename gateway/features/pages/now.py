@@ -75,6 +75,7 @@ async def show(visit: Visit) -> Page:
         "wide_parts": [part for part in parts if part.wide],
         **await _budgets(visit, live[:_SHOWN]),
         "trees": await _trees(visit, live[:_SHOWN]),
+        "dry_seats": not tenant and visit.runtime.services.dispatcher.dry.shown(now),
         "now": now,
         "live_min": int(LIVE_S // 60),
         "spent_min": int(SPENT_S // 60),
