@@ -11,6 +11,7 @@ from gateway.errors import ConfigError
 from gateway.features.history.reading import SessionReading
 from gateway.features.history.screen import rows_of_sums, text_of
 from gateway.features.history.summary import limit_of, summarise
+from gateway.features.history.typed import typed_by_project
 
 _ROWS = 15  # of each table
 
@@ -46,7 +47,10 @@ def page(readings: Sequence[SessionReading], *, words: bool) -> str:
         for name in ("whose", "notes", "findings")
     }
     parts = rows_of_sums(summary, _ROWS)
-    return text_of("history.html", summary=summary, words=words, parts=parts, lines=lines)
+    typed = typed_by_project(readings) if words else {}
+    return text_of(
+        "history.html", summary=summary, words=words, parts=parts, lines=lines, typed=typed
+    )
 
 
 def without_words(reading: SessionReading) -> SessionReading:

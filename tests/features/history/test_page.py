@@ -196,3 +196,14 @@ def test_what_cannot_be_written_is_refused(
     assert named in err
     assert err.count("\n") == 1
     assert not (home / "page.html").exists()
+
+
+def test_typed_sentences_are_on_it_only_with_words(home: Path) -> None:
+    """What people typed in several sessions is theirs: `--with-words` shares it."""
+    for number in (1, 2):
+        log = Log(number, folder="/home/me/shop").wait(number * 86_400).user("Go.").answer("Ok.")
+        log.user(f"never open draft PRs, says {CANARY} {number}").answer("Ok.").write(home)
+    assert CANARY not in written(home)
+    text = written(home, "--with-words", "--force")
+    assert "Typed in several sessions" in text
+    assert f"<q>never open draft PRs, says {CANARY} 2</q> (Feb 4, 2026)" in text
