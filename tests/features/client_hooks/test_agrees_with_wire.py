@@ -13,8 +13,10 @@ import orjson
 import pytest
 
 from gateway.backends import open_stores
+from gateway.core.decision_settings import Policy
 from gateway.features.client_hooks import watch
 from gateway.features.history.find import identify
+from gateway.features.history.reading import outcomes_of
 from gateway.features.history.session import Session
 from gateway.stores.filters import RunFilter
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
@@ -42,8 +44,8 @@ def by_hook(path: Path, folder: Path) -> list[str]:
         nonlocal since
         log.write_bytes(text)
         answer, since = watch.look(event, "", log, since=since)
-        message = answer.get("systemMessage", "").removeprefix("gateway: ")
-        said.extend(filter(None, message.split("; ")))
+        if message := answer.get("systemMessage", "").removeprefix("gateway: "):
+            said.append(message)
 
     if name.endswith(".jsonl"):
         for count in range(len(lines) // 10, len(lines), max(1, len(lines) // 60)):
@@ -56,27 +58,20 @@ def by_hook(path: Path, folder: Path) -> list[str]:
     return said
 
 
-async def by_wire(server: AppServer) -> list[str]:
-    """The alarms in the store, each where it begins."""
+async def by_wire(server: AppServer) -> list[tuple[int, int, tuple[str, ...]]]:
+    """Run, step and alarms of all scored steps in the store."""
     stores = await open_stores(server.app.runtime.settings.storage)
-    found = []
     try:
-        async for trace in stores.runs.export_runs(RunFilter()):
-            for step in trace.steps:
-                found.append((trace.run.sequence, step.step_index, step.alarms))
+        return sorted(
+            [
+                (trace.run.sequence, step.step_index, tuple(step.alarms))
+                async for trace in stores.runs.export_runs(RunFilter())
+                for step in trace.steps
+                if step.difficulty is not None
+            ]
+        )
     finally:
         await stores.close()
-    said: list[str] = []
-    before: set[str] = set()
-    for _, _, alarms in sorted(found):
-        said += [each for each in alarms if about(each) not in before]
-        before = {about(each) for each in alarms}
-    return [part for each in said for part in each.split("; ")]
-
-
-def about(sentence: str) -> str:
-    """The object of an alarm, without its count and steps."""
-    return sentence.partition(" failed")[0].partition(", the newest")[2] or sentence[:40]
 
 
 def chat_replies(session: Session) -> Any:
@@ -124,10 +119,15 @@ async def compare(
     else:
         upstream.default = chat_replies(session)
         await play_chat(server, session)
-    hook = by_hook(path, folder)
+    outcomes = {each.step.index: each for each in outcomes_of(session, Policy())[0]}
+    begun = watch.beginnings(outcomes, -1)
+    assert "; ".join(by_hook(path, folder)) == "; ".join([alarm.sentence for alarm in begun])
     wire = await by_wire(server)
-    assert hook == wire
-    return len(wire)
+    sent = {(run, step) for run, step, _ in wire}  # what follows the last answer was never sent
+    own = [(o.run, o.index, o.readings.alarms) for o in outcomes.values()]
+    alarms = [(*at, tuple([each.sentence for each in found])) for *at, found in own]
+    assert [each for each in alarms if each[:2] in sent] == wire
+    return len(begun)
 
 
 async def test_a_log_says_the_same(
