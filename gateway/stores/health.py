@@ -20,12 +20,14 @@ from gateway.values import FieldDict, Fields, Value, frozen
 # Most runs of one health summary: their JSON counters take time to add up, and a store gives up a
 # read that takes too long.
 HEALTH_RUNS = 20_000
+SPREAD_RUNS = 2000
+"""Most runs of which median and 95th percentile are counted: the list shows them at every visit."""
 
 
 class Spread(Value):
     """The spread of runs; a value of None where no run has one."""
 
-    runs: int  # those that were read, at most the newest HEALTH_RUNS
+    runs: int  # those that were read, at most the newest SPREAD_RUNS
     p50: Mapping[str, float | None]  # median by quantity, see SPREAD
     p95: Mapping[str, float | None]  # 95th percentile by quantity
 

@@ -31,7 +31,7 @@ from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import MODES
 from gateway.stores.controls import Action, Control
 from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
-from gateway.stores.health import HEALTH_RUNS
+from gateway.stores.health import SPREAD_RUNS
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import StepRow
@@ -63,7 +63,7 @@ _VIEWS = {
     "Slowest": {"sort": "duration", "period": "week"},
 }
 _TAGS_SHOWN = 3
-_CHOICES_FROM = 3000  # newest runs whose values a filter offers: more take longer than the list
+_CHOICES_FROM = 1000  # newest runs whose values a filter offers: more take longer than the list
 
 
 class PeriodFilters(FragmentParameters, params.RunFilters):
@@ -83,7 +83,7 @@ async def show_list(visit: Visit) -> Page:
     page = params.page_request(visit.values)
     with params.naming("cursor"):
         found, spread = await asyncio.gather(store.list_runs(runs, page), store.spread_runs(runs))
-    if spread.runs < HEALTH_RUNS:
+    if spread.runs < SPREAD_RUNS:
         total = spread.runs
     else:
         total = await store.count_runs(runs)

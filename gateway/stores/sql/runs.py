@@ -140,7 +140,7 @@ class SQLRunStore:
         condition = where(runs, values, self._forms)
         sql = f"""
             SELECT {_DURATION}, r.cost_usd, r.calls FROM runs AS r
-            WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {health.HEALTH_RUNS}
+            WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {health.SPREAD_RUNS}
         """
 
         async def work(connection: Connection) -> health.Spread:
