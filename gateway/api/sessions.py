@@ -14,7 +14,8 @@ from gateway.api.params import (
     naming,
     page_request,
 )
-from gateway.api.runs import Run
+from gateway.api.runs import Described, Run
+from gateway.api.steering_bill import SteeringBill, steering_bill
 from gateway.api.views import run_view
 from gateway.config import Settings
 from gateway.errors import NotFound
@@ -52,11 +53,17 @@ class Member(BaseModel):
     runs: list[str]  # their ids, oldest first
 
 
+class Bill(Described, SteeringBill):
+    """The part of a session's cost that steering itself added. Dollars are null where there are no
+    tokens, or no price is known."""
+
+
 class SessionTree(BaseModel):
     """A session with its conversations."""
 
     session: Session  # with all its runs
     members: list[Member]  # the root first, then by their time
+    steering: Bill  # what steering itself added to the cost
 
 
 class SessionListParameters(SortParameters, RunFilters):
@@ -91,10 +98,13 @@ async def list_sessions(request: ApiRequest[SessionListParameters]) -> ApiRespon
 async def get_session(request: ApiRequest[SessionParameters]) -> ApiResponse:
     """A session with its conversations: the main agent, sub-agents, forks and side calls."""
     name = request.params.session_id
-    found = await session_store(request.runtime).session(name, tenant=request.tenant)
+    store = session_store(request.runtime)
+    found = await store.session(name, tenant=request.tenant)
     if found is None:
         raise NotFound(f"there is no session {name[:80]!r}", param="session_id")
-    return ApiResponse(tree_view(found, request.runtime.settings))
+    bill = steering_bill(await store.calls(found.session), request.runtime)
+    view = {**tree_view(found, request.runtime.settings), "steering": asdict(bill)}
+    return ApiResponse(view)
 
 
 def tree_view(tree: sessions.SessionTree, settings: Settings) -> FieldDict:

@@ -191,6 +191,13 @@ class StepRow(StepReadings):
     call: CallRow | None = None  # None for a step that is known from a later request only
     content: StepContent | None = None  # the texts; None when not asked for or not stored
 
+    @property
+    def began_at(self) -> float:
+        """Epoch seconds of the request's arrival; `at` where only the end is known."""
+        if self.call is None:
+            return self.at
+        return self.at - self.call.latency_s
+
 
 class InjectionRow(Value):
     """One piece of guidance, recorded once, at the step where it was decided."""

@@ -6,7 +6,7 @@ from typing import Literal
 from gateway.steering.transcript.client_texts import title_words
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.describe import call_line
-from gateway.stores.records import ConversationAbout, StepContent
+from gateway.stores.records import ConversationAbout, InjectionRow, StepContent, StepRow
 from gateway.stores.severity import Severity
 from gateway.stores.totals import RunRecord, TokenTotals
 from gateway.text.sanitize import one_line
@@ -14,6 +14,9 @@ from gateway.values import Value
 
 SHOWN_RUNS = 10
 """Newest runs of a session that a list has; `SessionStore.session` has all."""
+MOST_CALLS = 10_000
+"""Calls of one session that are read for its page, the first ones: about 150 ms in the thread that
+reads."""
 SIDE = "side call"
 """The `agent_kind` of a conversation that a client holds for itself: a title, a topic, a quota."""
 Role = Literal["main", "sub_agent", "fork", "side_call"]
@@ -82,6 +85,16 @@ class SessionTree(Value):
 
     session: Session  # with all its runs
     members: tuple[Member, ...]  # the root first, then by their time
+
+
+class SessionCalls(Value):
+    """The calls of a session, and what steering cost beside them."""
+
+    # those with a call, by the time of its end, at most MOST_CALLS; content where a person acted
+    steps: tuple[StepRow, ...]
+    texts: tuple[InjectionRow, ...]  # that were sent, by run and step
+    reader_tokens: int  # used by `reader.model` for its runs
+    reader_usd: float  # US dollars of these
 
 
 def said_title(text: str) -> str:

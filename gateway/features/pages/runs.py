@@ -33,7 +33,6 @@ from gateway.stores.controls import Action, Control
 from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
 from gateway.stores.health import SPREAD_RUNS
 from gateway.stores.learning import KINDS, READER
-from gateway.stores.protocols import StoreError
 from gateway.stores.records import StepRow
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
 from gateway.stores.totals import DERIVED, RunRecord
@@ -268,16 +267,9 @@ async def _allow(visit: Visit, form: Any) -> None:
     )
 
 
-async def _root(visit: Visit, run: RunRecord) -> str:
-    try:
-        record = await visit.runtime.store.load(run.tenant, run.conversation_id)
-    except StoreError:
-        record = None
-    if record is not None and record.root_id:
-        return record.root_id
-    return run.conversation_id
-
-
+CHART_STEPS = 1000
+"""Steps of a run that its chart and its table show, the first ones or those around the chosen one:
+a page of them has 1 MB."""
 WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
 
 _StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), params.DIGITS]
@@ -304,16 +296,19 @@ class StepsParameters(params.Parameters):
 
 async def show(visit: Visit) -> Page:
     """The run's page, or only its chart."""
-    trace = await find_trace(visit, content=False)
+    chosen = visit.values["step"] or 0
+    first = max(0, chosen - CHART_STEPS // 2)
+    trace = await find_trace(visit, content=False, after_step=first - 1, limit=CHART_STEPS)
     chart = RunChart.of(trace, thresholds(visit.runtime.settings))
     run = trace.run
     settings = visit.runtime.settings
-    calls = sum(step.call is not None for step in trace.steps)
+    calls = run.totals.calls
     values = {
         "title": f"Run {run.id}",
         "run": run,
         "row": row_of(run, time.time()),
         "chart": chart,
+        "charted": CHART_STEPS,
         "monitors": MONITORS,
         "data": step_data(chart),
         "budget": settings.steering.token_budget,
@@ -332,28 +327,38 @@ async def show(visit: Visit) -> Page:
     else:
         after = max(-1, min(wanted, run.totals.steps) - 3)
     values |= await _transcript(visit, after)
+    values |= await acts_on(visit, run)
+    return Page(template="run.html", values=values)
+
+
+async def acts_on(visit: Visit, run: RunRecord) -> FieldDict:
+    """The acts that a visitor may do with a run and its session, and those that were done."""
+    settings = visit.runtime.settings
     verdicts = await visit.runtime.lessons.outcomes(visit.tenant, run.id)
     if run.outcome_source == DERIVED:
         source = ""
     else:
         source = f"told_{run.outcome_source}"
     fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
-    values["reads"] = "reader.model" in dict(named_models(settings))
-    values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
-    root = await _root(visit, run)
-    subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
-    values["acts"] = await _acts(visit, list(subjects))
-    values["control"] = {
-        "address": f"/dashboard/runs/{quote(run.id)}/control",
-        "held": visit.runtime.holds.find(subjects),
-        "subjects": {"run": run.id, "tree": root},
-        "ended": run.ended_at is not None,
-        "accounts": await visit.runtime.accounting.views_of((run.id, root), _ACCOUNTS),
-        "operator": visit.access.operator,
-        "controls": visit.access.controls,
-        "amount": amount,
+    subjects = tuple(dict.fromkeys((run.id, run.conversation_id, run.session_id)))
+    return {
+        "run": run,
+        "reads": "reader.model" in dict(named_models(settings)),
+        "verdict": max(fits, key=lambda verdict: verdict.at, default=None),
+        "acts": await _acts(visit, list(subjects)),
+        "control": {
+            "address": f"/dashboard/runs/{quote(run.id)}/control",
+            "held": visit.runtime.holds.find(subjects),
+            "subjects": {"run": run.id, "tree": run.session_id},
+            "ended": run.ended_at is not None,
+            "accounts": await visit.runtime.accounting.views_of(
+                (run.id, run.session_id), _ACCOUNTS
+            ),
+            "operator": visit.access.operator,
+            "controls": visit.access.controls,
+            "amount": amount,
+        },
     }
-    return Page(template="run.html", values=values)
 
 
 async def show_steps(visit: Visit) -> Page:

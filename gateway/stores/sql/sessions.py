@@ -6,6 +6,7 @@ from importlib import resources
 
 from gateway.stores import codec, filters, lists, sessions
 from gateway.stores.codec import SESSION, names
+from gateway.stores.learning import JOBS
 from gateway.stores.redact import MAX_INT
 from gateway.stores.severity import SEVERITIES
 from gateway.stores.sql.engine import Connection, Engine
@@ -23,6 +24,7 @@ _NAMED = {
     "run": codec.RUN,
     "runs_of": codec.RUNS,
     "read_title": codec.READ_TITLE,
+    "injections": ", ".join([f"i.{name}" for name in codec.INJECTION_COLUMNS]),
 }
 _PARTS = parts_of(resources.files(__package__).joinpath("sessions.sql")) | _NAMED
 _SQL = {name: expanded(part, _PARTS) for name, part in _PARTS.items()}
@@ -47,6 +49,7 @@ class SessionStore:
         self._filled = {
             "chosen": f"c.version > 0 AND ({' OR '.join(ids)})",
             "severity": severity_sql(engine.forms),
+            "run_of_job": engine.forms.member("payload", "run"),
         }
 
     async def list_sessions(
@@ -97,6 +100,24 @@ class SessionStore:
                     session=session, members=await self._members(session, connection)
                 )
             return None
+
+        return await self._engine.view(work)
+
+    async def calls(self, session: sessions.Session) -> sessions.SessionCalls:
+        """The calls of a session in short, and what steering cost beside them."""
+
+        async def work(connection: Connection) -> sessions.SessionCalls:
+            rows = []
+            for name in ("calls", "texts", "read"):
+                sql = _SQL[name].format(most=sessions.MOST_CALLS, **self._filled)
+                rows.append(await connection.fetch(sql, ids=[session.id], kind=JOBS))
+            steps, texts, ((tokens, usd),) = rows
+            return sessions.SessionCalls(
+                steps=tuple(await connection.made(lambda r: codec.step_of(r[0], r[1:]), steps)),
+                texts=tuple([codec.injection_of(row[0], row[1:]) for row in texts]),
+                reader_tokens=tokens,
+                reader_usd=usd,
+            )
 
         return await self._engine.view(work)
 

@@ -136,3 +136,18 @@ SELECT x.session, x.content FROM (
     FROM @runs_of JOIN steps AS s ON s.run_pk = r.pk
     WHERE {chosen} AND s.content IS NOT NULL AND s.step_index BETWEEN 0 AND 3
 ) AS x WHERE x.place <= 3 ORDER BY x.session, x.place
+
+-- = calls
+-- Of the texts of a step only those with an act of a person are read: few, while all may be 100 MB.
+SELECT r.id, s.step_index, s.at, s.state, s.difficulty, s.composite, s.failure_type, s.readings, s.call,
+    CASE WHEN r.counts -> 'human' <> '{{}}' AND s.content LIKE '%"human":[{{%' THEN s.content END
+FROM @runs_of JOIN steps AS s ON s.run_pk = r.pk
+WHERE {chosen} AND s.call IS NOT NULL ORDER BY s.at, r.id, s.step_index LIMIT {most}
+
+-- = texts
+SELECT r.id, @injections FROM @runs_of JOIN injections AS i ON i.run_pk = r.pk
+WHERE {chosen} AND i.applied ORDER BY r.id, i.step_index, i.ordinal
+
+-- = read
+SELECT CAST(coalesce(sum(j.tokens), 0) AS BIGINT), coalesce(sum(j.cost_usd), 0.0) FROM jobs AS j
+WHERE {run_of_job} IN (SELECT r.id FROM @runs_of WHERE {chosen}) AND j.kind = :kind

@@ -252,3 +252,6 @@ CREATE TRIGGER results_of_removed_runs AFTER DELETE ON runs BEGIN
 END;
 
 INSERT INTO steps_to_search SELECT run_pk, step_index FROM steps;
+
+-- = learning_006_jobs_by_run
+CREATE INDEX jobs_by_run ON jobs ((payload ->> 'run'));

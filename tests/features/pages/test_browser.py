@@ -456,6 +456,7 @@ async def test_pages_fit_their_window(
         "filtered": "/dashboard/runs?search=task&until=2100-01-01T10:00&period=week",
         "time": "/dashboard/time",
         "run": f"/dashboard/runs/{agent.run_id}",
+        "session": f"/dashboard/sessions/{agent.run_id}",
         "raw": f"/dashboard/runs/{agent.run_id}/steps/2/raw",
         "no-runs": "/dashboard?tenant=nobody",
         "health": "/dashboard/health",

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.core.step import Action
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.filters import RunFilter
+from gateway.stores.learning import JOBS, ReaderJob
 from gateway.stores.lists import PageRequest
 from gateway.stores.records import CallRecord, StepContent
 from gateway.stores.sessions import SIDE, Session
@@ -166,10 +168,52 @@ async def a_session_knows_its_members(stores: Stores) -> None:
     assert await store.session("c-unknown", tenant=None) is None
 
 
+async def gives_the_calls_of_a_session(stores: Stores) -> None:
+    """In order of time, of its runs and no others, with the texts that were sent and what the
+    reader used; texts of a step only where a person acted."""
+    act = Intervention(kind="interrupt", words="no", of_reply=True)
+    steps = (
+        records.a_first_step(content=records.some_content(human=(act,))),
+        records.a_step(1, fired=("streak",), call=records.a_chat(error="timeout", status=504)),
+    )
+    given = (
+        records.an_injection(1, "r0001", text="x" * 40),
+        records.an_injection(1, "r0001", ordinal=1, applied=False),
+    )
+    first = replace(records.one_run(1, steps=steps), injections=given)
+    await stores.states.commit(replace(first, runs=(replace(first.runs[0], id="r0001"),)))
+    await stores.states.commit(_in_tree(records.one_run(2), "c0001", "c0001"))
+    await stores.states.commit(records.one_run(3))
+    for name, run_id in (("a", "r0002"), ("b", "r0003")):
+        job = ReaderJob(
+            kind=JOBS,
+            key=name,
+            tenant=records.TENANT,
+            payload={"run": run_id, "question": "title", "step": 0},
+            created_at=1.0,
+            tokens=70,
+            cost_usd=0.5,
+        )
+        await stores.learning.enqueue(job)
+    found = await _store(stores).calls(await _one(stores, "c0001"))
+    places = [(step.run_id, step.step_index, step.fired) for step in found.steps]
+    assert places == [
+        ("r0001", 0, ()),
+        ("r0002", 0, ()),
+        ("r0001", 1, ("streak",)),
+        ("r0002", 1, ()),
+    ]
+    assert [step.began_at for step in found.steps[:2]] == [records.START - 1.5] * 2
+    assert [step.content is not None for step in found.steps] == [True, False, False, False]
+    assert [(text.step_index, len(text.text)) for text in found.texts] == [(1, 40)]
+    assert (found.reader_tokens, found.reader_usd) == (70, 0.5)
+
+
 SESSION_CHECKS: tuple[Check, ...] = (
     a_row_is_the_root_of_a_tree,
     pages_and_sorts_sessions,
     every_session_has_a_title,
     side_calls_are_no_sessions,
     a_session_knows_its_members,
+    gives_the_calls_of_a_session,
 )
