@@ -175,13 +175,17 @@ Ask = Callable[[], Awaitable[object]]
 
 def queries(stores: Stores, now: float, runs: int) -> Mapping[str, Ask]:
     """What the pages and the API ask, by name."""
-    log, sums = stores.runs, stores.attribution
+    log, sums, trees = stores.runs, stores.attribution, stores.sessions
     assert sums is not None
+    assert trees is not None
     every, mine = RunFilter(), RunFilter(tenant="tenant-3")
     week, today = RunFilter(since=now - 7 * _DAY_S), int(now // _DAY_S) * _DAY_S
 
     def page(runs: RunFilter = every, **how: str) -> Ask:
         return lambda: log.list_runs(runs, PageRequest(**how))  # type: ignore[arg-type]
+
+    def listed(runs: RunFilter = every, **how: str) -> Ask:
+        return lambda: trees.list_sessions(runs, PageRequest(**how))  # type: ignore[arg-type]
 
     def usage(days: int, bucket: str, by: str | None = None) -> Ask:
         query = UsageQuery(since=today - days * _DAY_S, until=now, bucket=bucket, by=by)  # type: ignore[arg-type]
@@ -209,6 +213,12 @@ def queries(stores: Stores, now: float, runs: int) -> Mapping[str, Ask]:
     }
     return {
         **wanted,
+        "sessions: newest": listed(),
+        **{f"sessions: by {sort}": listed(sort=sort) for sort in ("updated_at", "steps", "cost")},
+        "sessions: of a model": listed(RunFilter(model="model-2")),
+        "sessions: task not found": listed(RunFilter(task="no such words")),
+        "sessions: count": lambda: trees.count_sessions(every),
+        "session": lambda: trees.session(f"c-{runs // 2}", tenant=None),
         "count: all": lambda: log.count_runs(every),
         "count: of a tenant": lambda: log.count_runs(mine),
         "count: of a model": lambda: log.count_runs(RunFilter(model="model-2")),

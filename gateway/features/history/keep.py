@@ -23,12 +23,12 @@ from gateway.conversations.workloads import workload_of
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.step import Action
-from gateway.features.history.orders import Order
 from gateway.features.history.reading import SessionReading, cost_of, recording_of
 from gateway.features.history.session import ModelCall, Session
 from gateway.features.history.sub_agents import root_of
 from gateway.offline.playback import RecordedHistory
 from gateway.steering.identity import conversation_id
+from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import asked
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import is_interruption, said_in

@@ -18,6 +18,7 @@ from gateway.api.audit import CommentBody, act_view
 from gateway.api.control import MAX_REASON, ControlBody, answer, hold
 from gateway.api.operations import note
 from gateway.api.runs import OutcomeBody, WrongAlarmBody, keep_outcome, keep_wrong_alarm
+from gateway.api.sessions import session_store
 from gateway.api.views import picked, step_text, thresholds
 from gateway.config.settings import named_models
 from gateway.core.monitors import ALARMING, MONITORS
@@ -31,7 +32,6 @@ from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import MODES
 from gateway.stores.controls import Action, Control
 from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
-from gateway.stores.health import SPREAD_RUNS
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.records import StepRow
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
@@ -70,22 +70,25 @@ class PeriodFilters(FragmentParameters, params.RunFilters):
 
 
 class RunsParameters(params.SortParameters, PeriodFilters):
-    """Filter of runs, and their order."""
+    """Filter of sessions by their runs, and their order."""
+
+    side: params.Flag = False  # instead: what clients asked for themselves, without a session
 
 
 async def show_list(visit: Visit) -> Page:
-    """One page of runs by the filters of the query."""
+    """One page of sessions by the filters of the query, each with its newest runs."""
     runs = chosen(visit)
     values = visit.values
-    store = visit.runtime.runs
+    store = session_store(visit.runtime)
+    side = values["side"]
     now = time.time()
     page = params.page_request(visit.values)
     with params.naming("cursor"):
-        found, spread = await asyncio.gather(store.list_runs(runs, page), store.spread_runs(runs))
-    if spread.runs < SPREAD_RUNS:
-        total = spread.runs
-    else:
-        total = await store.count_runs(runs)
+        found, total, spread = await asyncio.gather(
+            store.list_sessions(runs, page, side=side),
+            store.count_sessions(runs, side=side),
+            visit.runtime.runs.spread_runs(runs),
+        )
     sort = values["sort"]
     order = values["order"]
     sorts = {}
@@ -99,7 +102,8 @@ async def show_list(visit: Visit) -> Page:
         link = visit.query(sort=key, order=turned, cursor=None)
         sorts[key] = {"label": label, "link": link, "now": now_sorted}
     shown: FieldDict = {
-        "rows": [row_of(run, now) for run in found.runs],
+        "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
+        "side": visit.query(side="true", cursor=None),
         "total": total,
         "spread": spread,
         "exports": {form: _export(visit, form) for form in ("csv", "jsonl")},
@@ -111,7 +115,8 @@ async def show_list(visit: Visit) -> Page:
     }
     if visit.fragment:
         return Page(template="runs_table.html", values=shown)
-    shown |= {"title": "Runs", "views": _views(found.runs), **await filter_values(visit)}
+    listed = [run for each in found.sessions for run in each.runs]
+    shown |= {"title": "Sessions", "views": _views(listed), **await filter_values(visit)}
     shown |= {"saved": await saved_views(visit)}
     shown |= {"query": visit.query(cursor=None, fragment=None).removeprefix("?")}
     return Page(template="runs.html", values=shown)
@@ -119,7 +124,7 @@ async def show_list(visit: Visit) -> Page:
 
 def _export(visit: Visit, form: str) -> str:
     """The address of an export of what the filters select."""
-    kept = dict.fromkeys(("sort", "order", "limit", "cursor"))
+    kept = dict.fromkeys(("sort", "order", "limit", "cursor", "side"))
     return f"/api/export{visit.query(**kept, format=form)}"
 
 

@@ -92,7 +92,7 @@ async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, 
         for more in (3, 5):
             await steps_of(agent, 2)
             await tab.until(
-                f"document.querySelector('tr[data-run] .c-steps').textContent === '{more - 1}'"
+                f"document.querySelector('tr[data-run] .c-steps').textContent === '{more}'"
             )
         await asyncio.to_thread(agent.answer)
         await tab.until("document.querySelector('tr[data-run] .state-pill').textContent === 'END'")

@@ -195,7 +195,7 @@ def test_filters_and_pages_work_without_a_script(
     page = page_of(server, "/dashboard/runs?task=number+1")
     assert "Task number 1" in page
     assert "Task number 2" not in page
-    assert "No runs here" in page_of(server, "/dashboard/runs?task=elephant")
+    assert "No sessions here" in page_of(server, "/dashboard/runs?task=elephant")
     page = page_of(server, "/dashboard/runs?search=NUMBER+%221%22&severity=warn&period=today&tag=")
     assert "Task number 1" in page
     assert "Task number 2" not in page
