@@ -19,7 +19,8 @@ from gateway.wire.coerce import as_json_value
 
 FORMATS = ("jsonl", "csv", "openai")
 MEDIA = {"jsonl": "application/x-ndjson", "csv": "text/csv", "openai": "application/x-ndjson"}
-_OF_RUN = ("id", "conversation_id", "tenant", "key_name", "agent", "model_requested", "mode")
+_OF_TREE = ("id", "session_id", "conversation_id")
+_OF_RUN = (*_OF_TREE, "tenant", "key_name", "agent", "model_requested", "mode")
 _OF_END = ("state", "outcome", "experiment", "arm", "started_at", "updated_at", "ended_at")
 _OF_TOTALS = (
     "steps",
