@@ -1,3 +1,3 @@
 """An OpenAI-compatible steering gateway: scores, steers and routes agent runs."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -16,7 +16,7 @@ from pathlib import Path
 from gateway import __version__
 
 FILE = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
-KINDS = ("", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+KINDS = ("", "To do", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
 
 Parts = dict[str, str]
 """Text by kind of change; "" is what stands before the first kind."""
@@ -26,7 +26,8 @@ def closed(text: str, version: str, day: str) -> str:
     """The changelog with an empty Unreleased section.
 
     Raises:
-        ValueError: there is no such section, or the heading of a part of it is unknown.
+        ValueError: there is no such section, the heading of a part of it is unknown, or an entry
+            has more than one line.
     """
     head, found, rest = text.partition("## [Unreleased]\n")
     if not found:
@@ -51,6 +52,11 @@ def _parts(section: str) -> Parts:
         kind, _, body = group.partition("\n")
         if kind not in KINDS:
             raise ValueError(f"CHANGELOG.md: {kind!r} is no kind of change; known: {KINDS[1:]}")
+        for line in filter(None, body.splitlines()):
+            if not line.startswith("- "):
+                raise ValueError(
+                    f"CHANGELOG.md: an entry is one line that begins with '- ': {line!r}"
+                )
         found[kind] = "\n".join(filter(None, [found.get(kind, ""), body.strip("\n")]))
     return found
 

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-release = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "release.py"))
+from gateway import __version__
+
+ROOT = Path(__file__).parents[2]
+release = runpy.run_path(str(ROOT / "scripts" / "release.py"))
 closed = release["closed"]
+LINES_OF_A_VERSION = 40
 
 BEFORE = """# Changelog
 
@@ -55,6 +59,19 @@ def test_a_new_version_gets_a_section_of_its_own() -> None:
         closed(BEFORE.replace("### Fixed", "### Broken"), "0.2.0", "2026-11-22")
     with pytest.raises(ValueError, match="no section"):
         closed(BEFORE.replace("Unreleased", "Next"), "0.2.0", "2026-11-22")
+
+
+def test_an_entry_is_one_line() -> None:
+    """One that goes on in the next line is refused, and quoted."""
+    with pytest.raises(ValueError, match=r"one line.*and more"):
+        closed(BEFORE.replace("- new", "- new\n  and more"), "0.1.0", "2026-11-22")
+
+
+def test_our_own_changelog_is_one_page() -> None:
+    """It can be closed, and nobody has to read more than a page about a version."""
+    text = closed((ROOT / "CHANGELOG.md").read_text(), __version__, "2026-11-30")
+    for section in text.split("\n## ")[1:]:
+        assert len(section.splitlines()) <= LINES_OF_A_VERSION, section.splitlines()[0]
 
 
 @pytest.mark.parametrize("words", [[], [""], ["2026-13-01"], ["today"]])
