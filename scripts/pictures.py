@@ -50,7 +50,7 @@ class SecondHalf(Console):
 
 
 def main() -> int:
-    """Write both pictures; the page's is left as it is where there is no browser."""
+    """Write the pictures; those of pages are left as they are where there is no browser."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     if sys.argv[1:]:
         history(Path(sys.argv[1]))
@@ -65,7 +65,7 @@ def main() -> int:
             return 1
         save(console, "demo")
         if chromium() is None:
-            print("no Chromium: docs/pictures/run.png is left as it is", file=sys.stderr)
+            print("no Chromium: the pictures of pages are left as they are", file=sys.stderr)
             return 0
         asyncio.run(_page(database, Path(folder)))
     for file in sorted(PICTURES.iterdir()):
@@ -95,7 +95,8 @@ def save(console: Console, name: str) -> None:
 
 
 async def _page(database: Path, folder: Path) -> None:
-    """A screenshot of the steered run's page, served from the demo's own database."""
+    """Screenshots of the steered run's page and of its session's, served from the demo's own
+    database."""
     settings = settings_from_dict({"storage": {"path": str(database)}, "server": {"drain_s": 1}})
     app = build_app(settings)
     with AppServer(app, config=uvicorn_config(app, settings)) as server:
@@ -106,6 +107,8 @@ async def _page(database: Path, folder: Path) -> None:
             await tab.look(width=PAGE_WIDTH, height=PAGE_HEIGHT)
             await tab.open(f"{server.url}/dashboard/runs/{run['id']}")
             await tab.picture(PICTURES / "run.png")
+            await tab.open(f"{server.url}/dashboard/sessions/{run['session_id']}")
+            await tab.picture(PICTURES / "session.png")
 
 
 if __name__ == "__main__":
