@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import json
 import re
 import shlex
+import sqlite3
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -45,6 +47,7 @@ OTHERS = {
     "curl",
     "docker",
     "psql",
+    "sqlite3",
 }
 OTHERS |= {"git", "createdb", "pg_dump", "promtool", "cp", "mv", "mkdir", "cat", "echo", "openssl"}
 
@@ -212,6 +215,26 @@ def test_what_is_quick_is_run(
     (tmp_path / "config.yaml").write_text(config)
     assert main(["check-config"]) == 0
     assert capsys.readouterr().out.endswith("config.yaml: ok\n")
+
+
+def test_the_backup_of_a_file_is_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What docs/deploy.md says to run makes a file that a gateway opens, with all that is in it."""
+    monkeypatch.chdir(tmp_path)
+    [[_, file, statement]] = [
+        words for words in shell_lines(ROOT / "docs/deploy.md") if words[0] == "sqlite3"
+    ]
+    assert main(["migrate"]) == 0
+    with contextlib.closing(sqlite3.connect(file)) as beside:
+        made = beside.execute("SELECT name FROM migrations ORDER BY name").fetchall()
+        beside.execute(statement)
+    [backup] = set(tmp_path.glob("*.db")) - {tmp_path / file}
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(backup))
+    assert main(["migrate"]) == 0
+    assert str(backup) in capsys.readouterr().out
+    with contextlib.closing(sqlite3.connect(backup)) as copy:
+        assert copy.execute("SELECT name FROM migrations ORDER BY name").fetchall() == made
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
