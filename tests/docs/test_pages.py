@@ -89,7 +89,7 @@ def test_every_header_is_explained() -> None:
 
 def test_the_figures_of_the_readme_are_those_of_the_evidence() -> None:
     """Each percentage with a decimal stands in a table of the documents it summarises."""
-    known = "".join((DOCS / name).read_text() for name in ("evidence.md", "etraces.md"))
+    known = "".join((DOCS / name).read_text() for name in ("evidence.md", "cost.md"))
     shown = set(re.findall(r"\d+\.\d %", (ROOT / "README.md").read_text()))
     assert shown
     assert not [figure for figure in shown if figure not in known]

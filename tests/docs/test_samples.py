@@ -1,0 +1,78 @@
+"""The samples of output in the documents are what is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing.patience import DEADLINE_MS
+from steering_gateway_testing.processes import START_S, TRUSTS_NOBODY
+
+ROOT = Path(__file__).parents[2]
+
+AGENT = """
+import json, os, urllib.request
+messages = [{"role": "user", "content": "Repair the failing test."}]
+tool = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+calls = True
+while calls:
+    body = json.dumps({"model": "gpt-4.1", "messages": messages, "tools": [tool]}).encode()
+    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body,
+        {"content-type": "application/json", "authorization": "Bearer sk-mine"})
+    reply = json.load(urllib.request.urlopen(asked))["choices"][0]["message"]
+    messages.append(reply)
+    calls = reply.get("tool_calls") or []
+    for call in calls:
+        messages.append({"role": "tool", "tool_call_id": call["id"],
+            "content": "FAILED tests/test_pay.py::test_total - assert 7 == 8"})
+"""
+
+
+def seven_times_the_same(request: ReceivedRequest) -> Reply:
+    """A model that runs the failing test seven times and gives up; prompts grow by 1,000 tokens."""
+    step = sum(message["role"] == "assistant" for message in request.fields["messages"]) + 1
+    if step > 7:
+        usage = Usage(prompt_tokens=8000, completion_tokens=100)
+        return Reply("The price list is wrong.", usage=usage)
+    usage = Usage(prompt_tokens=1000 * step, completion_tokens=100)
+    call = ToolCall("bash", {"command": "pytest -q tests/test_pay.py"}, id=f"call_{step}")
+    return Reply(tool_calls=(call,), usage=usage)
+
+
+def samples(document: Path) -> list[str]:
+    """The blocks of output."""
+    return re.findall(r"^```text\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_summary_of_wrap_is_what_is_printed(tmp_path: Path) -> None:
+    """The quick start shows it line by line; the run's id alone is another."""
+    with ScriptedUpstream(seven_times_the_same) as upstream:
+        ended = subprocess.run(
+            [sys.executable, "-m", "gateway", "wrap", "--", sys.executable, "-c", AGENT],
+            cwd=tmp_path,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(tmp_path),
+                "XDG_RUNTIME_DIR": str(tmp_path),
+                "PYTHONPATH": str(ROOT),
+                **TRUSTS_NOBODY,
+                "OPENAI_BASE_URL": upstream.base_url,
+                "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
+            },
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=True,
+        )
+    [sample] = samples(ROOT / "docs/quickstart.md")
+    printed = ended.stderr.partition("\n")[2]  # the first line has the address
+    [run_id] = set(re.findall(r"c-[a-z0-9]{24}\.0", printed))
+    [shown_id] = set(re.findall(r"c-[a-z0-9]{24}\.0", sample))
+    assert printed.replace(run_id, shown_id) == sample
