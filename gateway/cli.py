@@ -21,7 +21,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.check_config": ("check-config",),
     "commands.recorded": ("replay",),
     "commands.patterns": ("patterns",),
-    "commands.runs": ("steering", "runs"),
+    "commands.runs": ("steering", "runs", "sessions"),
     "commands.control": ("audit", "migrate"),
 }
 """The modules that declare commands, without those of features, each with its commands."""

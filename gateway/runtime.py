@@ -76,6 +76,7 @@ class Runtime:
         # Facts about clients that change their prompt's beginning at every call, by tenant and
         # client; whoever reports them removes them.
         self.unsteady: dict[tuple[str, str], FieldDict] = {}
+        self.port = 0  # that the server listens on; 0 until it does
         # Called with the run, its tenant and the act on trouble that goes on in spite of advice.
         self.acted: list[Callable[[str, str, Act], None]] = []
         self.stored_answers = StoredAnswers()

@@ -176,6 +176,7 @@ class GatewayServer(uvicorn.Server):
             asyncio.get_running_loop().add_reader(self._place.parent, drain)
         host = runtime.settings.server.host
         port = self.servers[0].sockets[0].getsockname()[1]
+        runtime.port = port
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         first = self._place is None or self._place.index == 0
         if first:

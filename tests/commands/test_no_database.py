@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import build_parser, main
-from tests.examples import by_day
 
 _NEED_NONE = {
     *("demo", "wrap", "serve", "check-config", "history", "replay", "bench"),
-    "completion",
+    *("completion", "hooks"),
 }
 _MAKE_ONE = ("migrate", "patterns add", "patterns import", "keys create", "alerts test")
 """Commands that create a database because it is asked for, and one that reads the config only."""
@@ -48,12 +47,16 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", by_day(COMMANDS, 4), ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_it_says_that_there_is_no_database(
     words: list[str], nowhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one line, with status 2, and makes none: an empty one would hide the wrong folder."""
-    answers = {"budgets raise": ["--usd", "5"], "keys reset": ["--yes"]}
+    answers = {
+        "budgets raise": ["--usd", "5"],
+        "keys reset": ["--yes"],
+        "forget": ["--session", "c-1", "--yes"],
+    }
     assert main([*words, *answers.get(" ".join(words[:2]), [])]) == 2
     said = capsys.readouterr()
     assert said.err.startswith("gateway: there is no database yet: no gateway.db in this folder")

@@ -236,7 +236,8 @@ def test_a_person_is_alerted_of_trouble_once(
     until(receiver.titles)
     (alert,) = [alert for message in receiver.messages for alert in message["alerts"]]
     assert alert["link"] == f"https://gateway.example/dashboard/runs/{run['id']}"
-    assert alert["facts"] == {"run_id": run["id"], "act": act}
+    known = {"run_id": run["id"], "session_id": run["conversation_id"], "act": act}
+    assert alert["facts"] == known
     assert alert["title"].startswith("A failure goes on in spite of advice: test_repeat, ")
     assert "pytest" not in str(receiver.messages)
 

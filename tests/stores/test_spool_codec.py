@@ -67,6 +67,7 @@ def _without_what_was_added(text: str) -> str:
         ',"lost_cause":"","lost_tokens":0,"lost_usd":0.0',
         ',"reason":"","alarms":[]',
         ',"level":""',
+        ',"agent_kind":"","task":""',
         ',"fields":{},"failure_type":null,"model_family":"","source_trace_id":null',
     ):
         text = text.replace(added, "")

@@ -18,10 +18,11 @@ from gateway.stores.protocols import StoreError
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a server on all addresses is at
 
 
-async def address_of(settings: Settings, store: AlertStore, visited: str) -> str:
+async def address_of(settings: Settings, store: AlertStore, visited: str, port: int = 0) -> str:
     """`alerts.base_url`; without it the address at which an operator saw the dashboard last, in
-    this process (`visited`; "" for never) or as it was noted; else that of the server. One of
-    loopback leads nowhere from other machines, and is the last choice."""
+    this process (`visited`; "" for never) or as it was noted; else that of the server, which
+    listens on `port` (0: on that of the config). One of loopback leads nowhere from other machines,
+    and is the last choice."""
     if base_url := settings.of(AlertSettings).base_url:
         return base_url
     if visited and not _on_loopback(visited):
@@ -31,7 +32,7 @@ async def address_of(settings: Settings, store: AlertStore, visited: str) -> str
         seal, _, noted = (await store.address()).partition(" ")
         if store.secret and hmac.compare_digest(seal, _seal(noted, store.secret)):
             return noted
-    return visited or _listening(settings.server)
+    return visited or _listening(settings.server, port)
 
 
 async def keep_address(store: AlertStore, visited: str) -> None:
@@ -40,9 +41,9 @@ async def keep_address(store: AlertStore, visited: str) -> None:
         await store.keep_address(f"{_seal(visited, store.secret)} {visited}")
 
 
-def _listening(server: ServerSettings) -> str:
+def _listening(server: ServerSettings, port: int) -> str:
     host = _ANY.get(server.host, server.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port or server.port}"
 
 
 def _on_loopback(address: str) -> bool:

@@ -57,7 +57,8 @@ async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
     if store is None:
         raise NotFound("this gateway's store keeps no alerts")
     found = await store.list_alerts(tenant=request.tenant, limit=request.params.limit)
-    address = await address_of(request.runtime.settings, store, request.runtime.visited_at)
+    runtime = request.runtime
+    address = await address_of(runtime.settings, store, runtime.visited_at, runtime.port)
     return ApiResponse({"alerts": [stored_alert_view(one, address) for one in found]})
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -281,7 +282,10 @@ def links(receiver: Receiver) -> dict[str, Any]:
     until(lambda: bool(receiver.messages))
     (alert,) = receiver.messages[-1]["alerts"]
     assert (alert["rule"], alert["severity"]) == ("approval_asked", "danger")
-    return dict(alert["facts"])
+    facts = dict(alert["facts"])
+    for name in ("yes", "no"):  # the server of a test has another port than its config
+        facts[name] = urlsplit(facts[name]).path
+    return facts
 
 
 def test_a_signed_link_answers_one_question(
