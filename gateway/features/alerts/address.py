@@ -18,7 +18,7 @@ from gateway.stores.protocols import StoreError
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a server on all addresses is at
 
 
-async def address_of(settings: Settings, store: AlertStore, visited: str, port: int = 0) -> str:
+async def address_of(settings: Settings, store: AlertStore, visited: str, *, port: int = 0) -> str:
     """`alerts.base_url`; without it the address at which an operator saw the dashboard last, in
     this process (`visited`; "" for never) or as it was noted; else that of the server, which
     listens on `port` (0: on that of the config). One of loopback leads nowhere from other machines,

@@ -58,7 +58,7 @@ async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
         raise NotFound("this gateway's store keeps no alerts")
     found = await store.list_alerts(tenant=request.tenant, limit=request.params.limit)
     runtime = request.runtime
-    address = await address_of(runtime.settings, store, runtime.visited_at, runtime.port)
+    address = await address_of(runtime.settings, store, runtime.visited_at, port=runtime.port)
     return ApiResponse({"alerts": [stored_alert_view(one, address) for one in found]})
 
 
