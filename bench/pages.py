@@ -239,7 +239,6 @@ def queries(stores: Stores, now: float, runs: int) -> Mapping[str, Ask]:
         "groups: by key, a week": lambda: sums.groups(week, "key"),
         "groups: by a tag": lambda: sums.groups(every, "tag:team"),
         "run: its steps": lambda: log.get_run(f"c-{runs // 2}.0", tenant=None),
-        "tree": lambda: sums.tree(f"c-{runs // 2}", tenant=None),
         "conversations": lambda: log.list_conversations(tenant=None),
         "runs of an experiment": lambda: log.experiment_runs("trial", tenant=None),
     }

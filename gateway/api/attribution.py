@@ -18,21 +18,17 @@ from gateway.api.operations import (
 from gateway.api.params import (
     Flag,
     OneOf,
-    PathText,
     RunFilters,
-    TenantParameter,
     Text,
     described,
     naming,
 )
-from gateway.api.views import picked
-from gateway.errors import NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
 from gateway.stores.filters import run_filter
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.traces import RunTrace
-from gateway.stores.usage import GROUPS, Sums, TreeNode
+from gateway.stores.usage import GROUPS, Sums
 from gateway.values import FieldDict
 
 OPERATIONS = Operations()
@@ -50,22 +46,6 @@ class SumsView(BaseModel):
     cached_share: Annotated[float, Field(ge=0, le=1)]  # cached of all input tokens
 
 
-@like(TreeNode)
-class NodeView(BaseModel):
-    """One conversation of a tree with the sums over its own runs."""
-
-    sums: SumsView  # over its own runs, without those below it
-
-
-TreeView = shape(
-    "TreeView",
-    "A conversation with its forks and sub-agents, oldest first.",
-    root_id=str,
-    total=SumsView,
-    conversations=list[NodeView],
-)
-
-
 class GroupView(BaseModel):
     """The runs with one value."""
 
@@ -76,12 +56,6 @@ class GroupView(BaseModel):
 UsageView = shape(
     "UsageView", "Runs by what they were for, the costliest first.", by=str, groups=list[GroupView]
 )
-
-
-class ConversationTreeParameters(TenantParameter):
-    """Id of a conversation."""
-
-    conversation_id: PathText  # the id of any conversation of the tree
 
 
 class UsageParameters(RunFilters):
@@ -102,20 +76,6 @@ class ExportParameters(RunFilters):
 def sums_view(sums: Sums) -> FieldDict:
     """Sums with what is derived from them."""
     return {**asdict(sums), "tokens": sums.tokens, "cached_share": sums.cached_share}
-
-
-@OPERATIONS.add("GET /api/conversations/{conversation_id}/tree", TreeView, "The tree.")
-async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters]) -> ApiResponse:
-    """Cost, tokens, calls and cached share of a conversation and its sub-agents."""
-    conversation_id = request.params.conversation_id
-    found = await _store(request.runtime).tree(conversation_id, tenant=request.tenant)
-    if found is None:
-        message = f"there is no conversation {conversation_id[:80]!r}"
-        raise NotFound(message, param="conversation_id")
-    names = ("id", "parent_id", "external_key", "created_at", "updated_at")
-    nodes = [{**picked(node, *names), "sums": sums_view(node.sums)} for node in found.nodes]
-    shown = {"root_id": found.root_id, "total": sums_view(found.total), "conversations": nodes}
-    return ApiResponse(shown)
 
 
 @OPERATIONS.add("GET /api/usage", Body(UsageView, "The sums.", also=(MEDIA["csv"],)))

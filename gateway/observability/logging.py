@@ -36,7 +36,7 @@ def configure_logging(
     console when the stream is a terminal, JSON otherwise. `at_need`: structlog waits for the first
     line, because importing it takes a quarter of a short command's time."""
     level = getattr(logging, settings.level.upper())
-    _waiting[:] = [partial(_configure, settings, stream, level)]
+    _waiting[:] = [partial(_configure, settings, stream=stream, level=level)]
     if not at_need:
         _set_up()
     _quiet_libraries(level)

@@ -52,37 +52,6 @@ def sums_of(row: Sequence[Any]) -> Sums:
     return Sums(runs=row[0], **by_name(SUMMED, row[1:]))
 
 
-def added(parts: Sequence[Sums]) -> Sums:
-    """The sums together; one that no part knows stays unknown."""
-
-    def total(name: str) -> Any:
-        known = [value for part in parts if (value := getattr(part, name)) is not None]
-        if known:
-            return sum(known)
-        return None
-
-    return Sums(runs=sum(part.runs for part in parts), **{name: total(name) for name in SUMMED})
-
-
-class TreeNode(Value):
-    """One conversation of a tree."""
-
-    id: str  # of the conversation
-    parent_id: str | None  # None: the root
-    external_key: str | None  # the client's own id; None without one
-    created_at: float  # epoch seconds of its first request
-    updated_at: float  # epoch seconds of its latest call
-    sums: Sums  # over its own runs, without those below it
-
-
-class Tree(Value):
-    """A conversation with its forks and sub-agents."""
-
-    root_id: str  # the first conversation
-    nodes: tuple[TreeNode, ...]  # all of them, oldest first
-    total: Sums  # of all of it together
-
-
 class Group(Value):
     """The runs with one value of what they are grouped by."""
 

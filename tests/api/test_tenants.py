@@ -186,7 +186,6 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("pauseRun", send("POST", "/api/runs/{run}/pause", {}), 403),
     ("resumeRun", send("POST", "/api/runs/{run}/resume", {}), 403),
     ("muteAlarm", send("POST", "/api/runs/{run}/wrong-alarm", {}), 403),
-    ("getConversationTree", get("/api/conversations/{conversation}/tree"), 404),
     ("getUsage", get("/api/usage"), 200),
     ("getUsage", get("/api/usage", tenant="globex"), 403),
     ("exportRuns", get("/api/export"), 200),

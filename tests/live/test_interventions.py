@@ -166,14 +166,16 @@ async def test_words_alone_are_no_intervention(
 async def test_going_on_is_no_intervention(
     person: Person, upstream: ScriptedUpstream, database: Path, text: str
 ) -> None:
-    """A next task, an approval, a result and a reminder of the client are no interventions."""
+    """A next task, an approval, a result and a reminder of the client are no interventions; only a
+    next task begins another run."""
     made, reply = call("call_a1b2c3", "Edit", file_path="/a.py")
     upstream.script(reply, Reply(DONE), Reply("Written."))
     await person.send(("user", TASK))
     await person.send(made, ("result", "call_a1b2c3", "1 test failed, that is wrong"))
     reminder = "<system-reminder>No, that is wrong, revert it.</system-reminder>"
     await person.send(("said", DONE), ("user", reminder), ("user", text))
-    assert [trace.run.totals.human for trace in await runs_in(database)] == [{}, {}]
+    begun = 2 if "manual" in text else 1
+    assert [trace.run.totals.human for trace in await runs_in(database)] == [{}] * begun
 
 
 async def test_a_summary_is_no_message_of_the_person(

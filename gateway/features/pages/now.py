@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, base_url, redirect
-from gateway.features.pages.runs import RunsParameters, row_of, tree_of
+from gateway.features.pages.runs import RunsParameters, row_of
 from gateway.hooks import given
 from gateway.stores import usage
 from gateway.stores.filters import ANY, LIVE, RunFilter
@@ -19,7 +19,7 @@ from gateway.stores.lists import PageRequest
 from gateway.stores.severity import SEVERITIES
 from gateway.stores.totals import plus
 from gateway.stores.under_way import LIVE_RUNS, LIVE_S, LONGEST_S, LiveQuery, LiveRun
-from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
+from gateway.stores.usage import UsagePoint, UsageQuery, bucket_start
 from gateway.text import formatting
 from gateway.text.formatting import amount
 from gateway.values import FieldDict
@@ -74,7 +74,6 @@ async def show(visit: Visit) -> Page:
         "parts": [part for part in parts if not part.wide],
         "wide_parts": [part for part in parts if part.wide],
         **await _budgets(visit, live[:_SHOWN]),
-        "trees": await _trees(visit, live[:_SHOWN]),
         "dry_seats": not tenant and visit.runtime.services.dispatcher.dry.shown(now),
         "now": now,
         "live_min": int(LIVE_S // 60),
@@ -117,19 +116,6 @@ async def _budgets(visit: Visit, live: Sequence[LiveRun]) -> FieldDict:
         if known := [view for view in found if view]:
             used[run.id] = max(known, key=lambda view: view["used"])
     return {"budgets": shared[:_BUDGETS], "used": used, "amount": amount}
-
-
-async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
-    """The trees of runs whose conversation has sub-agents, or is one, by the run's id."""
-    of_conversation: dict[str, Tree | None] = {}
-    for one in live:
-        conversation = one.run.conversation_id
-        if conversation not in of_conversation:
-            tree = await tree_of(visit, conversation)
-            of_conversation[conversation] = tree
-            of_conversation |= {node.id: tree for node in tree.nodes} if tree else {}
-    found = ((one.run.id, of_conversation[one.run.conversation_id]) for one in live)
-    return {run_id: tree for run_id, tree in found if tree is not None}
 
 
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}  # buckets shown of each length

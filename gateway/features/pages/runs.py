@@ -38,7 +38,6 @@ from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
 from gateway.stores.totals import DERIVED, RunRecord
 from gateway.stores.traces import RunTrace
 from gateway.stores.under_way import LIVE_S
-from gateway.stores.usage import Tree
 from gateway.text.formatting import amount
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
@@ -168,18 +167,6 @@ def row_of(run: RunRecord, now: float) -> FieldDict:
         "fired": sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
         "models": [name for name in totals.models if name != run.model_requested],
     }
-
-
-async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
-    """The tree of a conversation; None for one without relatives."""
-    store = visit.runtime.opened.stores.attribution
-    if store is None:
-        tree = None
-    else:
-        tree = await store.tree(conversation_id, tenant=visit.tenant)
-    if tree is not None and len(tree.nodes) > 1:
-        return tree
-    return None
 
 
 _ACCOUNTS = 20
@@ -322,7 +309,6 @@ async def show(visit: Visit) -> Page:
         "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
         "arms": MODES,
         "keeps_texts": settings.storage.store_content,
-        "tree": await tree_of(visit, run.conversation_id),
     }
     if visit.fragment:
         return Page(template="run_chart.html", values=values)

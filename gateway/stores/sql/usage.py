@@ -19,9 +19,7 @@ from gateway.stores.sql.engine import (
     Engine,
     Row,
     SqlForms,
-    columns,
     conditions,
-    made,
     row_of,
 )
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
@@ -264,30 +262,6 @@ _EXPRESSIONS = {"key": "r.key_name", "model": "r.model_requested"} | {
     name: f"coalesce(r.{name}, '')"
     for name in ("tenant", "agent", "experiment", "arm", "mode", "outcome", "state")
 }
-# Up to the root; rows of older gateways name the parent only.
-_ROOT = """
-WITH RECURSIVE above (id, root_id, parent_id, depth) AS (
-    SELECT id, root_id, parent_id, 0 FROM conversations WHERE id = :id
-    UNION ALL
-    SELECT coalesce(c.id, a.parent_id), c.root_id, c.parent_id, a.depth + 1
-    FROM above AS a LEFT JOIN conversations AS c ON c.id = a.parent_id
-    WHERE a.root_id IS NULL AND a.parent_id IS NOT NULL AND a.depth < 32
-)
-SELECT coalesce(root_id, id) FROM above ORDER BY depth DESC LIMIT 1
-"""
-_NODE = ("id", "parent_id", "external_key", "created_at", "updated_at")
-_TREE = f"""
-WITH RECURSIVE tree (id) AS (
-    SELECT id FROM conversations WHERE id = :root OR root_id = :root
-    UNION
-    SELECT c.id FROM conversations AS c JOIN tree ON c.parent_id = tree.id
-)
-SELECT {columns(_NODE, "c.")}, {_SUMS}
-FROM conversations AS c LEFT JOIN runs AS r ON r.conversation_pk = c.pk
-WHERE c.version > 0 AND c.id IN (SELECT id FROM tree)
-    AND (CAST(:tenant AS TEXT) IS NULL OR c.tenant = :tenant)
-GROUP BY c.pk ORDER BY c.created_at, c.id
-"""
 
 
 class AttributionStore:
@@ -295,28 +269,6 @@ class AttributionStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-
-    async def tree(self, conversation_id: str, *, tenant: str | None) -> usage.Tree | None:
-        """The whole tree that a conversation belongs to; None when the tenant has no such one."""
-
-        async def work(connection: Connection) -> usage.Tree | None:
-            root = await connection.value(_ROOT, id=conversation_id)
-            if root:
-                rows = await connection.fetch(_TREE, root=root, tenant=tenant)
-            else:
-                rows = []
-            if not any(row[0] == conversation_id for row in rows):
-                return None
-            about = (*_NODE, "sums")
-            width = len(_NODE)
-            nodes = [
-                made(usage.TreeNode, about, (*row[:width], usage.sums_of(row[width:])))
-                for row in rows
-            ]
-            total = usage.added([node.sums for node in nodes])
-            return usage.Tree(root_id=root, nodes=tuple(nodes), total=total)
-
-        return await self._engine.view(work)
 
     async def groups(self, runs: RunFilter, by: str) -> tuple[usage.Group, ...]:
         """The runs that match (`RunFilter.summed`), by one of GROUPS or `tag:NAME`, the costliest

@@ -56,18 +56,18 @@ def get(server: AppServer, path: str, **params: Any) -> Any:
 ADMIN = {"x-gateway-key": "a" * 40}
 
 
-def test_the_sums_of_a_tree(
+def test_the_sums_of_a_session(
     server: AppServer, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From any conversation of it: six calls of three agents, by hand; none of another client."""
     runs = get(server, "runs", key="web")["runs"]
     assert len(runs) == 3
-    trees = [get(server, f"conversations/{run['conversation_id']}/tree") for run in runs]
-    assert all(tree == trees[0] for tree in trees)
-    total = trees[0]["total"]
-    assert (total["runs"], total["calls"], total["tokens"]) == (3, 6, 6 * 11_000)
+    found = [get(server, f"sessions/{run['conversation_id']}")["session"] for run in runs]
+    assert all(session == found[0] for session in found)
+    total = found[0]
+    assert (total["run_count"], total["calls"], total["tokens"]) == (3, 6, 6 * 11_000)
     assert total["cost_usd"] == pytest.approx(6 * CALL_USD)
-    assert [node["sums"]["calls"] for node in trees[0]["conversations"]] == [3, 2, 1]
+    assert sorted(run["totals"]["calls"] for run in total["runs"]) == [1, 2, 3]
     assert not any("x-gateway-tag" in name.decode() for name, _ in upstream.last.headers)
 
 

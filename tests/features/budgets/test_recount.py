@@ -138,7 +138,7 @@ def test_every_sum_is_that_of_the_calls(
         (conversation,) = get(server, "conversations", external_key=f"main-{number}")[
             "conversations"
         ]
-        total = get(server, f"conversations/{conversation['id']}/tree")["total"]
+        total = get(server, f"sessions/{conversation['id']}")["session"]
         expected = summed(by_session[f"main-{number}"] + by_session[f"sub-{number}"])
         assert (total["calls"], total["tokens"], total["cached_tokens"], total["cost_usd"]) == (
             expected

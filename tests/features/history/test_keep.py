@@ -246,19 +246,6 @@ async def test_what_was_recorded_live_is_left_out(stores: Stores) -> None:
     assert [trace.run.mode for trace in await traces(stores)] == ["on"]
 
 
-async def test_sub_agents_are_in_the_tree_of_their_session(stores: Stores) -> None:
-    """With what all of it cost."""
-    sub = a_session("sub", ("Look around", [LS]), parent=ONE)
-    await kept(stores, a_session(ONE, ("Mend", [LS, LS])), sub)
-    assert stores.attribution is not None
-    of_sub = imported_id("default", "claude-code", "sub")
-    tree = await stores.attribution.tree(of_sub, tenant="default")
-    assert tree is not None
-    assert tree.root_id == imported_id("default", "claude-code", ONE)
-    assert {node.id for node in tree.nodes} == {tree.root_id, of_sub}
-    assert tree.total.calls == 5
-
-
 async def test_sub_agents_that_are_kept_first_hang_under_their_session(stores: Stores) -> None:
     """However deep, in any order of their logs, with the kind and task that the call gave; one
     whose log names no parent is a session of its own."""

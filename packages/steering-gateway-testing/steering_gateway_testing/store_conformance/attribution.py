@@ -62,33 +62,6 @@ async def filters_runs_by_tag_and_key(stores: Stores) -> None:
     assert await found(key_name="web") == ["r0001"]
 
 
-async def sums_up_a_tree(stores: Stores) -> None:
-    """From each of its conversations the same: forks of forks, parents that are named only, rows
-    that know their parent but not their root; no conversation of another tree or tenant."""
-    await stores.states.commit(records.one_run(1))
-    await stores.states.commit(below(records.one_run(2), "c0001", "c0001"))
-    await stores.states.commit(below(records.one_run(3), "c0002", "c0001"))
-    await stores.states.commit(below(records.one_run(4), "c0003", None))
-    await stores.states.commit(records.one_run(5))
-    store = _sums(stores)
-    trees = [await store.tree(f"c000{number}", tenant=records.TENANT) for number in range(1, 5)]
-    assert all(tree == trees[0] for tree in trees)
-    tree = trees[0]
-    assert tree is not None
-    assert tree.root_id == "c0001"
-    assert [node.id for node in tree.nodes] == ["c0001", "c0002", "c0003", "c0004"]
-    assert (tree.total.runs, tree.total.calls, tree.total.input_tokens) == (4, 8, 800)
-    assert (tree.total.cost_usd, tree.total.cached_share) == (2.0, 0.8)
-    assert tree.nodes[1].sums.cost_usd == 0.5
-    assert await store.tree("c0001", tenant="initech") is None
-    assert await store.tree("c0009", tenant=None) is None
-    orphan = below(records.one_run(6), None, "c-unseen")
-    await stores.states.commit(orphan)
-    alone = await store.tree("c0006", tenant=None)
-    assert alone is not None
-    assert (alone.root_id, len(alone.nodes)) == ("c-unseen", 1)
-
-
 async def groups_runs(stores: Stores) -> None:
     """By a tag, a key, a day, the costliest first; an unknown price stays unknown."""
     free = records.a_step(
@@ -122,6 +95,5 @@ async def groups_runs(stores: Stores) -> None:
 ATTRIBUTION_CHECKS: tuple[Check, ...] = (
     keeps_the_first_value_of_each_tag,
     filters_runs_by_tag_and_key,
-    sums_up_a_tree,
     groups_runs,
 )
