@@ -217,7 +217,9 @@ async def start(runtime: Runtime) -> None:
         publish=publish,
     )
     outbox.controls = opened.stores.controls
-    outbox.address = lambda: address_of(runtime.settings, store, runtime.visited_at, runtime.port)
+    outbox.address = lambda: address_of(
+        runtime.settings, store, runtime.visited_at, port=runtime.port
+    )
     metrics.in_memory.set_function(lambda: outbox.in_memory)
     watch = AlertWatch(
         lambda: runtime.settings,
