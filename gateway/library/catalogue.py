@@ -28,7 +28,7 @@ from gateway.stores.sql.patterns import PatternStore
 from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
 
-# By embedder id. Source: `bench/retrieval.py`, results in docs/etraces.md.
+# By embedder id. Source: `bench/retrieval.py`, results in docs/evidence.md.
 CALIBRATED: Mapping[str, Gates] = {
     "static-minilm-256-1": Gates(e1=0.66, e2=0.48, e2_untyped=0.54),
     "hashing-256-1": Gates(e1=0.80, e2=0.66),
