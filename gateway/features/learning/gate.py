@@ -12,7 +12,7 @@ from gateway.data_files import read_toml
 from gateway.text.secrets import MARK, find_secrets
 from gateway.values import Fields
 
-MOST_WORDS = 25  # of one instruction. Source: `learning.md`, "What a lesson may say"
+MOST_WORDS = 25  # of one instruction. Source: `learning.md`, "The gate"
 MOST_CHARS = 600  # of a text that an operator wrote
 
 
