@@ -8,7 +8,8 @@ from gateway.stores.totals import plus
 from gateway.values import Fields, Value, by_name, frozen
 
 # Keys by which runs can be grouped, in addition to `tag:NAME`.
-GROUPS = ("tenant", "key", "agent", "model", "day", "experiment", "arm", "mode", "outcome", "state")
+_GROUPS = "tenant key agent model day week experiment arm mode outcome state"
+GROUPS = tuple(_GROUPS.split())
 TAG = "tag:"
 
 

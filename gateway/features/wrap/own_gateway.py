@@ -243,7 +243,7 @@ def used_line(
     are those of `budget`, unless the account has others: a row that was deleted has none."""
     given = budget.limits.given()
     limits = account.limits_of(given)
-    spent = replace(account, reserved=NOTHING)
+    spent = replace(account, reserved=NOTHING, leased=NOTHING)
     share, _ = account.share(given, now)
     used = (f"{_amount(m, spent.used(m, now))} of {_amount(m, most)}" for m, most in limits.items())
     line = ", ".join(used) or "no limit"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -344,7 +345,7 @@ def _say(text: str, *, first: bool = True, quiet: bool = False) -> None:
 
 Trace = Fields  # one run as `GET /api/runs/{id}` gives it: `run` and `steps`
 MOST_RUNS = 20  # that are shown one by one; all are counted
-_COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
+_COUNTS = ("steps", "calls", "errors", "input_tokens", "cached_tokens", "output_tokens")
 
 _WHY_CHARS = 300
 
@@ -366,7 +367,8 @@ def _lines(traces: Sequence[Trace], **how: str) -> list[str]:
         title_of=title_of,
         stop_words=lambda stop: Stop(**stop).words,
     )
-    return text.splitlines()
+    # The names of the limits of a command are drawn, and nobody has chosen them.
+    return re.sub(r"\bbudget (wrap|sub-agents)-[0-9a-f]+", "its limit", text).splitlines()
 
 
 def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> FieldDict:

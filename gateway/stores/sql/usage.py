@@ -284,6 +284,8 @@ class AttributionStore:
             expression = f"coalesce({forms.entry('r.tags', 'by_tag')}, '')"
         elif by == "day":
             expression = forms.day("r.started_at")
+        elif by == "week":
+            expression = forms.day(bucket_sql(_STARTED_HOUR, "week"))
         else:
             expression = _EXPRESSIONS[by]
         sql = f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 from collections.abc import Callable
@@ -84,6 +85,11 @@ def test_tags_and_keys_are_dimensions(
     assert found == {"red": 5, "=blue": 4, "": 1}
     rows = list(csv.reader(io.StringIO(get(server, "usage", by="key", format="csv"))))
     assert [(row[0], row[2]) for row in rows] == [("key", "calls"), ("web", "6"), ("batch", "4")]
+    [day] = get(server, "usage", by="day")["groups"]
+    [week] = get(server, "usage", by="week")["groups"]
+    assert week["sums"] == day["sums"]
+    date = datetime.date.fromisoformat(day["value"])
+    assert week["value"] == str(date - datetime.timedelta(days=date.weekday()))
     bad = httpx.get(f"{server.url}/api/usage", params={"by": "mood"}, headers=ADMIN, timeout=120)
     assert bad.status_code == 400
     with pytest.MonkeyPatch.context() as patch:

@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.budget_interface import Amounts
 from gateway.cli import main
 from gateway.errors import ConfigError
 from gateway.features.budgets.accounts import Account
@@ -221,8 +222,30 @@ def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> N
     assert "budget: " in ended.stderr
     assert "2 calls of 2 calls; used up, further calls were not sent" in ended.stderr
     assert "budget: $5.00, 2 calls; a model of unknown price counts as $3.00" in ended.stderr
-    assert "stopped by budget wrap-" in ended.stderr
+    assert "stopped by its limit: 2 of the 2-call" in ended.stderr
     assert ": 2 of the 2-call budget is used.\n" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("base", "reason"),
+    [
+        ("", "401 from the provider"),
+        ("http://127.0.0.1:1/v1", "the provider cannot be reached"),
+    ],
+)
+def test_the_summary_says_what_failed(
+    base: str, reason: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """A refusal with its status, and a provider that is down, for every repetition."""
+    upstream.default = Reply("no", status=401)
+    sends = f"""
+import subprocess, sys
+for _ in range(3):
+    subprocess.run([sys.executable, "-c", {AGENT!r}, "1", "0"], stderr=subprocess.DEVNULL)
+"""
+    env = {"OPENAI_BASE_URL": base or upstream.base_url}
+    ended = wrapped(tmp_path, upstream, "--", sys.executable, "-c", sends, **env)
+    assert f"\n  3 calls failed: {reason}\n" in ended.stderr
 
 
 HELPERS = """
@@ -312,6 +335,8 @@ def test_the_summary_names_the_limit_of_an_account_that_was_deleted() -> None:
     account = Account(budget=budget.name, subject="default")
     line = used_line(account, budget, 0.0, stopped=True)
     assert line == "budget: $0 of $2.00; not enough left, further calls were not sent"
+    taken = replace(account, leased=Amounts(usd=1.0))  # for calls that may never be made
+    assert used_line(taken, budget, 0.0) == "budget: $0 of $2.00"
     raised = replace(account, limits={"usd": 3.0})
     assert used_line(raised, budget, 0.0) == "budget: $0 of $3.00"
     assert used_line(replace(account, lifted=True), budget, 0.0) == "budget: no limit"
