@@ -23,6 +23,7 @@ from gateway.runtime import Runtime
 from gateway.stores import filters, sessions
 from gateway.stores.severity import SEVERITY_WORDS, SeverityWord
 from gateway.stores.sql.sessions import SessionStore
+from gateway.tasks import off_loop
 from gateway.values import FieldDict
 
 OPERATIONS = Operations()
@@ -102,7 +103,7 @@ async def get_session(request: ApiRequest[SessionParameters]) -> ApiResponse:
     found = await store.session(name, tenant=request.tenant)
     if found is None:
         raise NotFound(f"there is no session {name[:80]!r}", param="session_id")
-    bill = steering_bill(await store.calls(found.session), request.runtime)
+    bill = await off_loop(steering_bill, await store.calls(found.session), request.runtime)
     view = {**tree_view(found, request.runtime.settings), "steering": asdict(bill)}
     return ApiResponse(view)
 

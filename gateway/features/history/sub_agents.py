@@ -20,14 +20,14 @@ UNNAMED = "sub-agents without a name"
 
 
 def root_of(reading: SessionReading, parents: Mapping[str, str]) -> str:
-    """The id of the session at the root of a session's tree. `parents`: by id, of all readings."""
-    name = reading.id
-    for _ in range(len(parents) + 1):  # ids that name each other in a circle end
-        above = parents.get(name, "")
-        if not above:
-            return name
-        name = above
-    return name
+    """The id of the session at the root of a session's tree; of ids that name each other in a
+    circle the first one by name. `parents`: by id, of all readings."""
+    above = [reading.id]
+    while name := parents.get(above[-1], ""):
+        if name in above:
+            return min(above[above.index(name) :])
+        above.append(name)
+    return above[-1]
 
 
 def with_orders(readings: Sequence[SessionReading]) -> list[SessionReading]:

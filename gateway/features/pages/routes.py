@@ -24,7 +24,7 @@ PAGES = (
         runs.RunsParameters,
         change=runs.set_outcome,
         report=True,
-        tab="Runs",
+        tab="Sessions",
     ),
     PageRoute("/dashboard/views", params=TenantParameter, change=views.change),
     PageRoute(_RUN, runs.show, runs.RunPageParameters, change=runs.set_outcome, report=True),

@@ -13,6 +13,7 @@ from gateway.features.pages.pages import Page, Visit, redirect
 from gateway.features.pages.runs import acts_on
 from gateway.features.pages.session_lanes import lanes_of
 from gateway.stores.sessions import MOST_CALLS, Session
+from gateway.tasks import off_loop
 from gateway.values import FieldDict
 
 _MOST_LANES = 12  # that are drawn: the main agent's and those of the dearest others
@@ -30,17 +31,19 @@ async def show(visit: Visit) -> Page:
     if session.id != wanted:
         return redirect(f"/dashboard/sessions/{quote(session.id)}")
     calls = await store.calls(session)
-    lanes = lanes_of(tree.members, calls.steps)
+    # 300 sub-agents beside thousands of calls take half a second; agents are answered meanwhile.
+    lanes = await off_loop(lanes_of, tree.members, calls.steps)
     dearest = sorted(lanes[1:], key=lambda lane: lane.cost_usd or 0.0, reverse=True)
     values: FieldDict = {
         "title": session.title,
+        "path": "/dashboard/runs",  # the page of the navigation that it belongs to
         "session": session,
         "lanes": lanes[:1] + dearest[: _MOST_LANES - 1],
         "main": lanes[0],
         "dearest": dearest,
         "limit": MOST_CALLS,
         "drawn_calls": len(calls.steps),
-        "bill": steering_bill(calls, visit.runtime),
+        "bill": await off_loop(steering_bill, calls, visit.runtime),
         **await _difficulty(visit, session),
     }
     newest = max(lanes[0].member.runs or session.runs, key=attrgetter("started_at"))

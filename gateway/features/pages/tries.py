@@ -11,6 +11,7 @@ import secrets
 import time
 from contextlib import aclosing
 from dataclasses import replace
+from math import inf
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -45,6 +46,7 @@ from gateway.wire.response_tee import ResponseWatch
 
 _TRIES = "/api/runs/{run_id}/steps/{step}/tries"
 _MAXIMA = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 # Anthropic's API refuses a request without a version. Source: its reference, "Versions".
 _HEADERS = [
     (b"content-type", b"application/json"),
@@ -153,23 +155,29 @@ async def list_tries(request: ApiRequest[ChoiceAtStep]) -> ApiResponse:
 
 
 async def _price(request: ApiRequest[ChoiceAtStep]) -> FieldDict:
-    """Tokens of the request, by its length; the most tokens of an answer, 0 if nobody knows; US
-    dollars with an empty and with the longest answer, None if nobody knows. `problem`: why it
-    cannot be sent; empty if it can."""
+    """Tokens of the request, by its length; the most tokens of all its answers, 0 if nobody knows;
+    US dollars with an empty answer, and with the longest ones of the dearest fallback, None if
+    nobody knows. `problem`: why it cannot be sent; empty if it can."""
     model = request.params.model
     try:
         _, asked = await _request(request.runtime, request.params, request.tenant)
     except GatewayError as error:
         return {"problem": error.message}
-    catalogue = request.runtime.services.catalogue
+    services = request.runtime.services
+    catalogue = services.catalogue
     info = catalogue.info(model)
     most = max([as_int(asked.body.get(name), 0) for name in _MAXIMA])
     if info is not None and info.listed is not None:
         most = most or info.listed.max_output_tokens or 0
     tokens = body_tokens(asked.raw)
+    most = min(most * max(1, as_int(asked.body.get("n"), 1)), _MOST_OUTPUT)
+    longest = {"prompt_tokens": tokens, "completion_tokens": most}
+    others = services.table.fallbacks(model, 0.0)
+    names = [model, *(catalogue.billed_name(model, target) for target in others)]
+    costs = [catalogue.cost(name, longest) for name in names]
     usd = [
-        catalogue.cost(model, {"prompt_tokens": tokens, "completion_tokens": output})
-        for output in (0, most)
+        catalogue.cost(model, longest | {"completion_tokens": 0}),
+        max(costs, key=lambda cost: inf if cost is None else cost),
     ]
     return {"problem": "", "input_tokens": tokens, "most_output_tokens": most, "usd": usd}
 

@@ -274,6 +274,25 @@ async def test_sub_agents_that_are_kept_first_hang_under_their_session(stores: S
     ]
 
 
+async def test_sessions_that_name_each_other_as_parent_are_one(stores: Stores) -> None:
+    """The first by name is the session, the others are below it; none is lost from the list."""
+    circle = {"one": "three", "two": "one", "three": "two", "four": "three"}
+    sessions = [a_session(name, (name, [LS]), parent=above) for name, above in circle.items()]
+    readings = [read_session(each, Policy()) for each in sessions]
+    keeper = Keeper(stores, Settings(), readings=readings)
+    for session in sessions:
+        await keeper.keep(session)
+    assert stores.sessions is not None
+    (found,) = (await stores.sessions.list_sessions(RunFilter(), PageRequest())).sessions
+    assert (found.title, found.run_count) == ("one", 4)
+    for name in circle:
+        key = imported_id("default", "claude-code", name)
+        tree = await stores.sessions.session(key, tenant=None)
+        assert tree is not None
+        assert tree.session.id == found.id
+        assert tree.members[0].role == "main"
+
+
 async def test_copies_of_an_answer_cost_once(stores: Stores) -> None:
     """A session that was resumed begins with what the earlier one has."""
     first = a_session(ONE, ("Mend", [LS, LS]))

@@ -334,7 +334,7 @@ async def test_keys_lead_through_a_list(start: Start, upstream: ScriptedUpstream
     await tab.js("document.querySelector('#keys-on').click()")
     await tab.key("j")
     await tab.following("document.activeElement.click()")
-    assert "/dashboard/runs/" in await tab.js("location.pathname")
+    assert "/dashboard/sessions/" in await tab.js("location.pathname")
     await tab.following("location.assign('/dashboard')")
     await tab.key("/")
     await tab.until("document.activeElement && document.activeElement.name === 'search'")
@@ -362,7 +362,7 @@ async def test_the_menu_of_a_phone_needs_no_script(start: Start, tab: Tab) -> No
     )
     assert len(links) > 5
     assert all(whole for _, whole in links)
-    assert {name for name, _ in links} >= {"Now", "Runs", "Health", "Patterns"}
+    assert {name for name, _ in links} >= {"Now", "Sessions", "Health", "Patterns"}
     if SHOTS:
         await tab.picture(Path(SHOTS) / "menu-390.png")
 

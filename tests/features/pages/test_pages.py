@@ -353,10 +353,24 @@ def test_a_failed_call_is_seen(server: AppServer, upstream: ScriptedUpstream) ->
 def test_what_there_is_not_has_a_page_too(server: AppServer) -> None:
     """With the way back."""
     for path in ("runs/none", "patterns/none", "static/none", "none", "runs/none/none"):
-        assert "Back to the runs" in page_of(server, f"/dashboard/{path}", status=404)
+        assert "Back to the sessions" in page_of(server, f"/dashboard/{path}", status=404)
     refused = httpx.post(f"{server.url}/dashboard/health")
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
     assert httpx.get(f"{server.url}/dashboard/runs/none/steps/x.txt").status_code == 400
+
+
+def test_the_list_leads_to_sessions(server: AppServer, upstream: ScriptedUpstream) -> None:
+    """A row is a session and its title leads to its page, which is a page of *Sessions*; a run is
+    one more link."""
+    run_id = a_finished_run(server, upstream, task="Only me")
+    session = f"/dashboard/sessions/{run_id.partition('.')[0]}"
+    links = {link["href"]: link for link in Tags(page_of(server, "/dashboard/runs")).named("a")}
+    assert links[session]["class"] == "task"
+    assert f"/dashboard/runs/{run_id}" in links
+    for path in ("/dashboard/runs", f"/dashboard/runs/{run_id}", session):
+        page = page_of(server, path)
+        assert re.search(r'href="/dashboard/runs" aria-current="page">Sessions</a>', page), path
+        assert ">Runs<" not in page.partition("<main")[0]
 
 
 def test_the_list_is_refreshed_in_part(server: AppServer, upstream: ScriptedUpstream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from pathlib import Path
@@ -13,8 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.api import sessions
+from gateway.api.steering_bill import steering_bill
 from gateway.config.storage import StorageSettings
-from gateway.features.pages.session_lanes import KINDS, Lane, axis_of, place_of, stretches_of
+from gateway.features.pages import session
+from gateway.features.pages.session_lanes import (
+    KINDS,
+    Lane,
+    axis_of,
+    lanes_of,
+    place_of,
+    stretches_of,
+)
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import CallRecord, InjectionRow, StepContent, StepRow
 from gateway.stores.sql.states import SQLStateStore
@@ -229,6 +240,31 @@ async def test_steering_has_a_bill_of_its_own(start: Start, tmp_path: Path) -> N
     page = got(server, "/dashboard/sessions/c0001").text
     assert "own bill" in page
     assert "10k" in page
+
+
+async def test_a_long_session_holds_nothing_up(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lanes and its bill take up to half a second, and are made beside the loop that answers
+    agents."""
+    beside = []
+
+    def watched(work: Any) -> Any:
+        def noted(*given: Any) -> Any:
+            with pytest.raises(RuntimeError):
+                asyncio.get_running_loop()
+            beside.append(work.__name__)
+            return work(*given)
+
+        return noted
+
+    for place in (session, sessions):
+        monkeypatch.setattr(place, "steering_bill", watched(steering_bill))
+    monkeypatch.setattr(session, "lanes_of", watched(lanes_of))
+    server = start(storage=await kept(tmp_path, one(1, [call(10.0, step=1)])))
+    assert got(server, "/dashboard/sessions/c0001").status_code == 200
+    assert got(server, "/api/sessions/c0001").status_code == 200
+    assert sorted(beside) == ["lanes_of", "steering_bill", "steering_bill"]
 
 
 async def test_thousands_of_steps_are_a_page_of_kilobytes(start: Start, tmp_path: Path) -> None:

@@ -283,6 +283,50 @@ def test_it_says_why_there_is_nothing_to_send(
         assert reason in operator.get(f"/dashboard/runs/{run_id}/steps/0/raw").text
 
 
+@pytest.mark.parametrize(
+    ("own", "most"),
+    [
+        ({"max_tokens": 1000}, 1000),
+        ({"max_tokens": 1000, "n": 5}, 5000),
+        ({"max_tokens": 10**30}, 10**9),
+        ({"max_tokens": -1, "n": -3}, 16384),
+        ({"max_tokens": "many", "n": "5"}, 16384),
+    ],
+)
+def test_the_price_is_that_of_all_answers(
+    start: Start, upstream: ScriptedUpstream, own: dict[str, Any], most: int
+) -> None:
+    """Of each that was asked for, whatever numbers the client wrote."""
+    server = start(storage={"raw_mb": 4})
+    upstream.default = Reply("Here.")
+    body = {"model": PRICED, "messages": [{"role": "user", "content": "Find it."}], **own}
+    with client_of(server) as client:
+        answer = client.post("/v1/chat/completions", json=body)
+        run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
+        (step,) = client.get(f"/api/runs/{run_id}").json()["steps"]
+        price = tries_of(client, run_id, step["step_index"])["price"]
+        assert client.get(f"/dashboard/runs/{run_id}/steps/{step['step_index']}/raw").is_success
+    assert price["most_output_tokens"] == most
+    low, high = price["usd"]
+    assert high - low == pytest.approx(most * 1e-5)
+
+
+@pytest.mark.parametrize(("other", "known"), [("gpt-4", True), ("made-by-nobody", False)])
+def test_the_price_is_that_of_the_dearest_fallback(
+    start: Start, upstream: ScriptedUpstream, other: str, known: bool
+) -> None:
+    """A try goes there, too; where nobody knows its price, nobody knows that of the try."""
+    server = start(storage={"raw_mb": 4}, router={"fallbacks": [{"gpt-4o-mini": [other]}]})
+    run_id = a_guided_run(server, upstream, steps=1)
+    with client_of(server) as client:
+        _, high = tries_of(client, run_id, 0, model="gpt-4o-mini")["price"]["usd"]
+        page = client.get(f"/dashboard/runs/{run_id}/steps/0/raw?model=gpt-4o-mini").text
+    if known:
+        assert high > 16384 * 6e-5 * 0.99
+    assert (high is not None) is known
+    assert ("unknown, no list has this model or one of its fallbacks" in page) is not known
+
+
 @with_keys
 def test_only_the_admin_key_sends(start: Start, upstream: ScriptedUpstream) -> None:
     """A tenant's key sees the tries of its own runs and the price, and sends none; another one's
