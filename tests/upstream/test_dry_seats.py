@@ -169,6 +169,26 @@ def test_one_call_tries_when_the_limit_is_over(
     assert "by-key answered 9 calls" in found.title
 
 
+def test_the_last_call_of_a_budget_is_answered_by_the_key(
+    gateway_server: Start, upstream: ScriptedUpstream, other: ScriptedUpstream
+) -> None:
+    """The call has its place in the budget already: that the key's model costs more is no further
+    call. It was sent to the resting login, whose hour of `retry-after` the client then waited."""
+    upstream.default = Fault(FaultKind.RATE_LIMIT, retry_after=HOUR)
+    params = {"model": "anthropic/claude-opus-4-5", "api_base": other.url, "api_key": KEY}
+    settings = {
+        "default_upstream": {"api_base": upstream.base_url, "messages_api_base": upstream.url},
+        "model_list": [{"model_name": "by-key", "litellm_params": params}],
+        "router": {"fallbacks": [{"*": ["by-key"]}]},
+        "budgets": [{"name": "few", "scope": "tenant", "limits": {"calls": 2}}],
+    }
+    relay = Relay(gateway_server(settings), SEATS["claude login"])
+    assert [relay.ask().status_code for _ in range(2)] == [200, 200]
+    assert len(upstream.requests) == 1
+    assert len(other.requests) == 2
+    assert "budget_exceeded" in relay.ask().text
+
+
 def test_without_another_to_ask_nothing_changes(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:

@@ -225,6 +225,8 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
         asked = claim.estimate.of(metric)
         if metric == "context":
             asked = claim.estimate.input_tokens
+        if not asked and not claim.estimate.calls:
+            continue  # more for a call that has its place already
         slack = bound * _TINY
         known = not claim.guessed or metric in ("calls", "minutes", "context")
         if used >= bound - slack or (used + asked > bound + slack and (known or used)):
