@@ -1,5 +1,6 @@
 # One place for every command; CI calls the same targets.
 VENV   ?= .venv
+PYTHON ?= python3
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
@@ -20,16 +21,25 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 $(STAMP): requirements.lock pyproject.toml packages/steering-gateway-testing/pyproject.toml
-	@python3 scripts/install.py $(VENV)
+	@$(PYTHON) scripts/install.py $(VENV) all
 	@touch $@
 
-install: $(STAMP) ## set up .venv from the lock file, and put `gateway` on the path (idempotent)
-	@python3 scripts/install.py $(VENV) --link
+# Parts of the lock file, for those who only use the gateway: each command installs what it lacks.
+$(VENV)/.gateway: requirements.lock pyproject.toml
+	@$(PYTHON) scripts/install.py $(VENV) gateway
+	@touch $@
 
-demo: $(STAMP) ## watch a steered agent run, offline, no key needed
+$(VENV)/.demo: requirements.lock packages/steering-gateway-core/pyproject.toml
+	@$(PYTHON) scripts/install.py $(VENV) demo
+	@touch $@
+
+install: $(VENV)/.gateway ## set up .venv with the gateway, and put `gateway` on the path (idempotent)
+	@$(PYTHON) scripts/install.py $(VENV) --link
+
+demo: $(VENV)/.demo ## watch a steered agent run, offline, no key needed
 	@$(PY) -m gateway demo
 
-serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
+serve: $(VENV)/.gateway ## start the gateway on 127.0.0.1:8080
 	@$(PY) -m gateway serve
 
 test: $(STAMP) ## the test suite, without the slow and nightly tests
@@ -86,7 +96,7 @@ docs: $(VENV)/docs/.installed ## build the documentation as a site, strictly
 # An environment of its own: the site needs nothing that the gateway needs.
 $(VENV)/docs/.installed: pyproject.toml | $(STAMP)
 	@echo "installing mkdocs-material into $(VENV)/docs"
-	@python3 -m venv $(VENV)/docs
+	@$(PYTHON) -m venv $(VENV)/docs
 	@$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check "mkdocs-material>=9.6,<10"
 	@touch $@
 

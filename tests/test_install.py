@@ -109,7 +109,7 @@ def test_from_nothing_to_a_steered_call(
         check=False,
     )
     assert shown.returncode == 0, shown.stderr[-3000:]
-    assert "the effect of steering" in shown.stdout
+    assert "repaired" in shown.stdout
     upstream.script(Reply("It works."))
     here = {**env, "OPENAI_BASE_URL": upstream.base_url, "GATEWAY_STEERING__MODE": "on"}
     with GatewayProcess(tmp_path, env=here, program=start) as gateway:

@@ -1,11 +1,20 @@
-"""`make install` puts the command on the path, and takes no other program's place."""
+"""`make demo`, `make install` and `make test`: each installs its part of the lock file, and what is
+there already is left alone. `make install` puts the command on the path, and takes no other
+program's place."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from scripts import install
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "install.py"
 
@@ -50,3 +59,89 @@ def test_another_program_of_that_name_stays(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert f"{other} is another program" in ended.stderr
     assert other.read_text() == "another program"
+
+
+@pytest.mark.parametrize(
+    ("stage", "project", "most", "absent"),
+    [
+        ("demo", install.CORE, 45, {"litellm", "pytest", "hatchling", "openai"}),
+        ("gateway", install.ROOT, 100, {"pytest", "mypy", "scikit-learn", "schemathesis"}),
+    ],
+)
+def test_a_part_of_the_lock_is_whole_and_no_more(
+    stage: str, project: Path, most: int, absent: set[str]
+) -> None:
+    """Everything that the project's packages ask for here is in its part, with hashes; pip is not
+    asked to look for more (`--no-deps`). Test tools are not in it."""
+    part = install.packages(stage)
+    assert all("--hash=sha256:" in entry for entry in part.values())
+    assert len(part) <= most
+    assert not absent & set(part)
+    asked = [Requirement(name) for name in install.asked_by(project)]
+    seen: set[str] = set()
+    while asked:
+        requirement = asked.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen or (requirement.marker and not requirement.marker.evaluate()):
+            continue
+        seen.add(name)
+        assert name in part
+        asked += map(Requirement, metadata.requires(name) or [])
+
+
+def test_each_command_adds_to_the_one_before() -> None:
+    """The demo's part is within the gateway's, and that within the whole lock."""
+    demo, gateway, everything = (set(install.packages(stage)) for stage in install.SIZES)
+    assert demo < gateway < everything
+
+
+def there(folder: Path, stage: str) -> Path:
+    """An environment that has the packages of a stage, by their metadata."""
+    packages = folder / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    for entry in install.packages(stage).values():
+        name, _, version = entry.split()[0].partition("==")
+        (packages / f"{name.partition('[')[0].replace('-', '_')}-{version}.dist-info").mkdir()
+    for name in install.OWN[stage]:
+        (packages / f"{name.replace('-', '_')}-0.1.0.dist-info").mkdir()
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/called"\n')
+    python.chmod(0o755)
+    return folder
+
+
+def test_what_is_there_is_not_installed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After `make test`, `make demo` calls no pip; after `make demo`, only the rest is asked for."""
+    whole = there(tmp_path / "whole", "all")
+    assert [install.main(whole, stage) for stage in install.SIZES] == [0, 0, 0]
+    assert not (whole / "bin" / "called").exists()
+    assert capsys.readouterr().out == ""
+    demo = there(tmp_path / "demo", "demo")
+    assert install.main(demo, "gateway") == 0
+    asked = set(install.locked((demo / "missing.txt").read_text()))
+    assert asked == set(install.packages("gateway")) - set(install.packages("demo"))
+    assert "--require-hashes" in (demo / "bin" / "called").read_text()
+
+
+def test_another_version_is_replaced(tmp_path: Path) -> None:
+    """A package that the lock has at another version is installed, and nothing else."""
+    folder = there(tmp_path / "old", "demo")
+    [rich] = folder.glob("lib/*/*/rich-*.dist-info")
+    rich.rename(rich.with_name("rich-1.0.dist-info"))
+    assert install.main(folder, "demo") == 0
+    assert list(install.locked((folder / "missing.txt").read_text())) == ["rich"]
+
+
+def test_an_old_python_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message says which one it is, which is needed, and how to name another."""
+    monkeypatch.setattr(sys, "version_info", (3, 11, 2, "final", 0))
+    assert install.main(tmp_path / "made", "demo") == 1
+    said = capsys.readouterr().err
+    assert "this is Python 3.11.2; 3.11.5 or newer is needed" in said
+    assert "make demo PYTHON=" in said
+    assert not (tmp_path / "made").exists()

@@ -1,5 +1,5 @@
-"""The demo's agent, a plain tool loop on the official `openai` client, with a real repository; and
-the scripted model that answers it: it repeats itself until guidance tells it to stop."""
+"""The demo's agent, a plain tool loop with a real repository; and the scripted model that answers
+it: it repeats itself until a text of the gateway says what to do, and then does that."""
 
 import json
 import subprocess
@@ -12,22 +12,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 from msgspec import Struct
-from openai import OpenAI
 
 from gateway.core.guidance_text import FRAME_OPEN
 from gateway.values import FieldDict, frozen
 
 Move = tuple[str, str, dict[str, str]]
 LOOPBACK = "127.0.0.1"
-# Texts of the gateway that the model ignores while it repeats itself, before it listens.
-_NOTES_NEEDED = 2
 
 
 class _Script(Struct, frozen=True):
     """The script of the demonstration. The model explores, then doubts and turns the rounding to
-    and fro, until it recovers."""
+    and fro, until it reads what to do."""
 
     messages: list[Any]  # the agent's first ones
     tools: list[Any]  # definitions that the agent offers
@@ -35,7 +33,8 @@ class _Script(Struct, frozen=True):
     explore: tuple[Move, ...]  # moves at the beginning; a move is a text, a tool and its arguments
     doubt: str  # text of the model while it is stuck
     rounding: tuple[str, str]  # the two versions of a line between which it turns
-    recover: tuple[Move, ...]  # moves after guidance came
+    listens: str  # what a text of the gateway has to say before the model does anything else
+    obey: tuple[Move, ...]  # moves after that: the first does what the text says
     done: str  # the final answer
 
 
@@ -45,14 +44,13 @@ SCRIPT = msgspec.json.decode(Path(__file__).with_name("script.json").read_bytes(
 def _use(folder: Path, tool: str, path: str = "", old: str = "", new: str = "") -> str:
     """The text that the agent reads after it has used a tool."""
     file = folder / Path(path).name
-    if tool == "list_files":
-        return "\n".join(sorted(each.name for each in folder.iterdir() if each.is_file()))
     if tool == "run_tests":
         run = [sys.executable, "-B", "-m", "unittest", "-q", "test_orders"]
         done = subprocess.run(  # noqa: S603 - the demo's own test
             run, cwd=folder, capture_output=True, text=True, timeout=30, check=False
         )
-        return "\n".join(x for x in done.stderr.splitlines() if not x.startswith("Ran ")).strip()
+        said = done.stdout + done.stderr
+        return "\n".join(x for x in said.splitlines() if not x.startswith("Ran ")).strip()
     text = file.read_text(encoding="utf-8")
     if tool == "read_file":
         return text
@@ -67,57 +65,57 @@ class Turn:
     headers: dict[str, str]  # of the gateway's response
     usage: dict[str, int]  # tokens of the prompt and of the answer
     action: str  # what the agent did next, in words
-    failed: bool  # the action failed
+    said: str  # what the model said with it
+    result: str  # what the agent read after it
     answer: str | None  # the final one; None before
 
 
-def run_agent(client: OpenAI, folder: Path, *, model: str, max_calls: int) -> Iterator[Turn]:
+def run_agent(client: httpx.Client, folder: Path, *, model: str, max_calls: int) -> Iterator[Turn]:
     """Call the model until it answers without a tool call, or the limit is reached."""
     for name, text in SCRIPT.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     messages = list(SCRIPT.messages)
-    tools = SCRIPT.tools
+    asked = {"model": model, "messages": messages, "tools": SCRIPT.tools}
     for _ in range(max_calls):
-        raw = client.chat.completions.with_raw_response.create(
-            model=model, messages=messages, tools=tools
-        )
-        said = json.loads(raw.text)
+        raw = client.post("/v1/chat/completions", json=asked).raise_for_status()
+        said = raw.json()
         message = said["choices"][0]["message"]
         action = ""
-        failed = False
+        result = ""
         messages.append(message)
         for call in message.get("tool_calls", ()):
             name = call["function"]["name"]
             arguments = json.loads(call["function"]["arguments"])
             result = _use(folder, name, **arguments)
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-            failed = "FAILED" in result
             action = " ".join([name, *list(arguments.values())[:1]])
         if action:
             answer = None
         else:
             answer = message["content"]
         about: Any = {"headers": dict(raw.headers), "usage": said["usage"], "action": action}
-        yield Turn(**about, failed=failed, answer=answer)
+        yield Turn(**about, said=message["content"], result=result, answer=answer)
         if answer is not None:
             return
 
 
 class ScriptedModel:
-    """Answers one agent; `advice` is the guidance that made it change its approach."""
+    """Answers one agent. `texts` are the gateway's in the newest request."""
 
     def __init__(self) -> None:
-        self._step = self._recovery = self._frames_before = 0
-        self.advice = ""
+        self.texts: list[str] = []
+        self._step = self._obeyed = 0
+        self._heard = False
 
     def completion(self, body: bytes) -> FieldDict:
         """The next chat completion; of the request, only the model and the guidance are read."""
         request = json.loads(body)
-        text, name, arguments = self._next(_guidance(request["messages"]))
+        self.texts = _guidance(request["messages"])
+        text, name, arguments = self._next()
         message: FieldDict = {"role": "assistant", "content": text}
         if name:
             function = {"name": name, "arguments": json.dumps(arguments)}
-            call_id = f"call_{self._step + self._recovery}"
+            call_id = f"call_{self._step + self._obeyed}"
             message["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
         # The usual rule of thumb: four characters per token.
@@ -128,23 +126,20 @@ class ScriptedModel:
         usage["total_tokens"] = sent + received
         return {**about, "model": request["model"], "choices": [choice], "usage": usage}
 
-    def _next(self, frames: list[str]) -> Move:
+    def _next(self) -> Move:
+        self._heard |= any(SCRIPT.listens in text for text in self.texts)
+        if self._heard:
+            self._obeyed += 1
+            return next(iter(SCRIPT.obey[self._obeyed - 1 :]), (SCRIPT.done, "", {}))
         turn = self._step - len(SCRIPT.explore)
+        self._step += 1
         if turn < 0:
-            self._frames_before = len(frames)
-            self._step += 1
             return SCRIPT.explore[turn]
-        if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
-            self.advice = frames[-1]
-        if not self.advice:
-            # Alternate between running the test and changing the rounding back and forth.
-            self._step += 1
-            if turn % 2 == 0:
-                return SCRIPT.doubt, "run_tests", {}
-            old, new = SCRIPT.rounding if turn % 4 == 1 else SCRIPT.rounding[::-1]
-            return SCRIPT.doubt, "edit_file", {"path": "pricing.py", "old": old, "new": new}
-        self._recovery += 1
-        return next(iter(SCRIPT.recover[self._recovery - 1 :]), (SCRIPT.done, "", {}))
+        # Alternate between running the test and changing the rounding back and forth.
+        if turn % 2 == 0:
+            return SCRIPT.doubt, "run_tests", {}
+        old, new = SCRIPT.rounding if turn % 4 == 1 else SCRIPT.rounding[::-1]
+        return SCRIPT.doubt, "edit_file", {"path": "pricing.py", "old": old, "new": new}
 
 
 def _guidance(messages: list[Any]) -> list[str]:

@@ -1,17 +1,17 @@
-"""The demo on the terminal: the run as it happens, without and with steering, and the effect of
-it."""
+"""The demo on the terminal: one agent without and with steering, what the gateway said and what
+came of it."""
 
 import os
 import tempfile
-from collections.abc import Iterator
+import textwrap
+import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
+import httpx
 import uvicorn
-from openai import OpenAI
-from rich.console import Console, Group
-from rich.panel import Panel
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,20 +21,20 @@ from gateway.core.guidance_text import ADVISORY, FRAME_CLOSE
 from gateway.features.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
-from gateway.text.formatting import STATE_COLOURS, print_line
-from gateway.upstream.model_costs import capabilities
+from gateway.text.formatting import print_line
 
-REQUESTED = "gpt-4o"
+MODEL = "gpt-4o"
+PRICES = {"prompt_tokens": 2.5e-6, "completion_tokens": 10e-6}
+"""US dollars a token of that model. Source: OpenAI's list, 2026-11."""
 SETTINGS = {
-    "model_routing": {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"},
     # The demo must not depend on how busy the machine is.
     "steering": {"deadline_ms": 10_000},
     "server": {"drain_s": 1},
 }
 STOP_S = 120.0  # longest wait for the gateway of the demo to start or stop
-MAX_CALLS = 30
+MAX_CALLS = 20
 WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
-_KINDS = {"monitor": "monitor text for", "e2": "failure pattern", "e1": "lesson of a past run"}
+_TRIES = 2  # failures after which the next one is an alarm
 
 
 def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
@@ -43,15 +43,23 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
     # A fixed width if the output is not a terminal.
     console = console or Console(highlight=False, width=None if os.isatty(1) else WIDTH)
     console.width = min(console.width, WIDTH)
-    console.print(_opening())
+    console.print(
+        "An agent repairs a small repository through a gateway, twice. Agent, tests and\n"
+        "gateway are real; [bold]the model is scripted[/]: it edits and tests one line again and\n"
+        "again, until a text of the gateway says what to do instead, and then does that."
+    )
     with _Demo(database) as demo:
         console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
         alone = demo.shown(console, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
         steered = demo.shown(console, "on")
-        advice = demo.model.advice
-        console.print(_comparison(alone, steered))
-    console.print(_closing(advice))
+    console.print(_comparison(alone, steered))
+    console.print(
+        "\nwith your own agent: [bold]gateway wrap -- claude[/]   (or codex, opencode, ...)"
+    )
+    console.print(
+        "what steering is worth on real models is counted in docs/evidence.md", style="dim"
+    )
     return alone[-1].answer is None and steered[-1].answer is not None
 
 
@@ -62,117 +70,116 @@ class _Demo(ExitStack):
         super().__init__()
         configure_logging(LoggingSettings(level="error"))
         folder = self.enter_context(tempfile.TemporaryDirectory(prefix="gateway-demo-"))
-        base = self.enter_context(provider(lambda: self.model))
+        base = self.enter_context(provider(lambda: self._model))
         storage = {"path": str(database or Path(folder) / "demo.db")}
         upstream = {"default_upstream": {"api_base": base}, "storage": storage}
         settings = settings_from_dict({**SETTINGS, **upstream})
         server = uvicorn.Server(uvicorn_config(build_app(settings), settings))
-        self._url = self.enter_context(in_thread(server, STOP_S, "the gateway did not start"))
-
-    def turns(self, headers: dict[str, str]) -> Iterator[Turn]:
-        """One run of the agent on a fresh copy of its repository, against a fresh model."""
-        self.model = ScriptedModel()
-        address: Any = {"base_url": f"{self._url}/v1", "api_key": "not-needed"}
-        with (
-            tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder,
-            OpenAI(**address, default_headers=headers) as client,
-        ):
-            yield from run_agent(client, Path(folder), model=REQUESTED, max_calls=MAX_CALLS)
+        url = self.enter_context(in_thread(server, STOP_S, "the gateway did not start"))
+        self._client = self.enter_context(httpx.Client(base_url=url, timeout=STOP_S))
 
     def shown(self, console: Console, mode: str) -> list[Turn]:
-        """A run, shown call by call."""
-        columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
-        print_line(console, f"call  {columns}", "dim")
+        """A run of the agent on a fresh copy of its repository, against a fresh model; printed when
+        it has ended."""
+        self._model = ScriptedModel()
+        self._client.headers.update({"x-gateway-mode": mode, "user-agent": "demo"})
         run: list[Turn] = []
-        for turn in self.turns({"x-gateway-mode": mode}):
-            run.append(turn)
-            console.print(_line(len(run), turn))
-            for source in _sources(turn):
-                print_line(console, f"      └ guidance: {source}", "magenta")
-        end = Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
-        if run[-1].answer is not None:
-            end = Text(f"  done: {run[-1].answer}\n", "bold green")
-        console.print(end)
+        notes: dict[int, Text] = {}
+        known = 0
+        with tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder:
+            for turn in run_agent(self._client, Path(folder), model=MODEL, max_calls=MAX_CALLS):
+                run.append(turn)
+                blocks = self._model.texts[known:]
+                known += len(blocks)
+                if blocks:
+                    notes[len(run)] = self._note(turn, blocks[0])
+        _print_calls(console, run, notes)
         return run
 
+    def _note(self, turn: Turn, block: str) -> Text:
+        """The gateway's words of a call: the alarm, with its object and count, and the text."""
+        parts = block.partition(FRAME_CLOSE)[0].replace(ADVISORY, "").strip().split("\n\n")
+        if not turn.headers.get("x-gateway-monitors"):
+            return Text(f"  text  {len(parts)} universal rules, as in every run", "dim")
+        alarm = self._alarm(turn).partition(": ")[0]
+        told = textwrap.fill(parts[0], WIDTH - 8, subsequent_indent=" " * 8)
+        more = "".join(
+            f"\n        (and a pattern for it, {part.count(chr(10)) + 1} lines)"
+            for part in parts[1:]
+        )
+        return Text.assemble(
+            (f"  alarm {alarm}\n", "yellow"), (f"  text  {told}", "magenta"), (more, "dim")
+        )
 
-def _opening() -> Panel:
-    text = Text.assemble(
-        "An agent repairs a small repository through the gateway: it reads its way in, then edits "
-        "and tests the same line again and again, on a wrong idea of the cause.\n",
-        ("The model is scripted", "bold"),
-        (": it loops until it hears so, and then it listens. What steering is worth on runs of ")
-        + "real models is counted in docs/evidence.md.\n",
-        ("The agent is a plain loop on the openai client; only its base URL is set. ", "dim"),
-        ("Nothing leaves this machine, and it takes about ten seconds.", "dim"),
-    )
-    return Panel(text, title="steering gateway", title_align="left", border_style="cyan")
-
-
-def _line(number: int, turn: Turn) -> Text:
-    state, model, difficulty = (
-        turn.headers.get(f"x-gateway-{name}", "") for name in ("state", "model", "difficulty")
-    )
-    text = Text(f"{number:>4}  ")
-    text.append(f"{state or '-':<7}", STATE_COLOURS.get(state, ""))
-    level = "▇" * round(float(difficulty or 0) * 6)
-    text.append(f"{level:·<6} {float(difficulty):.2f} " if difficulty else f"{'':<12}", "dim")
-    text.append(f"{model or '-':<12}", "" if model == REQUESTED else "bold")
-    text.append("✗ " if turn.failed else "  ", "red")
-    text.append(f"{turn.action.replace('_file ', ' ') or 'final answer':<20}")
-    # The first two monitors by name, the others as a number: a line has 80 columns.
-    monitors = turn.headers.get("x-gateway-monitors", "").split(",")
-    more = ""
-    if len(monitors) > 2:
-        more = f" +{len(monitors) - 2}"
-    return text.append(" ".join(monitors[:2]) + more, "yellow")
+    def _alarm(self, turn: Turn) -> str:
+        """The newest alarm as the gateway's API states it, once it has recorded that step."""
+        run_id = turn.headers["x-gateway-conversation-id"] + ".0"
+        ends = time.monotonic() + STOP_S
+        while time.monotonic() < ends:
+            steps = self._client.get(f"/api/runs/{run_id}").json().get("steps", [])
+            for step in steps:
+                if step["step_index"] == int(turn.headers["x-gateway-step"]):
+                    alarm: str = step["alarms"][0]
+                    return alarm
+            time.sleep(0.02)
+        raise TimeoutError(f"the gateway recorded no step of {run_id}")
 
 
-def _sources(turn: Turn) -> list[str]:
-    """The guidance of this call: universal rules are counted, other texts are named."""
-    items = list(filter(None, turn.headers.get("x-gateway-guidance", "").split(",")))
-    named = [item.partition(":")[::2] for item in items if not item.startswith("e3:")]
-    lines = [f"{_KINDS.get(kind, kind)} {name}" for kind, name in named]
-    if rules := len(items) - len(named):
-        lines.insert(0, f"{rules} universal rules, repeated in every later call")
-    return lines
+def _print_calls(console: Console, run: list[Turn], notes: dict[int, Text]) -> None:
+    """A line a call; files read in a row are one, and so are calls that were shown before."""
+    often = 1 + _TRIES * bool(notes)  # the steered run shows what the alarm counts
+    seen: Counter[tuple[str, str]] = Counter()
+    lines: list[tuple[int, str, list[Turn]]] = []  # the first call, the kind, the calls of a line
+    last = ""
+    for number, turn in enumerate(run, 1):
+        kind = turn.action.partition("_")[0]
+        seen[turn.action, turn.said] += 1
+        if seen[turn.action, turn.said] > often:
+            kind = "again"
+        if number in notes or kind not in ("read", "again") or kind != last:
+            lines.append((number, kind, []))
+        lines[-1][2].append(turn)
+        last = kind
+    for first, kind, turns in lines:
+        if first in notes:
+            console.print(notes[first])
+        span = str(first)
+        if turns[1:]:
+            span = f"{first}-{first + len(turns) - 1}"
+        words = _words(turns[0])
+        if kind == "again":
+            words = "the same two calls, with the same result each time"
+        elif turns[1:]:
+            words = "read " + ", ".join(turn.action.split()[1] for turn in turns)
+        print_line(console, f"{span:>6}  {words}", "")
+    if run[-1].answer is None:
+        console.print(
+            f"        gave up after {MAX_CALLS} calls, the test still fails", style="bold red"
+        )
+    console.print()
+
+
+def _words(turn: Turn) -> str:
+    """One call: what the agent did, and what the test or the model then said."""
+    told = [turn.said]
+    if turn.action == "run_tests":
+        said = turn.result.splitlines()
+        told = [line for line in said if line.startswith(("tax:", "AssertionError", "OK"))]
+    what = turn.action.replace("_", " ") or "answers"
+    return f"{what.replace(' file', ''):<16}  {'  '.join(dict.fromkeys(told))}"
 
 
 def _comparison(*runs: list[Turn]) -> Table:
-    table = Table(title="the effect of steering", title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for heading in ("", "alone", "steered"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("result", *("gave up" if r[-1].answer is None else "repaired" for r in runs))
     table.add_row("model calls", *(str(len(run)) for run in runs))
     tokens = [sum(turn.usage["total_tokens"] for turn in run) for run in runs]
     table.add_row("tokens", *(f"{n:,}" for n in tokens))
-    table.add_row("cost at list prices", *(_cost(run) for run in runs))
-    table.add_row(f"  if every call went to {REQUESTED}", *(_cost(run, REQUESTED) for run in runs))
+    table.add_row(f"cost, as {MODEL}", *(f"${_cost(run):.4f}" for run in runs))
     return table
 
 
-def _cost(run: list[Turn], model: str = "") -> str:
-    """US dollars at LiteLLM's packaged prices; `unknown` if a price is missing."""
-    names = [model or turn.headers.get("x-gateway-model", REQUESTED) for turn in run]
-    infos = zip(map(capabilities, names), run, strict=True)
-    costs = [info.cost(turn.usage) if info is not None else None for info, turn in infos]
-    known = [cost for cost in costs if cost is not None]
-    if len(known) == len(costs):
-        return f"${sum(known):.4f}"
-    return "unknown"
-
-
-def _closing(advice: str) -> Panel:
-    # The first text of the block. Only the first block of a run says what such blocks are.
-    text = advice.partition(FRAME_CLOSE)[0].replace(ADVISORY, "").strip().split("\n\n")[0]
-    agent = ("Your agent:  ", "dim"), ("gateway wrap -- claude", "bold"), "   or codex, ..."
-    server = ("a server:    ", "dim"), "gateway serve", ("  (then OPENAI_BASE_URL)", "dim")
-    lines = [
-        Text("The text that changed the run:", style="dim"),
-        Text(text or "(none)", style="magenta"),
-        Text(""),
-        Text.assemble(*agent),
-        Text.assemble(("only watch:  ", "dim"), "gateway wrap --mode shadow -- claude"),
-        Text.assemble(*server),
-    ]
-    return Panel(Group(*lines), border_style="cyan")
+def _cost(run: list[Turn]) -> float:
+    return sum(turn.usage[kind] * price for turn in run for kind, price in PRICES.items())
