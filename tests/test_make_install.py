@@ -114,7 +114,7 @@ def there(folder: Path, stage: str) -> Path:
 def test_what_is_there_is_not_installed_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After `make test`, `make demo` calls no pip; after `make demo`, only the rest is asked for."""
+    """After `make test`, `make demo` calls no pip; after `make demo`, only the rest is fetched."""
     whole = there(tmp_path / "whole", "all")
     assert [install.main(whole, stage) for stage in install.SIZES] == [0, 0, 0]
     assert not (whole / "bin" / "called").exists()
