@@ -163,7 +163,7 @@ def link(folder: Path, home: Path) -> int:
 
 
 def _watched(command: list[str], count: int) -> int:
-    """Run pip; on a terminal one line counts the packages, elsewhere every twentieth is told."""
+    """Run pip; on a terminal one line counts the packages, elsewhere every twentieth is shown."""
     shown = sys.stdout.isatty()
     last: deque[str] = deque(maxlen=KEPT_LINES)
     done: set[str] = set()

@@ -34,8 +34,8 @@ class _Script(Struct, frozen=True):
     doubt: str  # text of the model while it is stuck
     rounding: tuple[str, str]  # the two versions of a line between which it turns
     listens: str  # what a text of the gateway has to say before the model does anything else
-    obey: tuple[Move, ...]  # moves after that: the first does what the text says
-    done: str  # the final answer
+    # moves after that: the first does what the text says, the last answers
+    obey: tuple[Move, ...]
 
 
 SCRIPT = msgspec.json.decode(Path(__file__).with_name("script.json").read_bytes(), type=_Script)
@@ -130,7 +130,7 @@ class ScriptedModel:
         self._heard |= any(SCRIPT.listens in text for text in self.texts)
         if self._heard:
             self._obeyed += 1
-            return next(iter(SCRIPT.obey[self._obeyed - 1 :]), (SCRIPT.done, "", {}))
+            return SCRIPT.obey[self._obeyed - 1]
         turn = self._step - len(SCRIPT.explore)
         self._step += 1
         if turn < 0:

@@ -102,13 +102,13 @@ class _Demo(ExitStack):
         if not turn.headers.get("x-gateway-monitors"):
             return Text(f"  text  {len(parts)} universal rules, as in every run", "dim")
         alarm = self._alarm(turn).partition(": ")[0]
-        told = textwrap.fill(parts[0], WIDTH - 8, subsequent_indent=" " * 8)
+        shown = textwrap.fill(parts[0], WIDTH - 8, subsequent_indent=" " * 8)
         more = "".join(
             f"\n        (and a pattern for it, {part.count(chr(10)) + 1} lines)"
             for part in parts[1:]
         )
         return Text.assemble(
-            (f"  alarm {alarm}\n", "yellow"), (f"  text  {told}", "magenta"), (more, "dim")
+            (f"  alarm {alarm}\n", "yellow"), (f"  text  {shown}", "magenta"), (more, "dim")
         )
 
     def _alarm(self, turn: Turn) -> str:
@@ -161,12 +161,12 @@ def _print_calls(console: Console, run: list[Turn], notes: dict[int, Text]) -> N
 
 def _words(turn: Turn) -> str:
     """One call: what the agent did, and what the test or the model then said."""
-    told = [turn.said]
+    shown = [turn.said]
     if turn.action == "run_tests":
         said = turn.result.splitlines()
-        told = [line for line in said if line.startswith(("tax:", "AssertionError", "OK"))]
+        shown = [line for line in said if line.startswith(("tax:", "AssertionError", "OK"))]
     what = turn.action.replace("_", " ") or "answers"
-    return f"{what.replace(' file', ''):<16}  {'  '.join(dict.fromkeys(told))}"
+    return f"{what.replace(' file', ''):<16}  {'  '.join(dict.fromkeys(shown))}"
 
 
 def _comparison(*runs: list[Turn]) -> Table:
