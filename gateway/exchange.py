@@ -114,9 +114,9 @@ class Exchange(Struct):
     response: ResponseInfo = field(default_factory=ResponseInfo)  # the answer to the client
     timing: Timing = field(default_factory=Timing)  # seconds by what they were spent on
     notes: dict[str, Any] = {}  # further fields of the log line, from steering
-    # attributes of the span that hold texts, with `otel.content`, or name a session or a person;
-    # never logged, and empty without a collector of spans
-    texts: dict[str, str] = {}
+    # attributes of the span that hold texts, with `otel.content`, or name a session, a person, or
+    # an answer with its cost; never logged, and empty without a collector of spans
+    texts: FieldDict = {}
 
     def start_response(self) -> None:
         """Note the gateway's own time, and add it to the headers of the answer."""

@@ -51,7 +51,7 @@ from gateway.exchange import (
     UpstreamReply,
 )
 from gateway.observability.logging import get_logger
-from gateway.observability.otel import call_texts
+from gateway.observability.otel import COST_NAMES, answer_names, call_texts
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
@@ -109,10 +109,14 @@ class Recorder:
             call.note_reason(f"answer not read: {reply.unread}")
         _bill(call, reply.usage, completion)
         settings = call.services.settings
-        if self._runtime.telemetry is not None and settings.otel.content:
-            mask = settings.storage.mask_secrets
-            history = call.request.own_messages
-            exchange.texts |= call_texts(history, completion, settings.otel, mask=mask)
+        if self._runtime.telemetry is not None:
+            exchange.texts |= answer_names(completion or {})
+            if call.target is not None and call.target.lane == "native":
+                exchange.texts["server.address"] = call.target.api_base.host
+            if settings.otel.content:
+                mask = settings.storage.mask_secrets
+                history = call.request.own_messages
+                exchange.texts |= call_texts(history, completion, settings.otel, mask=mask)
         if call.connection is not None and completion is not None:
             completion[ANSWER_ID] = call.connection.answer_id
         response_id = reply.pending_id or (completion or {}).get(ANSWER_ID)
@@ -304,6 +308,8 @@ class Recorder:
                 loss = self._prompts.lost(call, time.time())
             except Exception as exc:  # the call is recorded without this figure
                 _log.warning("prompt not compared", reason=str(exc))
+        if self._runtime.telemetry is not None and cost is not None:
+            exchange.texts |= dict.fromkeys(COST_NAMES, cost)
         outcome = call.outcome = Outcome(
             completion=completion,
             choices=choices,

@@ -12,8 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector, generate_latest
 
+from gateway import __version__
 from gateway.data_files import read_toml
 from gateway.hooks import given
 from gateway.values import Texts
@@ -57,6 +58,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        about = Info("gateway_build", "Version of the gateway.", registry=self.registry)
+        about.info({"version": __version__})
         for name, row in _TABLE.items():
             declare = getattr(self, row["kind"])
             setattr(self, name, declare(**{key: row[key] for key in row if key != "kind"}))

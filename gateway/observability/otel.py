@@ -38,6 +38,7 @@ _EXPORTER_VARIABLES = (
 )
 _CALLS = frozenset(dialect.route for dialect in DIALECTS.values())
 
+COST_NAMES = ("llm.cost.total", "gen_ai.usage.cost")  # of OpenInference, and as Langfuse reads it
 _TABLE = read_toml(__package__, "otel.toml")
 _PERSON = ("account_uuid", "user_id", "device_id")  # of Claude Code's JSON in metadata.user_id
 
@@ -102,6 +103,14 @@ def _person(value: object) -> object:
     except (ValueError, RecursionError):
         return None
     return next((parsed[name] for name in _PERSON if parsed.get(name)), None)
+
+
+def answer_names(answer: Fields) -> FieldDict:
+    """The attributes of an answer without its texts: model, id, and why it ended."""
+    reasons = [text_at(choice, "finish_reason") for choice in mappings_at(answer, "choices")]
+    found: FieldDict = {"gen_ai.response.finish_reasons": list(filter(None, reasons))}
+    found |= {f"gen_ai.response.{name}": text_at(answer, name) for name in ("model", "id")}
+    return {name: value for name, value in found.items() if value}
 
 
 def _error(exchange: Exchange) -> str:

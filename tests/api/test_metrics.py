@@ -14,6 +14,7 @@ import prometheus_client
 import pytest
 import yaml
 
+from gateway import __version__
 from gateway.observability.metrics import Counter, Histogram, Metrics
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.control_plane import LoopingAgent, client_of
@@ -51,6 +52,15 @@ def test_counts_are_those_of_the_library() -> None:
         lines = prometheus_client.generate_latest(registry).decode().splitlines()
         texts.append([line for line in lines if "_created" not in line])
     assert texts[0] == texts[1]
+
+
+def test_the_process_and_the_version_are_there() -> None:
+    """What a dashboard of any service asks for; each gateway of a process has its own."""
+    for metrics in (Metrics(), Metrics()):
+        text = metrics.render().decode()
+        assert read(text, "process_resident_memory_bytes") > 0
+        assert read(text, "process_open_fds") > 0
+        assert read(text, "gateway_build_info", version=__version__) == 1
 
 
 def test_each_metric_that_is_counted_is_declared() -> None:

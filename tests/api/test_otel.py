@@ -78,6 +78,11 @@ def test_a_call_is_a_span(start: Start, upstream: ScriptedUpstream) -> None:
     assert found["gen_ai.provider.name"] == "openai"
     assert found["gen_ai.request.model"] == "gpt-4o-mini"
     assert found["gateway.request.model"] == "gpt-4o"
+    assert found["gen_ai.response.model"] == "gpt-4o-mini"
+    assert found["gen_ai.response.id"].startswith("chatcmpl-")
+    assert found["gen_ai.response.finish_reasons"] == ("tool_calls",)
+    assert found["server.address"] == "127.0.0.1"
+    assert 0 < found["llm.cost.total"] < 1
     assert found["gen_ai.usage.input_tokens"] > 0
     assert f"{found['gen_ai.conversation.id']}.0" == agent.run_id
     assert (found["gateway.step"], found["gateway.state"]) == (2, "NORMAL")
@@ -136,7 +141,9 @@ def test_texts_are_exported_where_that_is_asked_for(
     with client_of(server) as client:
         client.post("/v1/chat/completions", json={"model": "m", "messages": question})
         until(lambda: heard.texts)
-    assert heard.texts == [{}]  # no text, and the client names neither a session nor a person
+    # No text, and the client names neither a session nor a person.
+    names = {name for name in heard.texts[0] if not name.startswith("gen_ai.response.")}
+    assert names == {"server.address"}
 
 
 @needs_extra
