@@ -85,8 +85,14 @@ reference: $(STAMP) ## make docs/reference and the schema of config.yaml from th
 pictures: $(STAMP) ## make docs/pictures: the demo as SVG, its page by a real browser
 	@$(PY) -m scripts.pictures
 
-release: $(STAMP) ## close the changelog for this version: make release DATE=2026-11-22
-	@$(PY) -m scripts.release "$(DATE)"
+release: $(if $(DATE),$(STAMP),$(VENV)/release/.installed) ## build what is published, into dist/; with DATE=2026-11-22 first close the changelog
+	@$(if $(DATE),$(PY) -m scripts.release "$(DATE)",$(PY) -m scripts.publish $(VENV)/release)
+
+$(VENV)/release/.installed: | $(STAMP)
+	@echo "installing cyclonedx-bom into $(VENV)/release"
+	@$(PYTHON) -m venv $(VENV)/release
+	@$(VENV)/release/bin/pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7,<8"
+	@touch $@
 
 docs: $(VENV)/docs/.installed ## build the documentation as a site, strictly
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict --site-dir site

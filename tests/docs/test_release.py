@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from gateway import __version__
+from scripts import publish
 
 ROOT = Path(__file__).parents[2]
 release = runpy.run_path(str(ROOT / "scripts" / "release.py"))
@@ -79,3 +81,23 @@ def test_a_date_is_asked_for(words: list[str]) -> None:
     """One that the calendar has."""
     with pytest.raises(SystemExit, match="which date"):
         release["main"](words)
+
+
+def test_only_a_closed_and_committed_version_is_built() -> None:
+    """Unreleased entries and changes of the checkout are refused, with what to do."""
+    assert "make release DATE=" in publish.unready(BEFORE, "")
+    after = closed(BEFORE, "0.1.0", "2026-11-22")
+    assert " M a.py" in publish.unready(after, " M a.py\n")
+    assert publish.unready(after, "") == ""
+
+
+def test_the_checksums_are_those_of_the_files(tmp_path: Path) -> None:
+    """`sha256sum --check` accepts them, and refuses a file that was changed."""
+    (tmp_path / "a.whl").write_bytes(b"wheel")
+    (tmp_path / "b.json").write_bytes(b"{}")
+    (tmp_path / "SHA256SUMS").write_text(publish.checksums(tmp_path))
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=tmp_path).returncode == 0
+    assert "SHA256SUMS" not in publish.checksums(tmp_path)
+    (tmp_path / "a.whl").write_bytes(b"another")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 1
