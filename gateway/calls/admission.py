@@ -32,7 +32,8 @@ from gateway.holds import end_question, pause_error, stop_error
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.sub_agents import NOBODY, SubAgent, report_of
+from gateway.steering.identity import MatchKind
+from gateway.steering.sub_agents import report_of
 from gateway.stores.controls import Control, OpenQuestion
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import GATEWAY
@@ -241,6 +242,8 @@ class Admissions:
     async def _reserve(self, guard: Guard, call: Call) -> None:
         binds = _binds(call.services)
         decision = call.decision
+        if decision is not None:
+            await _follow_sub_agent(call.services, decision)
         ask = partial(self._ask, call, decision) if binds and decision is not None else None
         call.spending = await guard.reserve(
             _subject(call),
@@ -253,18 +256,9 @@ class Admissions:
         )
 
 
-def _agent(call: Call) -> SubAgent:
-    if call.decision is None:
-        return NOBODY
-    return call.decision.conversation.sub_agent
-
-
 def _report(call: Call) -> str:
     transcript = call.request.transcript
-    since = _agent(call).since
-    if since < len(transcript):
-        transcript = transcript[since:]
-    return report_of(transcript)
+    return report_of(transcript[_subject(call).agent.since :] or transcript)
 
 
 def _answer(call: Call, error: RunRefused, ending: Ending, report: str) -> OwnResponse | None:
@@ -276,7 +270,9 @@ def _answer(call: Call, error: RunRefused, ending: Ending, report: str) -> OwnRe
     _log.info(
         "call not sent", reason=error.message, code=error.code, request_id=exchange.request.id
     )
-    ignored = request.raw.count(OWN_ANSWER.encode()) >= _IGNORED_ANSWERS
+    # Those in results are of its sub-agents.
+    own = [each for each in request.transcript if each.get("role") == "assistant"]
+    ignored = str(own).count(OWN_ANSWER) >= _IGNORED_ANSWERS
     # Whether a stream or JSON is expected is in the body.
     if ending == "error" or ignored or request.opaque or is_structured(request.body):
         raise error
@@ -290,6 +286,18 @@ def _answer(call: Call, error: RunRefused, ending: Ending, report: str) -> OwnRe
     if content.startswith(b"["):  # Gemini's arrays are JSON
         stream = b""
     return OwnResponse(content, stream=stream, code=error.code or "")
+
+
+async def _follow_sub_agent(services: Services, decision: Decision) -> None:
+    """A sub-agent whose history goes on under another id stays the one that it is."""
+    found = decision.conversation
+    kind = decision.resolved.match.kind
+    if kind in (MatchKind.NEW, MatchKind.FORK) and found.sub_agent.id in ("", found.id):
+        for other in await _with_same_turns(services, decision):
+            known = other.sub_agent
+            # The turns may be those of its parent.
+            if known.id and not known.since and other.id not in found.ancestors:
+                found.sub_agent = known
 
 
 async def _with_same_turns(services: Services, decision: Decision) -> list[Conversation]:
@@ -340,16 +348,18 @@ def _binds(services: Services) -> bool:
 def _subject(call: Call) -> CallSubject:
     asked = call.exchange.request
     decision = call.decision
-    return CallSubject(
+    subject = CallSubject(
         tenant=asked.tenant,
         key=asked.key,
         client=call.control.agent,
         model=call.request.model,
-        run=decision.run_id if decision is not None else "",
-        root=decision.conversation.root_id if decision is not None else "",
-        agent=_agent(call),
         labels=asked.labels | {f"tag:{name}": value for name, value in call.control.tags.items()},
     )
+    if decision is None:
+        return subject
+    found = decision.conversation
+    run = decision.run_id
+    return structs.replace(subject, run=run, root=found.root_id, agent=found.sub_agent)
 
 
 def _body(call: Call) -> CallBody:

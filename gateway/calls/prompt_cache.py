@@ -26,6 +26,7 @@ _INSTRUCTING = ("system", "developer")
 _LEAST = 1024  # tokens. Source: OpenAI and Anthropic cache no shorter prefix
 _SHARE = 0.1  # of a prompt: less is the end that changes, or rounding to the cache's blocks
 _EACH = 5  # changes in a row from which on a prompt changes at every call
+_MOST_CLIENTS = 1000  # that wait to be reported: without a receiver nobody takes them
 _MOST_BYTES = 32 * 2**20
 # Life of an entry that is not used, in seconds. Source: Anthropic's "Prompt caching", 5 minutes or
 # the `ttl` of an hour; OpenAI's is 5 to 10 minutes.
@@ -88,7 +89,7 @@ class SentPrompts:
             cause = _other_cause(before, now, len(call.request.own_messages))
         if cause == part:
             now.changes = before.changes + 1
-        if now.changes >= _EACH:
+        if now.changes >= _EACH and len(self._unsteady) < _MOST_CLIENTS:
             facts: FieldDict = {"run_id": decision.run_id, "part": part, "calls": now.changes}
             if part in (TOOLS, SYSTEM) and call.services.settings.storage.store_content:
                 facts["lines"] = _excerpts(values)

@@ -120,6 +120,10 @@ def _note_sub_agent(
     turns = incoming.hashes.state.turns
     if said is None and not (opened and incoming.has_tools and not turns):
         return
+    first = index.get(search.given or "")
+    if said and first and first.sub_agent.id:  # its client has rewritten the history
+        found.sub_agent = replace(first.sub_agent, since=0)
+        return
     name = prompt_digest(task_of(incoming.messages, 0))
     if said and said.task:
         name = said.name
@@ -127,13 +131,14 @@ def _note_sub_agent(
     said = said or order
     if said is None:
         return
+    order = order or said
     if maker and not found.ancestors:
         found.history.branch = replace(found.history.branch, parent=maker)
         _join(index, found, None)
     found.sub_agent = SubAgent(
         id=found.id,
-        kind=said.kind or (order and order.kind) or UNNAMED,
-        task=said.task or (order and order.task) or "",
+        kind=said.kind or order.kind or UNNAMED,
+        task=said.task or order.task,
         since=incoming.hashes.state.count if opened and turns else 0,
     )
 
@@ -144,9 +149,7 @@ def _continued(
     incoming = search.incoming
     if verdict.kind is MatchKind.SIDE:
         return None
-    current = None
-    if verdict.conversation_id:
-        current = index.get(verdict.conversation_id)
+    current = index.get(verdict.conversation_id or "")
     if current is None or verdict.kind not in _KNOWN:
         opened = open_conversation(
             index,
@@ -198,10 +201,7 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
     if not read and not hashes.start:
         history.tail = b""
     elif not read:
-        if search.known:
-            history.tail = search.known.tail
-        else:
-            history.tail = None
+        history.tail = search.known and search.known.tail
     if history.tail is not None:
         history.tail = hashes.tail(history.tail, fresh)
     if request.earlier is not None:
@@ -213,9 +213,7 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
         root = b""
         if search.known and hashes.start:
             root = search.known.root
-        parent = None
-        if history.branch.parent:
-            parent = index.get(history.branch.parent)
+        parent = index.get(history.branch.parent or "")
         if parent is not None and request.earlier is not None:
             root = parent.history.root
         history.root = root or first_hash(hashes)
@@ -251,9 +249,7 @@ def open_conversation(
         run=CurrentRun(started_at=now),
     )
     replaced = index.get(name)
-    parent = None
-    if verdict.parent:
-        parent = index.get(verdict.parent)
+    parent = index.get(verdict.parent or "")
     if replaced is not None:
         # The stored runs keep their ids, so the new ones are counted after them.
         opened.unit = replaced.unit
@@ -285,12 +281,11 @@ def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> 
     branch it was forked from, or the conversation that the client names. One that is not known yet
     will have its own id as its unit."""
     branch = opened.history.branch
-    name = branch.parent or (conversation_id(opened.tenant, named) if named is not None else None)
-    parent = None
-    if branch.parent:
-        parent = index.get(branch.parent)
+    name = branch.parent
+    parent = index.get(name or "")
     if parent is None and named is not None:
         by_client = conversation_id(opened.tenant, named)
+        name = name or by_client
         parent = index.get(by_client)
         opened.unit = by_client
         if parent is not None:
@@ -300,15 +295,10 @@ def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> 
         opened.unit = parent.unit or parent.id
     if name and name != opened.id:
         known = index.get(name)
+        above = [name]
         if known is not None:
-            above = (*known.ancestors, name)
-        else:
-            above = (name,)
-        deep = len(above) > MAX_DEPTH
-        if deep:
-            opened.ancestors = (above[0], *above[1 - MAX_DEPTH :])
-        else:
-            opened.ancestors = above
+            above = [*known.ancestors, name]
+        opened.ancestors = (*above[:1], *above[1:][1 - MAX_DEPTH :])
 
 
 def _dropped(

@@ -127,13 +127,14 @@ class ConversationIndex:
             for name in (order.prompt, order.name):
                 kept = self._orders.setdefault((conversation.tenant, name), [])
                 kept.append((order, conversation.id, conversation.run.index))
+                del kept[:-_MAX_REFS]
 
     def take_order(
         self, begun: Conversation, name: str, *, known: bool
     ) -> tuple[Order | None, str]:
         """The call by which a conversation begins, with the conversation that made it, which is in
-        the same run still: one above it if the client says so (`known`), else another agent. A call
-        is taken once."""
+        the same run still: one of its tree if the client says so (`known`), else another agent. A
+        call is taken once."""
         kept = self._orders.get((begun.tenant, name), [])
         signature = begun.history.branch.signature
         for each in kept:
@@ -142,7 +143,7 @@ class ConversationIndex:
             if parent is None or parent.run.index != run or parent is begun:
                 continue
             other = parent.history.branch.signature != signature
-            if (known and maker in begun.ancestors) or (other and not known):
+            if (known and parent.root_id == begun.root_id) or (other and not known):
                 kept.remove(each)
                 return order, maker
         return None, ""
@@ -369,9 +370,7 @@ class AnswerEchoes:
     def find(self, tenant: str, response_id: str) -> EchoFilter | None:
         """A filter for one reading of the answer; None if nothing is to be taken out."""
         known = self._filters.get((tenant, response_id))
-        if known is not None:
-            return known.fresh()
-        return None
+        return known and known.fresh()
 
 
 class StoredAnswers:

@@ -185,9 +185,9 @@ class Dispatcher:
                 return outcome
             upcoming = None
             pause_s = 0.0
-            others = await self._for_content(call, model, outcome)
-            if others and others[0] not in schedule:
-                schedule[at + 1 :] = others
+            suited = await self._for_content(call, model, outcome)
+            if suited and suited[0] not in schedule:
+                schedule[at + 1 :] = suited
                 upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)
             elif retries.may_help(outcome.status, target):
                 upcoming, pause_s = await self._next(call, schedule, at, outcome=outcome)

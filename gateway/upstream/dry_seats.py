@@ -50,10 +50,10 @@ class DrySeat(Struct, kw_only=True):
         """One line for people."""
         end = self.back_at or self.until
         times = [f"{datetime.fromtimestamp(at, UTC):%b %d %H:%M}" for at in (self.since, end)]
-        state = ("is", "was")[bool(self.back_at)]
         return (
-            f"A login {self.about} {state} at its limit, {times[0]} to {times[1]} UTC: "
-            f"{self.other or 'no other'} answered {counted(self.calls, 'call')}, {money(self.usd)}"
+            f"A login {self.about} {'was' if self.back_at else 'is'} at its limit, "
+            f"{times[0]} to {times[1]} UTC: {self.other or 'no other'} answered "
+            f"{counted(self.calls, 'call')}, {money(self.usd)}"
         )
 
 
@@ -90,7 +90,7 @@ class DrySeats:
 
     def shown(self, now: float) -> list[DrySeat]:
         """Those whose limit holds, or was over lately."""
-        return [s for s in self._seats.values() if now - (s.back_at or now) < _SHOWN_S]
+        return [s for s in self._seats.values() if now - (s.back_at or s.until) < _SHOWN_S]
 
 
 def credential_key(headers: RawHeaders, about: str) -> bytes:

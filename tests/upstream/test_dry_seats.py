@@ -14,7 +14,7 @@ import pytest
 from gateway.features.alerts.rules import Observations, findings
 from gateway.features.alerts.settings import AlertRuleSettings
 from gateway.text.formatting import money
-from gateway.upstream.dry_seats import DrySeat, limit_ends
+from gateway.upstream.dry_seats import DrySeat, DrySeats, limit_ends
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.values import Fault, FaultKind
@@ -224,6 +224,24 @@ def test_logins_and_models_are_told_apart(
         token=mine.token,
     )
     assert "by login" in relay.ask().text
+
+
+def test_a_key_is_asked_when_a_retry_meets_the_limit(
+    relay: Relay, upstream: ScriptedUpstream
+) -> None:
+    """The login's host failed at first, for another reason."""
+    upstream.script(Fault(FaultKind.SERVER_ERROR))
+    upstream.default = Fault(FaultKind.RATE_LIMIT, retry_after=HOUR)
+    answer = relay.ask()
+    assert answer.status_code == 200
+    assert "by key" in answer.text
+
+
+def test_a_login_that_nobody_uses_any_more_is_not_shown_for_ever() -> None:
+    """A day after the end of its limit, whether or not it was asked again."""
+    seats = DrySeats()
+    seats.note(b"a", "at a.example for a model", now=1000.0, until=5000.0)
+    assert [len(seats.shown(at)) for at in (2000.0, 5001.0, 91_399.0, 91_401.0)] == [1, 1, 1, 0]
 
 
 ENDS: list[tuple[dict[str, str], bytes, float]] = [

@@ -107,10 +107,7 @@ class AlertOutbox:
         else:
             at = due_at(found.rule, now, settings)
         due = dict.fromkeys(sinks, at)
-        if found.rule == "weekly_report":
-            cooldown_s = _WEEKLY_S
-        else:
-            cooldown_s = settings.cooldown_s
+        cooldown_s = {"weekly_report": _WEEKLY_S}.get(found.rule, settings.cooldown_s)
         is_new = await self._keep(alert, due, cooldown_s, known=known)
         if is_new:
             self.metrics.raised.labels(found.rule).inc()
@@ -226,10 +223,7 @@ class AlertOutbox:
                 base = (base_url or "").rstrip("/")
                 key = self.controls.engine.secret
                 links = {n: base + answer_path(each, n, key) for n in ("yes", "no")}
-                if base_url:
-                    lines = [f"{name}: {link}" for name, link in links.items()]
-                else:
-                    lines = []
+                lines = [f"{name}: {link}" for name, link in links.items() if base_url]
                 return replace(alert, facts={**alert.facts, **links, "lines": lines})
         return alert
 
@@ -276,10 +270,7 @@ def due_at(rule: str, now: float, settings: AlertSettings) -> float:
     """Returns the time of the first attempt for an alert raised at `now` (both epoch seconds).
     All alerts within one `group_wait_s` are due together, on every gateway, and make one
     message."""
-    if rule == "approval_asked":
-        wait_s = 0.0
-    else:
-        wait_s = settings.group_wait_s
+    wait_s = {"approval_asked": 0.0}.get(rule, settings.group_wait_s)
     due = now
     if wait_s:
         due = (now // wait_s + 1) * wait_s

@@ -41,9 +41,7 @@ def signature(secret: str, body: bytes, at: int) -> str:
 
 
 def _link(alert: AlertRecord, base_url: str | None) -> str | None:
-    if base_url and alert.path:
-        return f"{base_url.rstrip('/')}{alert.path}"
-    return None
+    return f"{base_url.rstrip('/')}{alert.path}" if base_url and alert.path else None
 
 
 def _line(alert: AlertRecord) -> str:
@@ -90,11 +88,9 @@ def _slack(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
 
 def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     text = _lines(alerts, base_url, " <{}>")
-    if len(text) <= _DISCORD_CHARS:
-        content = text
-    else:
-        content = text[: _DISCORD_CHARS - 1] + "…"
-    return {"content": content, "allowed_mentions": {"parse": []}}
+    if len(text) > _DISCORD_CHARS:
+        text = text[: _DISCORD_CHARS - 1] + "…"
+    return {"content": text, "allowed_mentions": {"parse": []}}
 
 
 def _apprise(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
@@ -129,9 +125,7 @@ async def _by_apprise(url: str, message: Texts, timeout_s: float) -> str:
         sent = await asyncio.wait_for(receivers.async_notify(**message), timeout_s)
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
-    if sent:
-        return ""
-    return "not taken by the receiver"
+    return "" if sent else "not taken by the receiver"
 
 
 async def send_alerts(

@@ -5,6 +5,7 @@ before every call, so the list needs the standard library alone: nothing of the 
 before the list was asked, and what fails behind it is left out."""
 
 import contextlib
+import hashlib
 import json
 import re
 import sys
@@ -20,9 +21,10 @@ _NO_LIST: Object = {"ask": [], "deny": [], "share": 0.1}
 _READS = ("Read", "Grep", "Glob", "LS")  # tools that change nothing
 # Members of the clients' own tools that no machine executes. Source: Claude Code's tools.
 _PROSE = ("content", "new_string", "old_string", "new_source", "description", "prompt")
+_END = r"(?![\w-])"  # of a word
 _QUOTES = re.compile("[\"'\\\\]")
 # Words of calls that may take the hooks away.
-_OWN = ("/settings.json", "/settings.local.json", ".codex/", "disableAllHooks", "gateway hooks ")
+_OWN = ("settings.json", "settings.local.json", ".codex", "disableAllHooks", "gateway hooks ")
 
 
 class Hook(NamedTuple):
@@ -90,7 +92,8 @@ def list_of(hook: Hook) -> Object:
     or ConfigError: neither can be read."""
     if not hook.config:
         return _NO_LIST
-    path = hook.folder / "list.json"  # as it was read last
+    name = hashlib.sha256(hook.config.encode()).hexdigest()
+    path = hook.folder / f"list-{name}.json"  # as it was read last
     known: Object | None = None
     stamp = 0
     with contextlib.suppress(OSError, ValueError):
@@ -136,13 +139,16 @@ def plain(text: str) -> str:
 
 
 def _fits(entry: str, tool: str, text: str) -> bool:
-    """True if an entry of the list names the tool, or its words are in the text in their order.
-    Each part is searched once, so the time is linear."""
+    """True if an entry of the list names the tool, or its words are in the text in their order; a
+    star at its end lets the last word go on. Each part is searched once, so the time is linear."""
     if entry.startswith("tool:"):
         return fnmatchcase(tool, entry[5:])
     at = 0
-    for part in entry.split("*"):
-        found = re.compile(rf"(?<![\w.-]){re.escape(plain(part))}(?![\w-])").search(text, at)
+    parts = [f"{re.escape(plain(part))}{_END}" for part in entry.split("*") if part]
+    if parts and entry.endswith("*"):
+        parts[-1] = parts[-1].removesuffix(_END)
+    for part in parts:
+        found = re.compile(rf"(?<![\w.-]){part}").search(text, at)
         if found is None:
             return False
         at = found.end()

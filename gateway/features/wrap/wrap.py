@@ -262,11 +262,12 @@ def _other(options: WrapOptions) -> str:
         known = {each.url for each in running_gateways()}
         bases = [base.rstrip("/").removesuffix("/v1") for base in named if base]
         found = next(filter(None, (gateway_at(base) for base in bases if base in known)), "")
-    given = {"--mode": options.mode, "--budget": options.budget, "--stop-after": options.stop_after}
-    if found and any(given.values()):
-        names = ", ".join(name for name, value in given.items() if value)
+    limits = ("mode", "budget", "stop_after", "sub_agents")
+    given = [f"--{each.replace('_', '-')}" for each in limits if getattr(options, each)]
+    if found and given:
         raise ConfigError(
-            f"wrap: {names}: only for a gateway that is started here; {found} has its own"
+            f"wrap: {', '.join(given)}: only for a gateway that is started here; {found} has "
+            "its own"
         )
     return found
 

@@ -389,3 +389,131 @@ def test_the_store_has_its_kind_and_task(
     assert member["kind"] == "Explore"
     assert member["role"] == "sub_agent"
     assert (member["task"] == "count all") is content
+
+
+FORGED: dict[str, Callable[[Client], dict[str, str]]] = {
+    "the marks of the main agent": lambda client: dict(client.main),
+    "another id": lambda client: {**client.main, "x-conversation-id": "new"},
+    "another id beside its own": lambda client: {**client.sub, "x-conversation-id": "new"},
+    "the session of a person": lambda client: {
+        **client.main,
+        "x-claude-code-session-id": "s9",
+        "x-session-id": "s9",
+    },
+    "other modes": lambda client: {
+        **client.sub,
+        "x-gateway-mode": "shadow",
+        "x-gateway-bypass": "true",
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["claude code", "codex", "opencode", "qwen code"])
+@pytest.mark.parametrize("forged", FORGED)
+def test_its_history_under_another_name_is_capped(
+    gateway_server: Start, upstream: ScriptedUpstream, name: str, forged: str
+) -> None:
+    """With the headers of its parent, of a new session, or without any of its own."""
+    upstream.default = greedy(name)
+    server = gateway_server({"budgets": [CAP]})
+    parent = main_of(name, server)
+    parent.call()
+    helper = helper_of(name, server)
+    for _ in range(3):
+        helper.call()
+    helper.headers = FORGED[forged](CLIENTS[name])
+    assert helper.call().headers["x-gateway-stopped"] == "budget_exceeded"
+    assert "x-gateway-stopped" not in parent.call().headers
+
+
+def test_another_gateway_caps_its_history_under_another_name(
+    gateway_server: Start, upstream: ScriptedUpstream, store: dict[str, str]
+) -> None:
+    """It is found in the store."""
+    name = "claude code"
+    upstream.default = greedy(name)
+    settings = {"budgets": [CAP], "storage": store, "control": {"poll_s": 0.05}}
+    first, second = gateway_server(settings), gateway_server(settings)
+    main_of(name, first).call()
+    helper = helper_of(name, first)
+    for _ in range(3):
+        helper.call()
+    helper.server = second
+    helper.headers = {**CLAUDE, "x-conversation-id": "new"}
+    assert helper.call().headers["x-gateway-stopped"] == "budget_exceeded"
+
+
+@pytest.mark.parametrize("name", ["claude code", "codex", "opencode"])
+def test_a_history_that_its_client_rewrote_is_the_same_sub_agent(
+    gateway_server: Start, upstream: ScriptedUpstream, name: str
+) -> None:
+    """A compaction gives it no second limit, and no other kind."""
+    upstream.default = greedy(name)
+    match = {"kind": "Explore"}
+    server = gateway_server({"budgets": [{**CAP, "match": match}]})
+    main_of(name, server).call()
+    helper = helper_of(name, server)
+    for _ in range(2):
+        helper.call()
+    helper.history = [{"role": "user", "content": "This session continues. All was counted."}]
+    assert "x-gateway-stopped" not in helper.call().headers
+    assert helper.call().headers["x-gateway-stopped"] == "budget_exceeded"
+
+
+@pytest.mark.parametrize("name", ["claude code", "codex", "opencode"])
+def test_reports_of_its_own_sub_agents_cost_it_no_report(
+    gateway_server: Start, upstream: ScriptedUpstream, name: str
+) -> None:
+    """They are results in its history, and no answers that it has ignored."""
+    upstream.default = LOOKING
+    server = gateway_server({"budgets": [CAP]})
+    helper = helper_of(name, server)
+    helper.call()
+    helper.call()
+    text = json.dumps(helper.history).replace("1 failed", "Stopped by the gateway: 3 calls")
+    helper.history = json.loads(text)
+    helper.call()
+    assert "The task is not finished" in helper.call().text
+
+
+@pytest.mark.parametrize("name", ["claude code", "claude code, older", "qwen code"])
+def test_a_sub_agent_of_a_sub_agent_has_its_own_limit_and_kind(
+    gateway_server: Start, upstream: ScriptedUpstream, name: str
+) -> None:
+    """Whoever has started it."""
+    inner = ToolCall("Agent", {"prompt": OTHER, "subagent_type": "Inner"})
+
+    def reply(request: ReceivedRequest) -> Reply:
+        if b"main agent" in request.body:
+            return Reply("Ask a helper.", tool_calls=(CLIENTS[name].start,))
+        if b"You help" in request.body:
+            return Reply("Ask another.", tool_calls=(inner,))
+        return LOOKING
+
+    upstream.default = reply
+    server = gateway_server({"budgets": [CAP]})
+    main_of(name, server).call()
+    helper = helper_of(name, server)
+    helper.call()
+    third = helper_of(name, server, OTHER)
+    third.system = "You are the third."
+    if name == "claude code":
+        third.headers = {**third.headers, "x-claude-code-agent-id": "a2"}
+    third.run()
+    found = server.app.runtime.services.index.get(helper_id(third))
+    assert found is not None
+    assert found.sub_agent.kind == "Inner"
+    assert "x-gateway-stopped" not in helper.call().headers
+
+
+def test_calls_that_begin_no_sub_agent_take_no_room(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """An agent that asks the same of a tool again and again."""
+    upstream.default = Reply("Look.", tool_calls=(ToolCall("search", {"query": OTHER}),))
+    server = gateway_server({})
+    agent = main_of("qwen code", server)
+    for _ in range(70):
+        agent.call()
+    kept = server.app.runtime.services.index._orders.values()
+    assert max(len(orders) for orders in kept) == 64

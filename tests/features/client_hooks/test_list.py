@@ -80,6 +80,8 @@ def decided(config: Path | str, tool: str, client: str = "claude-code", **given:
         ("sed -i s/a/b/ ~/.claude/settings.json", "ask"),
         ("echo '{\"disableAllHooks\": true}' > .claude/settings.local.json", "ask"),
         ("codex -c features.hooks=false exec; vi ~/.codex/config.toml", "ask"),
+        ("cd ~/.claude && rm settings.json", "ask"),
+        ("cd ~/.codex && rm hooks.json", "ask"),
     ],
 )
 def test_a_command_is_held_back(config: Path, command: str, decision: str) -> None:
@@ -154,3 +156,38 @@ def test_a_broken_log_costs_the_alarm_alone(config: Path, tmp_path: Path) -> Non
     if os.getuid():
         (tmp_path / "state").chmod(0o500)
     assert run(config, {**event, "tool_input": {"command": "git push"}}) != {}
+
+
+@pytest.mark.parametrize(
+    ("entry", "command", "held"),
+    [
+        ("git push*", "git push origin main", True),
+        ("git*", "git status", True),
+        ("*push", "git push", True),
+        ("git **push", "git -C . push", True),
+        ("rm -rf /*", "rm -rf /home", True),
+        ("*", "ls", True),
+        ("curl*sh", "curl a.example | shasum", False),
+        ("*push", "git pushed", False),
+        ("make*", "cmake", False),
+    ],
+)
+def test_a_star_stands_for_anything(tmp_path: Path, entry: str, command: str, held: bool) -> None:
+    """Also at the ends of an entry, where it may stand for nothing."""
+    config = tmp_path / "own.yaml"
+    config.write_text(f"client_hooks: {{ask: ['{entry}']}}")
+    assert bool(decided(config, "Bash", command=command)) is held
+
+
+def test_each_config_has_its_own_list(tmp_path: Path) -> None:
+    """Though two were changed at the same time, and though one of them is refused."""
+    configs = {each: tmp_path / f"{each}.yaml" for each in ("make", "pack")}
+    for each, config in configs.items():
+        config.write_text(f"client_hooks: {{ask: [{each}]}}")
+        os.utime(config, (1000, 1000))
+    for each, config in configs.items():
+        assert decided(config, "Bash", command=each) == "ask"
+    assert decided(configs["pack"], "Bash", command="make") == ""
+    configs["make"].write_text("client_hooks: 3")
+    assert decided(configs["make"], "Bash", command="pack") == ""
+    assert decided(configs["make"], "Bash", command="make") == "ask"

@@ -362,6 +362,9 @@ def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path)
     agent = ["--outcome-from", "exit", "--", sys.executable, "-c", AGENT, "1", "0"]
     steered = {"OPENAI_BASE_URL": upstream.base_url, "XDG_RUNTIME_DIR": str(tmp_path)}
     with GatewayProcess(tmp_path, env=steered) as gateway:
+        limited = wrapped(tmp_path, upstream, "--gateway", "--sub-agents", "2", *agent)
+        assert limited.returncode == 2
+        assert "--sub-agents: only for a gateway that is started here" in limited.stderr
         for words, more in ((["--gateway"], {}), ([], {"OPENAI_BASE_URL": gateway.base_url})):
             ended = wrapped(tmp_path, upstream, *words, *agent, **more)
             assert ended.returncode == 0, ended.stderr
