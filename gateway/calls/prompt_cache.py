@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from cachetools import LRUCache
 from msgspec import Struct
 
 from gateway.calls.call import Call, Loss
@@ -52,7 +51,8 @@ class SentPrompts:
 
     def __init__(self, unsteady: dict[tuple[str, str], FieldDict]) -> None:
         self._unsteady = unsteady  # see `Runtime`
-        self._sent: LRUCache[str, _Sent] = LRUCache(_MOST_BYTES, lambda sent: len(sent.raw))
+        self._sent: dict[str, _Sent] = {}  # the newest last
+        self._bytes = 0
 
     def lost(self, call: Call, at: float) -> Loss:
         """The loss of a call that was answered at `at` (epoch seconds)."""
@@ -72,7 +72,7 @@ class SentPrompts:
             at=at,
             tokens=upstream.tokens,
         )
-        self._sent[decision.conversation.id] = now
+        self._keep(decision.conversation.id, now)
         if before is None or upstream.usage_estimated:
             return Loss()
         size = now.tokens.input or 0
@@ -103,6 +103,15 @@ class SentPrompts:
                 paid = info.rates.get("cache_write", paid)
             usd = max(0.0, lost * (paid - info.rates.get("cache_read", paid)))
         return Loss(cause=cause, tokens=lost, usd=usd)
+
+    def _keep(self, name: str, sent: _Sent) -> None:
+        self._bytes += len(sent.raw)
+        if old := self._sent.pop(name, None):
+            self._bytes -= len(old.raw)
+        self._sent[name] = sent
+        while self._bytes > _MOST_BYTES:
+            oldest = self._sent.pop(next(iter(self._sent)))
+            self._bytes -= len(oldest.raw)
 
 
 def _other_cause(before: _Sent, now: _Sent, messages: int) -> str:

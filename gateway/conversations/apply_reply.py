@@ -28,7 +28,6 @@ from gateway.steering.identity import (
 )
 from gateway.steering.identity.branch import line_hashes_of
 from gateway.steering.identity.rebuilt import newest_key, tail_key
-from gateway.steering.sub_agents import orders_in
 from gateway.stores.records import PrefixHashRecord
 from gateway.values import FieldDict, Fields, Value
 from gateway.wire.messages import content_text, reply_message
@@ -104,7 +103,7 @@ def apply_reply(
                 usable, ends_run = _apply_first(decision, message, finish, echoed=echoed)
                 index.index_reply(conversation)
                 if conversation.history.branch.awaits is Awaits.TOOLS:
-                    index.add_orders(conversation, orders_in([message]))
+                    index.add_calls(conversation, message)
                 for key, kind in _keys(conversation, index):
                     made.append(_record(conversation, step, key, position=count, kind=kind))
         if name:

@@ -38,6 +38,7 @@ from gateway.steering.identity import (
     conversation_id,
 )
 from gateway.steering.sub_agents import (
+    HEADERS,
     UNNAMED,
     SubAgent,
     prompt_digest,
@@ -115,13 +116,17 @@ def _note_sub_agent(
 ) -> None:
     """Note that a conversation is a sub-agent's: by the headers, or because it begins with the
     prompt of a call that another agent has just made."""
-    said = signed(search.headers)
+    said = None
+    if not HEADERS.isdisjoint(search.headers):
+        said = signed(search.headers)
     incoming = search.incoming
     turns = incoming.hashes.state.turns
     if said is None and not (opened and incoming.has_tools and not turns):
         return
-    first = index.get(search.given or "")
-    if said and first and first.sub_agent.id:  # its client has rewritten the history
+    first = None
+    if said and search.given:
+        first = index.get(search.given)
+    if first and first.sub_agent.id:  # its client has rewritten the history
         found.sub_agent = replace(first.sub_agent, since=0)
         return
     name = prompt_digest(task_of(incoming.messages, 0))
@@ -149,7 +154,7 @@ def _continued(
     incoming = search.incoming
     if verdict.kind is MatchKind.SIDE:
         return None
-    current = index.get(verdict.conversation_id or "")
+    current = index.get(verdict.conversation_id) if verdict.conversation_id else None
     if current is None or verdict.kind not in _KNOWN:
         opened = open_conversation(
             index,
@@ -213,7 +218,7 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
         root = b""
         if search.known and hashes.start:
             root = search.known.root
-        parent = index.get(history.branch.parent or "")
+        parent = index.get(history.branch.parent) if history.branch.parent else None
         if parent is not None and request.earlier is not None:
             root = parent.history.root
         history.root = root or first_hash(hashes)
@@ -249,7 +254,7 @@ def open_conversation(
         run=CurrentRun(started_at=now),
     )
     replaced = index.get(name)
-    parent = index.get(verdict.parent or "")
+    parent = index.get(verdict.parent) if verdict.parent else None
     if replaced is not None:
         # The stored runs keep their ids, so the new ones are counted after them.
         opened.unit = replaced.unit
@@ -282,7 +287,7 @@ def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> 
     will have its own id as its unit."""
     branch = opened.history.branch
     name = branch.parent
-    parent = index.get(name or "")
+    parent = index.get(name) if name else None
     if parent is None and named is not None:
         by_client = conversation_id(opened.tenant, named)
         name = name or by_client

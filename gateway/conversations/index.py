@@ -4,7 +4,7 @@ ConversationIndex  conversations by id, by key, by prefix hash, by call ids, by 
 StoredAnswers      answers that later requests name by id: the deployment that stores each, the
                    guidance to take out of it, and the pending call that it completes"""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -22,7 +22,7 @@ from gateway.conversations.known_prefixes import GrowingBodies, KnownBodies, Tra
 from gateway.exchange import UpstreamReply
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import is_window_of, latest_turn, tail_key
-from gateway.steering.sub_agents import Order
+from gateway.steering.sub_agents import Order, orders_in
 from gateway.upstream.deployments import Target
 from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import BodyPrefix
@@ -35,6 +35,7 @@ _MAX_REFS = 64  # conversations remembered for one hash; common openings collect
 _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows where older ones fork
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
 _MAX_ORDERS = 4096  # prompts of calls that no sub-agent has begun with yet
+_MAX_CALLS = 1024  # replies with calls since a conversation began last, of some kB each
 Settle = Callable[[UpstreamReply], Awaitable[None]]
 """Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
 _Named = tuple[str, str]  # a tenant, and an id of its
@@ -59,6 +60,7 @@ class ConversationIndex:
         self._transcripts = TranscriptsInMemory(most, transcript_bytes)
         self.growing_bodies = GrowingBodies()
         self._orders: FIFOCache[_Named, list[_Ordered]] = FIFOCache(_MAX_ORDERS)
+        self._calls: deque[tuple[FieldDict, str, str, int]] = deque(maxlen=_MAX_CALLS)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -121,13 +123,19 @@ class ConversationIndex:
                 del self._by_id[dropped.id]
                 self._forget(dropped)
 
-    def add_orders(self, conversation: Conversation, orders: Iterable[Order]) -> None:
-        """The latest reply of a conversation makes these calls, which may start sub-agents."""
-        for order in orders:
-            for name in (order.prompt, order.name):
-                kept = self._orders.setdefault((conversation.tenant, name), [])
-                kept.append((order, conversation.id, conversation.run.index))
-                del kept[:-_MAX_REFS]
+    def add_calls(self, conversation: Conversation, message: FieldDict) -> None:
+        """The latest reply of a conversation has calls, which may start sub-agents. It is read when
+        one begins."""
+        self._calls.append((message, conversation.tenant, conversation.id, conversation.run.index))
+
+    def _read_calls(self) -> None:
+        while self._calls:
+            message, tenant, maker, run = self._calls.popleft()
+            for order in orders_in([message]):
+                for name in (order.prompt, order.name):
+                    kept = self._orders.setdefault((tenant, name), [])
+                    kept.append((order, maker, run))
+                    del kept[:-_MAX_REFS]
 
     def take_order(
         self, begun: Conversation, name: str, *, known: bool
@@ -135,6 +143,7 @@ class ConversationIndex:
         """The call by which a conversation begins, with the conversation that made it, which is in
         the same run still: one of its tree if the client says so (`known`), else another agent. A
         call is taken once."""
+        self._read_calls()
         kept = self._orders.get((begun.tenant, name), [])
         signature = begun.history.branch.signature
         for each in kept:

@@ -20,7 +20,7 @@ from gateway.core.steer import RunPosition
 from gateway.core.step import Step
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import MatchKind
-from gateway.steering.identity.branch import asks_for_summary, asks_for_title, split_ending
+from gateway.steering.identity.branch import split_ending
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.client_texts import asked, is_request_of_client
 from gateway.steering.transcript.interventions import (
@@ -144,9 +144,10 @@ async def note_messages(
     if fresh or not run.steps:  # the gateway has not seen the beginning of the run
         prompts = opening_prompts(request.body, transcript, run.start) + prompts
     tasks: dict[int, str] = {}
-    if not (decision.resolved.incoming.has_tools or run.steps) and _of_client(prompts, transcript):
+    incoming = decision.resolved.incoming
+    if not (incoming.has_tools or run.steps) and (incoming.titles or _of_client(prompts)):
         fresh = []  # nobody gave it a task
-    elif since and not fresh and _opened_by_agent(transcript, run.start):
+    elif prompts and not fresh and _opened_by_agent(transcript, run.start):
         fresh = [run]  # the task may have come by now
     if fresh:
         tasks = await tasks_of(fresh, transcript)
@@ -248,12 +249,15 @@ async def tasks_of(runs: Sequence[RunFold], transcript: Sequence[Any]) -> dict[i
     return tasks
 
 
-def _of_client(prompts: Sequence[PromptMessage], transcript: Sequence[Any]) -> bool:
-    """Whether a client asks for itself: a title, a summary, a topic, a quota."""
-    system = next((each.text for each in prompts if each.role in SYSTEM_ROLES), "")
-    said = next((each.text for each in prompts if each.role == "user"), "")
-    own = is_request_of_client(system, said) or asks_for_summary(system, said)
-    return own or asks_for_title(system, transcript)
+def _of_client(prompts: Sequence[PromptMessage]) -> bool:
+    """Whether a client asks for itself: a topic, a quota. One for a summary is not steered."""
+    system = said = ""
+    for each in reversed(prompts):  # the first of each counts
+        if each.role == "user":
+            said = each.text
+        elif each.role in SYSTEM_ROLES:
+            system = each.text
+    return is_request_of_client(system, said)
 
 
 def _opened_by_agent(transcript: Sequence[Any], start: int) -> bool:

@@ -127,8 +127,13 @@ class _Logger:
 
             self._own = structlog.get_logger(component=self._component)
             return self._own
+        import structlog
+
         _set_up()
-        return getattr(self._own, name)
+        method = getattr(self._own, name)
+        if structlog.is_configured():  # it stays what it is now, as with structlog's own cache
+            setattr(self, name, method)
+        return method
 
 
 def get_logger(name: str) -> Any:

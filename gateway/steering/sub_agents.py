@@ -50,14 +50,12 @@ class Order(Value):
 
 
 _SIGNS: list[Mapping[str, Any]] = read_toml(__package__, "sub_agents.toml")["signs"]
-_HEADERS = frozenset(sign["header"] for sign in _SIGNS)
+HEADERS = frozenset(sign["header"] for sign in _SIGNS)
 
 
 def signed(headers: Texts) -> Order | None:
     """The sub-agent that sends these headers, their names in lower case; None: they do not say that
     it is one."""
-    if _HEADERS.isdisjoint(headers):
-        return None
     sign = next((each for each in _SIGNS if _fits(each, headers)), None)
     if sign is None:
         return None
@@ -114,7 +112,11 @@ def orders_in(messages: Iterable[Fields]) -> Iterator[Order]:
 
 def _first(values: Fields, names: Iterable[str]) -> str:
     """The first of these texts that is not empty."""
-    return next(filter(None, (text_at(values, name) for name in names)), "")
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return ""
 
 
 _READ = 1000  # messages, the newest, of which a report tells

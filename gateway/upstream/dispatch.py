@@ -158,8 +158,9 @@ class Dispatcher:
         first = schedule[0]
         others = [each for each in schedule if each.name != first.name]
         key = b""
-        about = f"at {first.api_base.host} for {model}"
+        about = ""
         if others and first.api_key is None:
+            about = f"at {first.api_base.host} for {model}"
             given = [each for each in call.headers if each[0] not in call.key_headers]
             key = credential_key(given, about)
             call.dry = self.dry.resting(key, time.time())

@@ -26,9 +26,9 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.records import StepContent
 from gateway.stores.sql.states import SQLStateStore
-from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
+from gateway.stores.sqlite.files import translate
 from steering_gateway_testing.store_conformance import records
 
 
@@ -209,7 +209,7 @@ _LIMITED = """
 import asyncio, resource, signal, sys
 from gateway.stores.protocols import StoreError
 from gateway.config.storage import StorageSettings
-from gateway.stores.sqlite.connection import translate
+from gateway.stores.sqlite.files import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.sql.states import SQLStateStore

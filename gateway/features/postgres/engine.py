@@ -20,7 +20,6 @@ from gateway.features.postgres.schema import (
 )
 from gateway.features.postgres.statement import read_json, read_text, stored_text
 from gateway.stores import codec
-from gateway.stores.call_json import size_of
 from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.redact import redaction
@@ -153,7 +152,7 @@ class PostgresEngine(Engine):
         return await self.fetch(statement, **values)
 
     async def commit(self, call: CallRecord) -> int:
-        if size_of(call) < _SMALL_BYTES:
+        if call.memory_bytes < _SMALL_BYTES:
             return await self.database.commit(self._redact(call))
         return await self.database.commit(await off_loop(self._redact, call))
 

@@ -11,8 +11,7 @@ from operator import attrgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.stores.call_json import FIXED_BYTES, size_of
-from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
+from gateway.stores.records import FIXED_BYTES, CallRecord, ConversationRecord, PrefixHashRecord
 
 
 class SpoolEntry(Struct, eq=False):
@@ -98,7 +97,7 @@ class Spool:
 
     def add(self, record: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting | None:
         """Keep a record; None without room. One whose `write` is in progress is always kept."""
-        size = size_of(record)
+        size = record.memory_bytes
         full = self.records >= self._max_records or self.bytes + size > self._max_bytes
         if full and write is None:
             return None
@@ -112,7 +111,7 @@ class Spool:
         conversations."""
         found: dict[str, list[Waiting]] = {}
         for entry in entries:
-            waiting = Waiting(entry.record, size_of(entry.record), entry=entry)
+            waiting = Waiting(entry.record, entry.record.memory_bytes, entry=entry)
             found.setdefault(entry.record.conversation.id, []).append(waiting)
             self._index(waiting)
         age = attrgetter("record.conversation.updated_at")

@@ -25,7 +25,7 @@ from gateway.features.store_outages.spool import SpoolEntry
 from gateway.observability.logging import get_logger
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.records import CallRecord
-from gateway.stores.sqlite.connection import locked
+from gateway.stores.sqlite.files import locked
 from gateway.values import Value
 
 VERSION = 1  # of the form of a record; kept with each file

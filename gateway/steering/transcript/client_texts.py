@@ -18,9 +18,10 @@ def _opening(names: Sequence[str]) -> re.Pattern[str]:
 
 
 _NOTES = tuple(_TABLE["notes"])
-_LEADS = tuple(_TABLE["leads"])
+_LEAD = re.compile(rf"(?:(?:{'|'.join(map(re.escape, _TABLE['leads']))})\s*)+")
 _BEGINS = (*_NOTES, *_TABLE["orders"])
-_QUOTA, *_ASKS = _TABLE["asks"]
+_QUOTA = _TABLE["asks"][0]
+_ASKS = tuple(_TABLE["asks"][1:])
 _ROLES = tuple(_TABLE["roles"])
 _NOTE_TAG = _opening(_TABLE["note_tags"])
 _TAG = _opening((*_TABLE["note_tags"], *_TABLE["order_tags"]))
@@ -34,8 +35,13 @@ def typed_words(text: str) -> str:
     text = text.strip()
     if _TAG.match(text):
         return ""
-    words = user_words(text)
-    if words.startswith(_BEGINS) or _TAG.match(words) or _BLOCK.fullmatch(words) or _is_json(words):
+    return _not_of_client(user_words(text))
+
+
+def _not_of_client(words: str) -> str:
+    first = words[:1]
+    tagged = first == "<" and (_TAG.match(words) or _BLOCK.fullmatch(words))
+    if tagged or words.startswith(_BEGINS) or (first in ("{", "[") and _is_json(words)):
         return ""
     return words
 
@@ -52,7 +58,7 @@ def is_note(text: str) -> bool:
 def is_request_of_client(system: str, words: str) -> bool:
     """True for a request that a client makes for itself, by its system text and what it asks;
     titles and summaries are known elsewhere."""
-    return words == _QUOTA or words.startswith(tuple(_ASKS)) or system.startswith(_ROLES)
+    return words == _QUOTA or words.startswith(_ASKS) or system.startswith(_ROLES)
 
 
 def asked(transcript: Sequence[Any], start: int) -> str:
@@ -64,14 +70,12 @@ def title_words(text: str) -> str:
     """The words that may be a title: what was typed, or a plan without the client's line above
     it."""
     words = user_words(text.strip())
-    for lead in _LEADS:
-        words = words.removeprefix(lead).strip()
-    return typed_words(words)
+    if lead := _LEAD.match(words):
+        return typed_words(words[lead.end() :])
+    return _not_of_client(words)
 
 
 def _is_json(text: str) -> bool:
-    if not text.startswith(("{", "[")):
-        return False
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError:

@@ -1,138 +1,21 @@
-"""SQLite's files and connections: what a deleted file leaves, and errors as those of the store."""
+"""Connections to an SQLite database."""
 
-import contextlib
 import ctypes
-import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
-from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.config.storage import StorageSettings
 from gateway.stores import protocols
-from gateway.stores.sqlite.log_index import LogIndex
+from gateway.stores.sqlite.files import create_private
 
 if sys.platform != "win32":
-    import fcntl
-
-LOG = "-wal"
-INDEX = "-shm"
-"""Suffixes of the write-ahead log of a file, and of the log's index."""
-
-_LOG_SUFFIXES = (LOG, INDEX)
-
-_NOTHING = (0, 0, 0, 0)
-
-
-class FileIdentity:
-    """The files of an open database at `settings.path`: itself, and its write-ahead log.
-
-    SQLite writes to the file only while a checkpoint moves pages from the log there, in whatever
-    process. A file that changes at any other time is written to by another program, which copies a
-    backup over it or cuts it off. `sound`: the doubt that the last check of the file did not
-    confirm; SQLite's word for it is not taken again."""
-
-    def __init__(self, settings: StorageSettings, writer: apsw.Connection, sound: str) -> None:
-        self.path = settings.path
-        self._sound = sound
-        self._index = LogIndex(writer)
-        self._moves = self._index.moves()
-        self._file = _look(self.path)
-        self._log = _look(self.path + LOG)[:2]
-        self._seen = _NOTHING
-        self.doubt = ""
-        """The reason why the file has to be checked before it is used again; empty without one."""
-
-    def lost(self) -> protocols.StoreReplaced | None:
-        """Returns the error for writes to files that are no longer the ones at the path, or that
-        another program has written to. Called while the writer is open, in its thread."""
-        if self.path == IN_MEMORY:
-            return None
-        moves = self._index.moves()
-        now = _look(self.path)
-        is_there = now[2] > 0 and now[:2] == self._file[:2]  # an empty file is none of ours
-        if not is_there or _look(self.path + LOG)[:2] != self._log:
-            return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
-        is_changed = now != self._file and self._moves and self._index.moves() == self._moves
-        if is_changed and not self.doubt:
-            self.doubt = "was written to by another program"
-        self._file = now
-        self._moves = moves
-        if self.doubt:
-            return protocols.StoreDamaged(f"{self.path!r} {self.doubt}")
-        return None
-
-    def is_quiet(self) -> bool:
-        """True if nobody has written to a file in doubt since this was asked before."""
-        before = self._seen
-        self._seen = _look(self.path)
-        return not self.doubt or before == self._seen
-
-    def remove_log(self) -> None:
-        """Remove the log if the file was replaced: it does not belong to the new one."""
-        now = _look(self.path)
-        if now == _NOTHING or now[:2] == self._file[:2]:
-            return
-        with locked(Path(self.path).parent):
-            if _look(self.path + LOG)[:2] == self._log:
-                _remove_log(self.path)
-
-    def translated(self, error: BaseException) -> BaseException:
-        """Returns the StoreError for an error of SQLite. If the error says that the file is
-        damaged, the file is checked."""
-        doubt = f"is damaged ({error})"
-        translated = translate(error, self.path)
-        if isinstance(translated, protocols.StoreCorrupt) and doubt != self._sound:
-            self.doubt = doubt
-        return translated
-
-
-def create_private(path: str) -> None:
-    """Create the file, readable by its owner only, and its directory, if they are missing. SQLite
-    would give a new file the process's default mode; this one holds what agents wrote. A log that a
-    deleted file left behind is removed: it belongs to no file any more, and another process may
-    still have it open. Raises: OSError."""
-    directory = Path(path).parent
-    directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory):
-        if os.path.exists(path):
-            return
-        _remove_log(path)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-
-
-def _remove_log(path: str) -> None:
-    for suffix in _LOG_SUFFIXES:
-        Path(path + suffix).unlink(missing_ok=True)
-
-
-def _look(path: str) -> tuple[int, int, int, int]:
-    """Device, inode and size of a file, and when it was last written to; `_NOTHING` without one."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return _NOTHING
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Let one process at a time create or remove files in a directory. Raises: OSError."""
-    if sys.platform == "win32":  # an open file cannot be deleted there
-        yield
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
+    pass
 
 T = TypeVar("T")
 
@@ -150,20 +33,6 @@ _BUSY_S = 0.01  # between two attempts to open a file that others open, too
 MEMORY_LIMIT_BYTES = 2**31 - 2**20
 """Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB."""
 
-_MEANINGS: tuple[tuple[type[Exception], type[protocols.StoreError], str], ...] = (
-    (apsw.BusyError, protocols.StoreBusy, "is locked by another process"),
-    (apsw.LockedError, protocols.StoreBusy, "is locked"),
-    (apsw.FullError, protocols.StoreFull, "cannot grow: the disk or the database is full"),
-    (apsw.ReadOnlyError, protocols.StoreReadOnly, "is read-only"),
-    (apsw.PermissionsError, protocols.StoreReadOnly, "may not be written"),
-    (apsw.NotADBError, protocols.StoreCorrupt, "is not an SQLite database"),
-    (apsw.CorruptError, protocols.StoreCorrupt, "is damaged"),
-    (apsw.CantOpenError, protocols.StoreUnavailable, "cannot be opened"),
-    (apsw.IOError, protocols.StoreUnavailable, "cannot be read or written"),
-    (apsw.NoMemError, protocols.StoreUnavailable, "is out of memory"),
-)
-
-
 _HAS_RUN = """
 SELECT 1 FROM runs WHERE id = ?1 UNION ALL
 SELECT 1 FROM conversations WHERE id = ?1 OR external_key = ?1 UNION ALL
@@ -179,25 +48,6 @@ def has_run(path: str, name: str) -> bool:
             return connection.execute(_HAS_RUN, (name,)).get is not None
     except apsw.Error:
         return False
-
-
-def translate(error: BaseException, path: str) -> BaseException:
-    """The StoreError for an error of SQLite at `path`; any other error is returned unchanged."""
-    if not isinstance(error, apsw.Error):
-        return error
-    meaning, words = next(
-        ((meaning, words) for kind, meaning, words in _MEANINGS if isinstance(error, kind)),
-        (protocols.StoreError, "refused the operation"),
-    )
-    if meaning is protocols.StoreUnavailable and (forbidden := _unwritable(path)):
-        meaning = protocols.StoreReadOnly
-        words = forbidden
-    if isinstance(error, apsw.SQLError) and "no such table" in str(error):
-        meaning = protocols.StoreCorrupt
-        words = "has lost tables"
-    translated = meaning(f"{path!r} {words} ({error})")
-    translated.__cause__ = error
-    return translated
 
 
 def open_all(
@@ -314,17 +164,6 @@ def one_view(work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection]
                 connection.execute("COMMIT")
 
     return within
-
-
-def _unwritable(path: str) -> str:
-    """Reason why the file cannot be written; empty if it can be."""
-    if path != IN_MEMORY and os.path.exists(path) and not os.access(path, os.W_OK):
-        return "may not be written"
-    # SQLite keeps its log in the same directory.
-    is_readable = path == IN_MEMORY or os.access(Path(path).parent, os.W_OK)
-    if is_readable:
-        return ""
-    return "is in a directory that is read-only"
 
 
 def _claim(connection: apsw.Connection, path: str) -> None:

@@ -25,8 +25,9 @@ from gateway.stores.protocols import (
     StoreUnavailable,
 )
 from gateway.stores.sql.migrations import Migration, migrations
-from gateway.stores.sqlite.connection import ConnectionHook, FileIdentity, open_all, translate
+from gateway.stores.sqlite.connection import ConnectionHook, open_all
 from gateway.stores.sqlite.damage import THOROUGH, set_aside
+from gateway.stores.sqlite.files import FileIdentity, translate
 from gateway.tasks import on_disk
 
 _TYPES = {

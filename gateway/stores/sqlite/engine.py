@@ -13,7 +13,6 @@ import apsw
 import orjson
 
 from gateway.stores import codec
-from gateway.stores.call_json import size_of
 from gateway.stores.commit_plan import StoredStep, new_injections, plan_steps, settled_outcome
 from gateway.stores.protocols import MAX_HEADS, StoreError, VersionConflict
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, StepRow
@@ -156,7 +155,7 @@ class SQLiteEngine(Engine):
 
     def _save_small(self, call: CallRecord, connection: apsw.Connection) -> int | None:
         """The version after the commit; None, and nothing is written, if the record is large."""
-        if size_of(call) > _MASKED_APART_BYTES:
+        if call.memory_bytes > _MASKED_APART_BYTES:
             return None
         return save_call(self._redact(call), connection)
 

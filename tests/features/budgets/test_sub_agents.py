@@ -515,5 +515,6 @@ def test_calls_that_begin_no_sub_agent_take_no_room(
     agent = main_of("qwen code", server)
     for _ in range(70):
         agent.call()
+    helper_of("qwen code", server).call()
     kept = server.app.runtime.services.index._orders.values()
     assert max(len(orders) for orders in kept) == 64

@@ -18,7 +18,6 @@ from gateway.config.storage import StorageSettings
 from gateway.features.store_outages.breaker import SLOW, Breaker
 from gateway.features.store_outages.guarded import CommitLimit, GuardedStateStore
 from gateway.features.store_outages.spool import Spool, with_version
-from gateway.stores.call_json import size_of
 from gateway.stores.protocols import (
     StoreBusy,
     StoreCorrupt,
@@ -157,7 +156,7 @@ def test_the_spool_is_bounded_in_bytes() -> None:
     """Texts count with their length, and what is removed makes room."""
     large = records.a_step(0, content=StepContent(thought="x" * 100_000))
     record = records.one_run(1, steps=(large,))
-    assert 100_000 < size_of(record) < 110_000
+    assert 100_000 < record.memory_bytes < 110_000
     spool = Spool(max_records=100, max_bytes=150_000)
     assert spool.add(record)
     assert not spool.add(records.one_run(2, steps=(large,)))

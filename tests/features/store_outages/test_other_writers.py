@@ -17,8 +17,8 @@ import pytest
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite import database
-from gateway.stores.sqlite.connection import FileIdentity, open_writer
-from gateway.stores.sqlite.log_index import LogIndex
+from gateway.stores.sqlite.connection import open_writer
+from gateway.stores.sqlite.files import FileIdentity, LogIndex
 from steering_gateway_testing.outages import copy
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.records import one_run
