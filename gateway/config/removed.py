@@ -3,7 +3,6 @@
 They prevent no start, except settings that ended or stopped runs: a limit must not vanish
 without notice."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR
@@ -17,8 +16,6 @@ _LIMITS: Texts = _TABLES["limits"]
 _GONE: Texts = _TABLES["gone"] | _LIMITS
 _NO_LIMIT = (None, False, "off", "hand_over")
 """Values of `_LIMITS` that let every run go on; YAML reads `off` as false."""
-_VALUES: Mapping[str, Texts] = _TABLES["values"]
-_ITEMS: Mapping[str, Texts] = _TABLES["items"]
 
 
 def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:
@@ -29,23 +26,7 @@ def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:
         found |= dict.fromkeys(_written(old, raw, env), f"has another name: {new}")
     for old, why in _GONE.items():
         found |= dict.fromkeys(_written(old, raw, env), f"has no effect: {why}")
-    for old, successors in _VALUES.items():
-        for name, value in _written(old, raw, env).items():
-            if isinstance(value, str) and value in successors:
-                found[name] = f"{value} is gone: {successors[value]} takes its place"
-    for old, gone in _ITEMS.items():
-        for item in gone.keys() & _listed(raw, old):
-            found[old] = f"{item} has no effect: {gone[item]}"
     return found
-
-
-def _listed(raw: Fields, name: str) -> list[Any]:
-    """The items of a list among these settings; empty for another value."""
-    values, key = _place(name, raw)
-    listed = values.get(key)
-    if isinstance(listed, list):
-        return listed
-    return []
 
 
 def _place(name: str, raw: Fields) -> tuple[Any, str]:
@@ -84,11 +65,4 @@ def drop_removed(merged: FieldDict) -> list[str]:
                 taken.setdefault(key, value)
         elif old in _LIMITS and value not in _NO_LIMIT:
             refused.append(f"{old}: is gone: {_LIMITS[old]}, and remove this key")
-    for old, successors in _VALUES.items():
-        values, key = _place(old, merged)
-        if values.get(key) in successors:
-            values[key] = successors[values[key]]
-    for old, gone in _ITEMS.items():
-        listed = _listed(merged, old)
-        listed[:] = [item for item in listed if item not in gone]
     return refused

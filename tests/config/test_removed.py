@@ -67,17 +67,6 @@ def test_a_setting_may_stand_deeper() -> None:
     assert list(found) == ["alerts.rules.error_rate", variable]
 
 
-@pytest.mark.parametrize("key", ["monitors", "alarms"])
-def test_a_monitor_that_became_an_alarm_of_the_session_is_left_out(key: str) -> None:
-    """The config starts with the others of the list, and is answered in one line."""
-    raw: dict[str, Any] = {"monitors": {key: ["streak", "stopped"]}}
-    found = removed_keys(raw, {})
-    assert list(found) == [f"monitors.{key}"]
-    assert found[f"monitors.{key}"].startswith("stopped has no effect: ")
-    assert getattr(settings_from_dict(raw).monitors, key) == ("streak",)
-    assert removed_keys({"monitors": {key: ["streak"]}}, {}) == {}
-
-
 @pytest.mark.parametrize(
     ("raw", "key"),
     [
