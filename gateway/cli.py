@@ -140,7 +140,7 @@ def _program() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def build_parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of all commands; the reference and the completions are made from it. With the name
+    """The parser of all commands; the reference is made from it. With the name
     of a `command` it may lack the others: importing their modules takes most of a short command."""
     parser, commands = _program()
     known = command == "--version" or any(command in names for names in _MODULES.values())
@@ -163,10 +163,6 @@ def _add_own(commands: Any) -> None:
     summary = "measure this gateway and others side by side"
     bench = commands.add_parser("bench", help=summary, add_help=False)
     bench.set_defaults(run=_bench, passes_rest=True)
-    summary = 'print the completions of a shell: eval "$(gateway completion bash)"'
-    completion = commands.add_parser("completion", help=summary)
-    completion.add_argument("shell", choices=tuple(_SHELLS), help="your shell")
-    completion.set_defaults(run=_completion)
 
 
 def tree(
@@ -180,30 +176,6 @@ def tree(
             for name, child in action.choices.items():
                 for words, below, said in tree(child, (*path, name)):
                     yield words, below, said or helps.get(words[-1], "")
-
-
-_SHELLS = {
-    # Both programs; and files where a command has nothing to offer.
-    "bash": "complete -o bashdefault -o default -F _shtab_gateway gateway steering-gateway",
-    "zsh": "compdef _shtab_gateway steering-gateway",
-    "fish": "complete -c steering-gateway -w gateway",
-}
-"""By shell: what follows its completions."""
-_ZSH_START = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\n"
-
-
-def _completion(args: argparse.Namespace) -> None:
-    import shtab
-
-    parser = build_parser()
-    for _, each, _ in tree(parser):
-        for action in each._actions:
-            if action.type is Path or action.nargs == argparse.REMAINDER:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
-    start = ""
-    if args.shell == "zsh":
-        start = _ZSH_START
-    sys.stdout.write(f"{start}{shtab.complete(parser, args.shell)}\n{_SHELLS[args.shell]}\n")
 
 
 def _bench(args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from gateway.stores.controls import Control
 from steering_gateway_testing.store_conformance.budgets import kept_budgets
 
 KEY = "k" * 40
-_OTHERS = {"serve", "dashboard", "wrap", "bench", "demo", "completion"}
+_OTHERS = {"serve", "dashboard", "wrap", "bench", "demo"}
 _OF_AGENTS = {"runs outcome", "migrate"}
 """What a program may do without the key: report how its run ended, and open the database."""
 _VALUES = {

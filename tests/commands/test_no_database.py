@@ -12,7 +12,7 @@ from gateway.cli import build_parser, main
 
 _NEED_NONE = {
     *("demo", "wrap", "serve", "check-config", "history", "replay", "bench"),
-    *("completion", "hooks"),
+    "hooks",
 }
 _MAKE_ONE = ("migrate", "patterns add", "patterns import", "keys create", "alerts test")
 """Commands that create a database because it is asked for, and one that reads the config only."""

@@ -235,12 +235,3 @@ def test_the_backup_of_a_file_is_a_database(
     assert str(backup) in capsys.readouterr().out
     with contextlib.closing(sqlite3.connect(backup)) as copy:
         assert copy.execute("SELECT name FROM migrations ORDER BY name").fetchall() == made
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completions_know_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command and verb is in the script."""
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in ("serve", "wrap", "runs", "outcome", "dashboard", "completion", "steering-gateway"):
-        assert word in script
