@@ -373,6 +373,23 @@ def test_the_list_leads_to_sessions(server: AppServer, upstream: ScriptedUpstrea
         assert ">Runs<" not in page.partition("<main")[0]
 
 
+def test_every_page_counts_the_same_steps(server: AppServer, upstream: ScriptedUpstream) -> None:
+    """A list, the pages of a session and of a run, and the API: answers of the agent, the final one
+    too."""
+    run_id = a_finished_run(server, upstream, task="Only me")
+    session = run_id.partition(".")[0]
+    found = httpx.get(f"{server.url}/api/sessions/{session}").json()["session"]
+    assert found["steps"] == 4
+    assert 'class="num c-steps">4<' in page_of(server, "/dashboard/runs")
+    for path in (f"/dashboard/sessions/{session}", f"/dashboard/runs/{run_id}"):
+        page = page_of(server, path)
+        assert re.search(r"<dt>Steps</dt><dd>4<", page), path
+    page = page_of(server, f"/dashboard/sessions/{session}")
+    assert "4 steps \u00b7" in " ".join(page.split())
+    page = page_of(server, f"/dashboard/runs/{run_id}/steps/1/raw?other={run_id}")
+    assert page.count("4 steps,") == 2
+
+
 def test_the_list_is_refreshed_in_part(server: AppServer, upstream: ScriptedUpstream) -> None:
     """A script asks for the rows alone."""
     a_finished_run(server, upstream, task="Only me")
