@@ -1,7 +1,7 @@
 """Settings of earlier versions, each with its replacement.
 
-They prevent no start, except settings that ended or stopped runs: a limit must not vanish
-without notice."""
+They prevent no start, except those that have another name now, and those that ended or stopped
+runs: a limit must not vanish without notice."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import mapping_at
 
 _TABLES = read_toml(__package__, "removed.toml")
-_RENAMED: Texts = _TABLES["renamed"]
 _LIMITS: Texts = _TABLES["limits"]
 _GONE: Texts = _TABLES["gone"] | _LIMITS
 _NO_LIMIT = (None, False, "off", "hand_over")
@@ -22,8 +21,6 @@ def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:
     """Returns the settings of earlier versions that a config or the environment still contains:
     each name as written there, with one line on what replaces it."""
     found: dict[str, str] = {}
-    for old, new in _RENAMED.items():
-        found |= dict.fromkeys(_written(old, raw, env), f"has another name: {new}")
     for old, why in _GONE.items():
         found |= dict.fromkeys(_written(old, raw, env), f"has no effect: {why}")
     return found
@@ -50,19 +47,14 @@ def _written(old: str, raw: Fields, env: Texts) -> FieldDict:
 
 
 def drop_removed(merged: FieldDict) -> list[str]:
-    """Take the settings of earlier versions out of these values; one that only has another name
-    hands its value on. Returns why a start is refused: one line for each that was a limit."""
+    """Take the settings of earlier versions out of these values. Returns why a start is refused:
+    one line for each that has another name, or was a limit."""
     refused = []
-    for old in (*_RENAMED, *_GONE):
+    for old in _GONE:
         values, key = _place(old, merged)
         if key not in values:
             continue
         value = values.pop(key)
-        if new := _RENAMED.get(old):
-            section, _, key = new.partition(".")
-            taken = merged.setdefault(section, {})
-            if isinstance(taken, dict):
-                taken.setdefault(key, value)
-        elif old in _LIMITS and value not in _NO_LIMIT:
+        if old in _LIMITS and value not in _NO_LIMIT:
             refused.append(f"{old}: is gone: {_LIMITS[old]}, and remove this key")
     return refused

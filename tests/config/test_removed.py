@@ -12,38 +12,19 @@ from gateway.cli import main
 from gateway.config import Settings, load_settings, removed_keys, settings_from_dict
 from gateway.errors import ConfigError
 from gateway.features.alerts.settings import AlertSettings
-from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.settings import LearningSettings
 
 OLD = {"learning": {"model": "small", "max_general": 7, "trials": "on"}}
 VARIABLES = {"GATEWAY_LEARNING__MODEL": "small", "GATEWAY_LEARNING__MAX_GENERAL": "7"}
 
 
-def test_a_renamed_setting_keeps_its_value() -> None:
-    """From a file and from the environment, unless the new name is set, too."""
-    for settings in (settings_from_dict(OLD), settings_from_dict({}, VARIABLES)):
-        assert settings.of(ReaderSettings).model == "small"
-    assert settings_from_dict(OLD).of(LearningSettings).trials == "on"
-    both = {"learning": {"model": "small"}, "reader": {"model": "large"}}
-    assert settings_from_dict(both).of(ReaderSettings).model == "large"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("steering.max_body_mb", "steering.max_new_mb"), ("learning.idle_s", "learning.over_after_s")],
-)
-def test_a_name_that_had_two_meanings_is_taken_for_the_new_one(old: str, new: str) -> None:
-    """With its value, and `check-config` says the new name."""
-    section, key = old.split(".")
-    settings = settings_from_dict({section: {key: 7}})
-    assert getattr(getattr(settings, section), new.split(".")[1]) == 7
-    assert removed_keys({section: {key: 7}}, {}) == {old: f"has another name: {new}"}
-
-
-def test_the_budget_of_an_earlier_version_holds() -> None:
-    """What the model may use is kept under the new names."""
-    limits = {"model_tokens_per_day": 5, "model_usd_per_day": 0.5, "model_timeout_s": 7}
-    reader = settings_from_dict({"learning": limits}).of(ReaderSettings)
-    assert (reader.tokens_per_day, reader.usd_per_day, reader.timeout_s) == (5, 0.5, 7)
+def test_a_renamed_setting_is_refused_with_its_new_name() -> None:
+    """From a file and from the environment: what the model may use must not vanish quietly."""
+    for raw, env in ((OLD, {}), ({}, VARIABLES)):
+        with pytest.raises(ConfigError) as refused:
+            settings_from_dict(raw, env)
+        (fault,) = refused.value.faults
+        assert fault.startswith("learning.model: is gone: write reader.model")
 
 
 def test_each_is_named_as_it_is_written() -> None:
