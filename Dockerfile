@@ -22,6 +22,7 @@ RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin gateway \
 COPY --from=build /opt/gateway /opt/gateway
 ENV PATH=/opt/gateway/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    GATEWAY_SERVER__HOST=0.0.0.0 \
     GATEWAY_STORAGE__PATH=/data/gateway.db
 # Mount a config at /data/config.yaml, where `gateway serve` finds it.
 WORKDIR /data
@@ -31,4 +32,4 @@ EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
   CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('GATEWAY_SERVER__PORT', '8080') + '/healthz', timeout=2)"]
 ENTRYPOINT ["gateway"]
-CMD ["serve", "--host", "0.0.0.0"]
+CMD ["serve"]

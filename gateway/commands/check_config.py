@@ -32,6 +32,7 @@ from gateway.upstream.providers import provider_of
 from gateway.values import FieldDict, Texts
 
 _TEMPLATES = Path(__file__).with_name("templates")
+_CLOSE = "no key is named: set auth.gateway_keys, unless `gateway keys list` shows one"
 _SHORTEST_KEY = 16  # characters; half as many as 128 random bits have in hexadecimal
 _FEWEST_DISTINCT = 8  # characters; 16 random decimal digits have 8 or more in 9 of 10 cases
 _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
@@ -70,6 +71,9 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
     }
     for url, path in plain.items():
         yield f"{path}: clients' own credentials go to {url} without TLS"
+    host = settings.server.host
+    if not (is_loopback_name(host) or settings.auth.names_keys):
+        yield f"server.host: {host} is open to other machines, and {_CLOSE}"
     for name, secret in settings.auth.secrets().items():
         path = f"auth.{name}"
         if len(secret) < _SHORTEST_KEY:

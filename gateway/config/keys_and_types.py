@@ -39,7 +39,10 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     for key, each in value.items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.7)
-            if near:
+            inner = [name for name in fields if key in getattr(hints[name], "__annotations__", ())]
+            if len(inner) == 1:
+                hint = f"it stands in {inner[0]!r}"
+            elif near:
                 hint = f"did you mean {near[0]!r}?"
             else:
                 hint = f"known: {', '.join(sorted(fields))}"

@@ -76,6 +76,8 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
         where = ""
         if mark:
             where = f", line {mark.line + 1}, column {mark.column + 1}"
+        if mark and "${" in text.splitlines()[mark.line]:
+            where += ": a value with ${NAME} stands in quotes there"
         problem = "a tab; YAML is indented with spaces" if "'\\t'" in str(exc) else exc.problem
         raise ConfigError(f"{path}{where}: {problem}") from exc
     except (yaml.YAMLError, ValueError) as exc:  # a date or number that does not exist

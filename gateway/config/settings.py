@@ -202,6 +202,8 @@ class Deployment:
         weight = self.litellm_params.get("weight", 1)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)):
             raise ValueError(f"litellm_params.weight: expected a number, got {weight!r}")
+        if weight < 0:
+            raise ValueError(f"litellm_params.weight: must be at least 0, got {weight:g}")
         at_least(self, 0, "weight")
         for part in ("litellm_params", "model_info"):
             for name, value in getattr(self, part).items():

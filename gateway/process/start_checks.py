@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 from gateway.auth.hosts import is_loopback_name
@@ -69,6 +70,11 @@ def unwritable(path: Path, *, is_file: bool = True) -> str:
     needed = [each for each in (folder, path) if each.exists() and not os.access(each, os.W_OK)]
     if needed:
         return f"{str(needed[0])!r} cannot be written"
+    if not path.exists():  # a file system that refuses folders, as /proc does, says so only then
+        try:
+            TemporaryDirectory(dir=folder).cleanup()
+        except OSError as exc:
+            return f"nothing can be made in {str(folder)!r}: {exc.strerror}"
     return ""
 
 

@@ -164,7 +164,14 @@ def test_a_spool_that_cannot_be_written_is_a_warning(capsys: pytest.CaptureFixtu
     [
         ("server:\n\tport: 1", "line 2, column 1: a tab; YAML is indented with spaces"),
         ("auth: {admin_key: $ADMIN_KEY}", "a reference to a variable is written ${NAME}"),
-        ("port: 80", "port: unknown key; known: "),
+        ("port: 80", "port: unknown key; it stands in 'server'"),
+        ("mode: x", "mode: unknown key; it stands in 'steering'"),
+        ("budgets: [{name: a, scope: run, usd: 5}]", "usd: unknown key; it stands in 'limits'"),
+        ("auth: {admin_key: ${X}}", "column 20: a value with ${NAME} stands in quotes there"),
+        (
+            "model_list: [{model_name: a, litellm_params: {model: openai/x, weight: -1}}]",
+            "litellm_params.weight: must be at least 0, got -1",
+        ),
         ("model_list: [{model_name: a, model: openai/x}]", "model: unknown key; known: dialects,"),
         ("budgets: [{name: a b, scope: day, limits: {usd: 1}}]", "or `-`, got 'a b'"),
         ("steering: on", "steering: expected a mapping, got the value True"),
@@ -173,3 +180,31 @@ def test_a_spool_that_cannot_be_written_is_a_warning(capsys: pytest.CaptureFixtu
 def test_a_message_says_what_to_write(text: str, says: str) -> None:
     """Without words of Python's or of the reader of YAML, and without a far-fetched guess."""
     assert any(says in fault for fault in faults_of(text))
+
+
+def test_a_folder_that_cannot_be_made_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where permissions allow it, as they do for root in /proc."""
+    Path("config.yaml").write_text("storage: {path: /proc/none/gateway.db}")
+    assert main(["check-config"]) == 2
+    assert "storage.path: " in capsys.readouterr().out
+
+
+def test_an_open_address_without_a_key_is_a_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the address was set, as in the image; not with a key."""
+    monkeypatch.setenv("GATEWAY_SERVER__HOST", "0.0.0.0")  # noqa: S104 - only read
+    for keys, warned in (("{}", True), ("{auth: {gateway_keys: {a: %s}}}" % ("k3y-" * 8), False)):
+        Path("config.yaml").write_text(keys)
+        assert main(["check-config"]) == 0
+        assert ("is open to other machines" in capsys.readouterr().out) == warned
+
+
+@pytest.mark.parametrize("period", ["week", "month"])
+def test_a_period_may_be_any_of_the_calendar(period: str) -> None:
+    """`period` is the older name of `per`."""
+    Path("config.yaml").write_text(
+        f"budgets: [{{name: a, scope: run, limits: {{usd: 5}}, period: {period}}}]"
+    )
+    [budget] = load_settings(env={}).budgets
+    assert budget.window == period

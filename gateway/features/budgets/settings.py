@@ -102,7 +102,7 @@ class BudgetSpan:
     # `day`, `week`, `month` or a time such as `6h`, after which it starts from zero; "" = as
     # `period` says
     per: str = ""
-    period: Literal["total", "day"] = "total"  # an older name of `per`
+    period: Literal["total", "day", "week", "month"] = "total"  # an older name of `per`
 
     def __post_init__(self) -> None:
         for name in self.scopes or ("",):
