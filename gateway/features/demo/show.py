@@ -25,7 +25,7 @@ from gateway.text.formatting import print_line
 
 MODEL = "gpt-4o"
 PRICES = {"prompt_tokens": 2.5e-6, "completion_tokens": 10e-6}
-"""US dollars a token of that model. Source: OpenAI's list, 2026-11."""
+"""US dollars a token of that model. Source: the list in LiteLLM 1.110.2."""
 SETTINGS = {
     # The demo must not depend on how busy the machine is.
     "steering": {"deadline_ms": 10_000},
