@@ -83,7 +83,7 @@ def without(name: str, root: Path) -> Path:
         (root / KIT / "store_conformance" / f"{name}.py").unlink()
     values = (ROOT / "config.yaml").read_text()
     sections = values.split("\n\n")
-    gone = tuple(f"{key}:" for key in features()[name].settings)
+    gone = tuple(f"{key}:" for each in lost(name) for key in features()[each].settings)
     kept = [
         each for each in sections if not any(line.startswith(gone) for line in each.split("\n"))
     ]
@@ -91,6 +91,15 @@ def without(name: str, root: Path) -> Path:
     lines = [line for line in "\n\n".join(kept).split("\n") if not own or not line.startswith(own)]
     (root / "config.yaml").write_text("\n".join(lines))
     return root
+
+
+def lost(name: str) -> list[str]:
+    """A feature, and those that cannot do without it."""
+    found = [name]
+    for other, feature in features().items():  # a feature comes after those that it needs
+        if not set(found).isdisjoint(feature.needs):
+            found.append(other)
+    return found
 
 
 def added(name: str) -> list[tuple[str, str]]:
@@ -121,7 +130,7 @@ def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_rest_works_without_a_feature(name: str, tmp_path: Path) -> None:
     """Its commands and its sections of the config are unknown, and the tests of the rest pass."""
     root = without(name, tmp_path / "copy")
-    for command in features()[name].commands:
+    for command in [each for gone in lost(name) for each in features()[gone].commands]:
         refused = run(root, "-m", "gateway", command, "--help")
         assert refused.returncode == 2
         assert f"invalid choice: '{command}'" in refused.stderr
@@ -132,7 +141,8 @@ def test_the_rest_works_without_a_feature(name: str, tmp_path: Path) -> None:
         refused = run(root, "-m", "gateway", "check-config", "--config", "own.yaml")
         assert refused.returncode != 0
         assert f"{key}: unknown key" in refused.stdout + refused.stderr
-    others = " and ".join([f"not {each}" for each in ("there_are", *ABOUT.get(name, ()))])
+    about = [each for gone in lost(name) for each in ABOUT.get(gone, ())]
+    others = " and ".join([f"not {each}" for each in ("there_are", *about)])
     fast = ("-m", "not slow and not nightly", "-k", others)  # docs name every metric
     ended = run(root, "-m", "pytest", "-p", "no:cacheprovider", *fast, *LEFT)
     assert ended.returncode == 0, ended.stdout[-8000:]

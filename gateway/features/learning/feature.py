@@ -3,6 +3,7 @@
 from gateway.hooks import Feature
 
 FEATURE = Feature(
+    needs=("history",),
     parts={
         "lesson_rules": "settings:lesson_rules",
         "start": "worker:start",
