@@ -304,9 +304,11 @@ def _member(members: list[Any], chance: random.Random) -> str:
 
 SIZES = [512, 2048, 8192]
 FEW = 1
-HELD_AT_RUN_TIME = {"gateway.text.secrets.__init__", "gateway.wire.response_tee.__init__"}
+HELD_AT_RUN_TIME = {"gateway.text.secrets.pattern", "gateway.wire.response_tee.__init__"}
 HELD_AT_RUN_TIME |= {"gateway.features.learning.gate.form"}
 HELD_AT_RUN_TIME |= {"gateway.features.history.log_places.matches"}  # anchored, of a file's head
+HELD_AT_RUN_TIME |= {"gateway.features.client_hooks.answer._fits"}  # fixed texts, one by one
+HELD_AT_RUN_TIME |= {"gateway.steering.transcript.client_texts._opening"}  # anchored
 """Functions that compile a pattern of fixed form; it is found in the values that hold it."""
 
 

@@ -56,7 +56,7 @@ def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: Scra
 
 RULES: tuple"""
     scratch.replace(RULES, "RULES: tuple", rule)
-    scratch.replace(RULES, "    _store,\n)", "    _store,\n    _idle,\n)")
+    scratch.replace(RULES, "    _prompts,\n)", "    _prompts,\n    _idle,\n)")
     scratch.replace(
         SENDER,
         '    "discord": _discord,\n',
