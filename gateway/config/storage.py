@@ -31,6 +31,9 @@ class StorageSettings:
 
     # SQLite file; ":memory:" = SQLite in memory, lost when the process ends
     path: str = "gateway.db"
+    # a newer version copies the file to `PATH.before-FORM` before it changes the tables; an older
+    # version goes on with the copy; without room for it nothing is changed
+    copy_before_changes: bool = True
     # a PostgreSQL database in place of the file, as libpq writes it, with its TLS options such as
     # `sslmode` and `sslrootcert`
     url: Secret | None = None

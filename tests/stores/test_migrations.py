@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import re
+import shutil
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +16,11 @@ from typing import Any
 
 import apsw
 import pytest
+import structlog
 
+from gateway.config import LoggingSettings
 from gateway.config.storage import StorageSettings
+from gateway.observability.logging import configure_logging
 from gateway.stores.filters import RunFilter
 from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.sql.learning import LearningStore
@@ -192,6 +198,111 @@ async def test_a_failed_migration_is_rolled_back(path: str) -> None:
     await database.close()
     repaired = Migration(name="new", sql="CREATE TABLE half (x)")
     await (await _open(path, migrations=(*MIGRATIONS, repaired))).close()
+
+
+async def _runs(path: str, **arguments: Any) -> set[str]:
+    """The ids of the runs in a file, which is opened for that."""
+    database = await _open(path, **arguments)
+    rows = await database.read(lambda c: c.execute("SELECT id FROM runs").fetchall())
+    await database.close()
+    return {str(name) for (name,) in rows}
+
+
+@pytest.fixture
+async def of_version_before(path: str) -> str:
+    """A file with a run, as the version before the last change wrote it."""
+    database = await _open(path, migrations=MIGRATIONS[:-1])
+    await SQLStateStore(SQLiteEngine(database)).commit(records.one_run(1))
+    await database.close()
+    return path
+
+
+async def test_the_version_before_goes_on_with_the_copy(of_version_before: str) -> None:
+    """It refuses the migrated file; the copy, put in its place, has everything of before, also what
+    was only in the log when the new version came. One copy is kept, which only its owner reads."""
+    path = of_version_before
+    before = await _open(path, migrations=MIGRATIONS[:-1])  # as a killed gateway would leave it
+    await SQLStateStore(SQLiteEngine(before)).commit(records.one_run(2))
+    configure_logging(LoggingSettings())
+    with structlog.testing.capture_logs() as logs:
+        after = await _open(path)
+    await SQLStateStore(SQLiteEngine(after)).commit(records.one_run(3))
+    for database in (before, after):
+        await database.close()
+    number = len(MIGRATIONS)
+    copy = f"{path}.before-{number}"
+    (said,) = [each for each in logs if "changed for this version" in each["event"]]
+    facts = (said["from_form"], said["to_form"], said["changes"], said["copy"])
+    assert facts == (number - 1, number, [MIGRATIONS[-1].name], copy)
+    assert stat.S_IMODE(os.stat(copy).st_mode) == 0o600
+    assert set(os.listdir(Path(path).parent)) == {"gateway.db", os.path.basename(copy)}
+    with pytest.raises(SchemaMismatch):
+        await _runs(path, migrations=MIGRATIONS[:-1])
+    os.rename(copy, path)
+    assert await _runs(path, migrations=MIGRATIONS[:-1]) == {"r0001", "r0002"}
+    assert await _runs(path) == {"r0001", "r0002"}
+
+
+async def test_several_processes_migrate_and_copy_once(of_version_before: str) -> None:
+    """The others wait until the one is done, and then find nothing to do."""
+    configure_logging(LoggingSettings())
+    with structlog.testing.capture_logs() as logs:
+        opened = await asyncio.gather(*(_open(of_version_before) for _ in range(4)))
+    for database in opened:
+        await database.close()
+    assert len([each for each in logs if "changed for this version" in each["event"]]) == 1
+    assert await _runs(f"{of_version_before}.before-{len(MIGRATIONS)}") == {"r0001"}
+
+
+async def test_without_room_for_the_copy_nothing_is_changed(
+    of_version_before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names what is missing and the setting; with it the file is migrated all the
+    same."""
+    no_room = shutil._ntuple_diskusage(total=9, used=9, free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: no_room)
+    with pytest.raises(StoreError, match=r"MiB, and 0.0 are free.*copy_before_changes"):
+        await _open(of_version_before)
+    assert await _runs(of_version_before, migrations=MIGRATIONS[:-1]) == {"r0001"}
+    settings = StorageSettings(path=of_version_before, copy_before_changes=False)
+    await (await Database.open(settings)).close()
+    assert await _runs(of_version_before) == {"r0001"}
+    assert os.listdir(Path(of_version_before).parent) == ["gateway.db"]
+
+
+async def test_a_disk_that_fills_during_the_copy_changes_nothing(
+    of_version_before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And leaves no part of a copy."""
+
+    def limited(connection: apsw.Connection) -> None:
+        connection.pragma("max_page_count", 1)
+
+    monkeypatch.setattr(apsw, "connection_hooks", [limited])
+    with pytest.raises(StoreError, match="full"):
+        await _open(of_version_before)
+    monkeypatch.undo()
+    assert await _runs(of_version_before, migrations=MIGRATIONS[:-1]) == {"r0001"}
+    assert os.listdir(Path(of_version_before).parent) == ["gateway.db"]
+
+
+async def test_a_new_file_is_not_copied(path: str) -> None:
+    """Nor one that lacks nothing."""
+    for _ in range(2):
+        await (await _open(path)).close()
+    assert os.listdir(Path(path).parent) == ["gateway.db"]
+
+
+async def test_changes_are_made_together(path: str) -> None:
+    """When the second of two fails, the first is not made: the copy has the form before."""
+    await (await _open(path)).close()
+    broken = [
+        Migration(name="first", sql="CREATE TABLE made (x)"),
+        Migration(name="second", sql="SELECT halfway"),
+    ]
+    with pytest.raises(StoreError, match="halfway"):
+        await _open(path, migrations=(*MIGRATIONS, *broken))
+    await (await _open(path)).close()
 
 
 def test_migration_names_are_unique() -> None:

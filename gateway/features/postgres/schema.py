@@ -18,7 +18,7 @@ from datetime import date, timedelta
 import asyncpg
 
 from gateway.stores.protocols import SchemaMismatch, StoreUnreachable
-from gateway.stores.sql.migrations import migrations, of_deleted
+from gateway.stores.sql.migrations import migrations, of_deleted, say_migrated
 
 DAY_BITS = 36
 """A run's key is its day since 1970 (UTC, by the database's clock) shifted by this, plus a number:
@@ -121,6 +121,8 @@ async def migrate(connection: asyncpg.Connection, place: str) -> None:
         await connection.execute(";\n".join([migration.sql for migration in missing]))
         names_of = [(migration.name, migration.breaks_older) for migration in missing]
         await connection.executemany(_APPLIED, names_of)
+    if applied:
+        say_migrated(place, [each.name for each in missing], len(applied))
 
 
 async def _applied(connection: asyncpg.Connection, known: set[str], place: str) -> set[str]:

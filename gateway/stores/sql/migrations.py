@@ -2,10 +2,12 @@
 `schema.sql` of each database, whose types and options of tables it gives by their names there."""
 
 import re
+from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 
 from gateway.hooks import ORDER, features, paths
+from gateway.observability.logging import get_logger
 from gateway.values import Texts, Value, by_name
 
 _COLUMNS = re.compile(
@@ -48,6 +50,19 @@ def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
     for path in paths("tables.sql"):
         scripts |= parts_of(path)
     return tuple([Migration(name=name, sql=sql(script)) for name, script in scripts.items()])
+
+
+def say_migrated(place: str, changes: Sequence[str], before: int, copy: str = "") -> None:
+    """Log that a database was changed. Its form is the number of changes that it has; `before`: the
+    earlier one. `copy`: the file that still has it."""
+    get_logger("gateway.store").warning(
+        "the database was changed for this version: an older version may refuse it now",
+        path=place,
+        from_form=before,
+        to_form=before + len(changes),
+        changes=list(changes),
+        copy=copy or None,
+    )
 
 
 def tables_of_features() -> list[str]:

@@ -8,8 +8,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,13 +22,15 @@ from gateway.stores.protocols import (
     SchemaMismatch,
     StoreClosed,
     StoreDamaged,
+    StoreFull,
     StoreOverloaded,
     StoreUnavailable,
 )
-from gateway.stores.sql.migrations import Migration, migrations
+from gateway.stores.sql.migrations import Migration, migrations, say_migrated
 from gateway.stores.sqlite.connection import ConnectionHook, open_all
+from gateway.stores.sqlite.copies import copy_file
 from gateway.stores.sqlite.damage import THOROUGH, set_aside
-from gateway.stores.sqlite.files import FileIdentity, translate
+from gateway.stores.sqlite.files import FileIdentity, locked, translate
 from gateway.tasks import on_disk
 
 _TYPES = {
@@ -42,35 +45,41 @@ _TYPES = {
 MIGRATIONS = migrations("gateway.stores.sqlite", _TYPES)
 """Every change a file needs, in order."""
 
+BEFORE = ".before-"
+"""Between the name of a file and its new form, in the name of the copy in the form before."""
 
-def migrate(connection: apsw.Connection, migrations: Sequence[Migration], path: str) -> None:
-    """Apply the missing changes. Raises: SchemaMismatch when the file has a change that this
-    version does not know."""
+
+def migrate(
+    connection: apsw.Connection, migrations: Sequence[Migration], settings: StorageSettings
+) -> None:
+    """Apply the missing changes, all or none; a file that had some is copied before. Raises:
+    SchemaMismatch when the file has a change that this version does not know; StoreFull when the
+    disk lacks room for the copy."""
     connection.execute(
         "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)"
     )
-    applied = applied_to(connection)
-    if unknown := applied - {migration.name for migration in migrations}:
-        raise SchemaMismatch(
-            f"{path!r} was written by a newer version of the gateway (it has "
-            f"{', '.join(sorted(unknown))}); start that version, or use another file"
-        )
     # A file that lacks nothing is opened while another process holds the write lock.
-    for migration in migrations:
-        if migration.name not in applied:
-            _apply_once(migration, connection)
+    if not _missing(connection, migrations, settings.path):
+        return
+    with contextlib.ExitStack() as alone:
+        if not settings.in_memory:
+            # Others that open the file wait here for as long as the copy and the changes take.
+            alone.enter_context(locked(Path(settings.path).parent))
+        _migrate_alone(connection, migrations, settings)
 
 
-def applied_to(connection: apsw.Connection) -> set[str]:
-    """The names of the changes that the file has."""
-    return {name for (name,) in connection.execute("SELECT name FROM migrations")}
-
-
-def _apply_once(migration: Migration, connection: apsw.Connection) -> None:
-    # Two processes may open a new file at once: the check needs the write lock.
+def _migrate_alone(
+    connection: apsw.Connection, migrations: Sequence[Migration], settings: StorageSettings
+) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if migration.name not in applied_to(connection):
+        missing = _missing(connection, migrations, settings.path)
+        before = len(migrations) - len(missing)
+        copy = ""
+        if missing and before and settings.copy_before_changes:
+            copy = f"{settings.path}{BEFORE}{len(migrations)}"
+            _copy_before(settings.path, copy)
+        for migration in missing:
             connection.execute(migration.sql)
             applied = (migration.name, time.time())
             connection.execute("INSERT INTO migrations (name, applied_at) VALUES (?, ?)", applied)
@@ -79,6 +88,38 @@ def _apply_once(migration: Migration, connection: apsw.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    if missing and before:
+        say_migrated(settings.path, [each.name for each in missing], before, copy=copy)
+
+
+def _missing(
+    connection: apsw.Connection, migrations: Sequence[Migration], path: str
+) -> list[Migration]:
+    applied = applied_to(connection)
+    if unknown := applied - {migration.name for migration in migrations}:
+        raise SchemaMismatch(
+            f"{path!r} was written by a newer version of the gateway (it has "
+            f"{', '.join(sorted(unknown))}); start that version, or use another file"
+        )
+    return [migration for migration in migrations if migration.name not in applied]
+
+
+def _copy_before(path: str, copy: str) -> None:
+    """Copy the file as it is under the lock of the one that will change it. Raises: StoreFull."""
+    try:
+        with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as source:
+            copy_file(source, copy)
+    except StoreFull as error:
+        raise StoreFull(
+            f"{path!r} is not changed for this version, because an older one could not use it any "
+            f"more: {error}; make room, or keep a copy yourself and set "
+            "storage.copy_before_changes: false"
+        ) from error
+
+
+def applied_to(connection: apsw.Connection) -> set[str]:
+    """The names of the changes that the file has."""
+    return {name for (name,) in connection.execute("SELECT name FROM migrations")}
 
 
 T = TypeVar("T")
@@ -215,7 +256,7 @@ def _open(
         for connection in open_all(settings, hooks):
             opened.append(connection)
             if len(opened) == 1:
-                migrate(connection, migrations, settings.path)
+                migrate(connection, migrations, settings)
         for work in first:
             with opened[0]:
                 work(opened[0])

@@ -12,14 +12,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
+from gateway.config import LoggingSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.postgres import connection
 from gateway.features.postgres.engine import PostgresEngine
-from gateway.features.postgres.schema import DAY_BITS
+from gateway.features.postgres.schema import DAY_BITS, MIGRATIONS
+from gateway.observability.logging import configure_logging
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import StoreError, VersionConflict
@@ -182,6 +185,22 @@ async def test_an_unknown_change_that_only_adds_is_no_obstacle(url: str) -> None
     async with gateway_on(url) as stores:
         await stores.states.commit(records.a_call())
     server.execute("DELETE FROM gateway_migrations WHERE name = 'core_901_adds'", name)
+
+
+async def test_the_log_says_what_was_changed(url: str) -> None:
+    """From which form, the number of changes, to which; nothing of a database that lacks none."""
+    async with gateway_on(url):
+        undone = "DROP INDEX jobs_by_run; DELETE FROM gateway_migrations WHERE name LIKE '%_by_run'"
+        shared_server().execute(undone, name_of(url))
+    configure_logging(LoggingSettings())
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            async with gateway_on(url):
+                pass
+    (said,) = [each for each in logs if "changed for this version" in each["event"]]
+    assert said["changes"] == ["learning_006_jobs_by_run"]
+    assert (said["from_form"], said["to_form"]) == (len(MIGRATIONS) - 1, len(MIGRATIONS))
+    assert PASSWORD not in repr(said)
 
 
 @USERS
