@@ -25,6 +25,7 @@ from gateway.config import (
     misspelt_variables,
     read_file,
     removed_keys,
+    unset_variables,
 )
 from gateway.config.values import is_cut
 from gateway.endpoints.edge import Edge
@@ -82,6 +83,8 @@ def serve(
         log.warning("unused keys of the LiteLLM proxy", keys=list(ignored), not_honoured=unmet)
     for name, meant in misspelt_variables(os.environ):
         log.warning(f"{name} sets nothing: two underscores, {meant}")
+    for line in unset_variables(settings):
+        log.warning(line)
     sock = bind(settings.server.host, settings.server.port)
     process_key()  # one for all workers, which are forked from here
 

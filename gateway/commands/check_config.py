@@ -43,6 +43,7 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
     """One line for each doubtful setting, beginning with its path or variable. Shows no key."""
     for name, meant in config.misspelt_variables(env):
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
+    yield from config.unset_variables(settings)
     table = DeploymentTable(settings, env)
     upstream = settings.default_upstream
     key = "the client's own key"

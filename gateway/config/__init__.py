@@ -2,7 +2,7 @@
 to the code they set; this package composes, reads and checks them."""
 
 from gateway.config.auth import AuthSettings
-from gateway.config.environment import misspelt_variables
+from gateway.config.environment import misspelt_variables, unset_variables
 from gateway.config.litellm import ignored_keys
 from gateway.config.load import (
     DEFAULT_FILE,
@@ -29,3 +29,4 @@ __all__ = ["DEFAULT_FILE", "OPENAI_API_BASE", "AuthSettings", "Deployment", "Lan
 __all__ += ["LoggingSettings", "Mode", "RouterSettings", "Secret", "ServerSettings", "Settings"]
 __all__ += ["TimeoutSettings", "UpstreamSettings", "ignored_keys", "load_settings"]
 __all__ += ["misspelt_variables", "read_file", "removed_keys", "settings_from_dict"]
+__all__ += ["unset_variables"]

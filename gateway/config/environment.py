@@ -116,6 +116,9 @@ def _is_collection(hint: Any) -> bool:
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _LITELLM_REF = "os.environ/"
 ANY = ""  # in place of a variable's name: the value of those that are not set
+_UNSET = "https://unset.invalid/"  # with the name: a value that is a URL, and reaches nobody
+_MAY_BE_UNSET = re.compile(r"model_list\[\d+\]\.litellm_params\.(?!model$)")
+"""As in a LiteLLM proxy, a deployment whose key or address is missing fails when it is called."""
 _SECRET_KEYS = re.compile(
     r"(^|_)((api_?|admin_|master_|gateway_)keys?|secret|token|password|credentials)(_|$)|access_key"
 )
@@ -123,7 +126,8 @@ _SECRET_KEYS = re.compile(
 
 def resolve(value: Any, env: Texts, faults: Faults, path: str = "", secret: bool = False) -> Any:
     """`value` with `os.environ/NAME` and `${NAME}` (or `${NAME:-default}`) replaced. A variable
-    that is not set and has no default is a fault; the reference stays."""
+    that is not set and has no default is a fault, and the reference stays; in the parameters of a
+    deployment it is none (`unset_variables`)."""
     if isinstance(value, Mapping):
         secrets = {k: secret or bool(_SECRET_KEYS.search(str(k))) for k in value}
         return {
@@ -146,6 +150,7 @@ def resolve(value: Any, env: Texts, faults: Faults, path: str = "", secret: bool
                 text = _lookup(value.removeprefix(_LITELLM_REF), None, env, path=path)
             else:
                 text = _BRACED.sub(lambda m: _lookup(m[1], m[2], env, path=path), value)
+            text = text[max(text.find(_UNSET), 0) :]
         # Keys from files and secret managers often end with a newline.
         if secret:
             return Secret(text.strip())
@@ -153,8 +158,21 @@ def resolve(value: Any, env: Texts, faults: Faults, path: str = "", secret: bool
     return value
 
 
+def unset_variables(settings: Settings) -> Iterator[str]:
+    """A line for each parameter of a deployment whose variable is not set, with its path."""
+    for i, each in enumerate(settings.model_list):
+        for key, value in each.litellm_params.items():
+            if unset := re.match(rf"{_UNSET}(\w+)", str(value)):
+                yield (
+                    f"model_list[{i}].litellm_params.{key}: environment variable {unset[1]!r} is "
+                    f"not set: calls of {each.model_name!r} fail there"
+                )
+
+
 def _lookup(name: str, default: str | None, env: Texts, path: str) -> str:
     found = env.get(name, env.get(ANY) if default is None else default)
+    if found is None and _MAY_BE_UNSET.match(path):
+        return _UNSET + name
     if found is None:
         raise ConfigError(f"{path}: environment variable {name!r} is not set")
     return found

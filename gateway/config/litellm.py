@@ -130,6 +130,8 @@ def written_as(path: str) -> list[str]:
             if path == f"{ours}.{key}" or path.startswith((f"{ours}.{key}.", f"{ours}.{key}[")):
                 rest = path.removeprefix(f"{ours}.{key}")
                 found += [f"{section}.{theirs}{rest}" for section in _MOVED_SECTIONS]
+    if path in ("auth.admin_key", "auth.gateway_keys.default"):
+        found.append("general_settings.master_key")
     return found
 
 

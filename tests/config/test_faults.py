@@ -55,14 +55,48 @@ def test_all_faults_are_told_in_the_order_of_the_file(capsys: pytest.CaptureFixt
         "5: steering.mode: 'onn' is not one of on, shadow, off; did you mean 'on'?",
         "7: model_list[0].litellm_params.model: required",
         "9: model_list[1].lan: unknown key; did you mean 'lane'?",
-        "10: model_list[1].litellm_params.api_key: environment variable 'NOT_SET_ANYWHERE' "
-        "is not set",
         "11: router.num_retries: expected a whole number, got the text 'many'",
         "13: auth.gateway_keys.zeta: the same key as that of 'acme'",
     ]
-    assert count == "config.yaml: 9 faults"
+    assert count == "config.yaml: 8 faults"
     assert main(["check-config", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["problems"] == told
+
+
+def test_a_deployment_may_name_a_variable_that_is_not_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in LiteLLM's examples: the others serve, a warning names it, and its calls reach nobody:
+    neither the default address nor a client's own key stands in for what is missing."""
+    Path("config.yaml").write_text(
+        "model_list:\n"
+        "- {model_name: a, litellm_params: {model: openai/a, api_key: os.environ/NO_KEY}}\n"
+        "- {model_name: b, litellm_params: {model: azure/b, api_base: 'https://${NO_HOST}/v1',"
+        " api_key: sk-1}}\n"
+    )
+    assert main(["check-config"]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "model_list[0].litellm_params.api_key: environment variable 'NO_KEY' is not set: "
+        "calls of 'a' fail there"
+    ) in told
+    assert "model_list[1].litellm_params.api_base: environment variable 'NO_HOST'" in told
+    first, second = load_settings(env={}).model_list
+    assert first.litellm_params["api_key"] == "https://unset.invalid/NO_KEY"
+    assert second.litellm_params["api_base"] == "https://unset.invalid/NO_HOST/v1"
+
+
+def test_the_model_of_a_deployment_and_other_sections_must_be_set() -> None:
+    """A proxy without its master key would be open to everybody."""
+    text = (
+        "model_list: [{model_name: a, litellm_params: {model: os.environ/NO_MODEL}}]\n"
+        "general_settings: {master_key: os.environ/NO_KEY}\n"
+    )
+    assert [line.partition(": environment")[0] for line in faults_of(text)] == [
+        "config.yaml, line 1: model_list[0].litellm_params.model",
+        "config.yaml, line 2: auth.admin_key",
+        "config.yaml, line 2: auth.gateway_keys.default",
+    ]
 
 
 def test_a_repeated_key_hides_no_other_fault() -> None:
