@@ -28,7 +28,7 @@ from steering_gateway_testing.receiver import Receiver
 from tests.examples import load_profiles
 from tests.memory import give_back, save_memory
 from tests.memory_folder import use_memory_folder
-from tests.postgres import CANNOT_START
+from tests.postgres import CANNOT_START, empty_database
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
 # Without these LiteLLM downloads tables that it also carries.
@@ -156,6 +156,21 @@ def upstream() -> Iterator[ScriptedUpstream]:
     """A scripted provider; an exception raised by its script fails the test."""
     with ScriptedUpstream() as server:
         yield server
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    with empty_database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either_store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The section `storage` of gateways that share a store: a file, or a PostgreSQL database."""
+    if request.param == "sqlite":
+        return {"path": str(tmp_path / "shared.db")}
+    return {"url": request.getfixturevalue("postgres_url")}
 
 
 @pytest.fixture

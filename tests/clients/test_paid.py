@@ -199,13 +199,13 @@ def _ran(agent: Agent, upstream: ScriptedUpstream, home: Path) -> tuple[int, str
         **agent.env,
     }
     gateway = [sys.executable, "-m", "gateway", "wrap", "--json", "--mode", "on", "--"]
-    status, _, err = run_to_end(
+    ended = run_to_end(
         [*gateway, str(script), *agent.command[1:]],
         {key: value for key, value in env.items() if value},
         home / "work",
         LIMIT_S,
     )
-    return status, err
+    return ended.returncode, ended.stderr
 
 
 async def _sums(told: Mapping[str, Any], database: Path) -> dict[str, dict[str, float]]:

@@ -20,6 +20,7 @@ import pytest
 from gateway.wire.messages import content_text, tool_names
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
 from steering_gateway_testing.looping import GUIDANCE, OFF, STEERING, Start, states
+from steering_gateway_testing.patience import run_to_end
 from tests.dialects.taps import Exchanged, Tap
 
 FOLDER = os.environ.get("DIALECT_AGENTS", "")
@@ -55,16 +56,7 @@ def model(calls: dict[str, ToolCall], steps: int) -> Callable[[ReceivedRequest],
 def run(command: list[str], env: dict[str, str], work: Path) -> subprocess.CompletedProcess[str]:
     work.mkdir(exist_ok=True)
     env = {"PATH": os.environ["PATH"], "TERM": "dumb", **env}
-    return subprocess.run(
-        command,
-        env=env,
-        cwd=work,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    return run_to_end(command, env, work)
 
 
 @pytest.fixture

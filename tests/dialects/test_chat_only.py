@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from gateway.upstream.providers import documented_dialects
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.looping import Start
-from steering_gateway_testing.patience import ANSWER_S
+from steering_gateway_testing.patience import ANSWER_S, run_to_end
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.dialects.test_agents import FOLDER, found
 from tests.relay.test_deployments import a_table, only
@@ -194,21 +193,14 @@ def test_codex_finishes(
     given.append(f"model_providers.own.supports_websockets={str(transport == 'websocket').lower()}")
     options = [part for text in ('model_provider="own"', *given) for part in ("-c", text)]
     options += ["-m", model] if model else []
-    done = subprocess.run(
-        ["codex", "exec", "--skip-git-repo-check", *options, "look at the shell"],
-        env={
-            "PATH": f"{FOLDER}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(tmp_path),
-            "CODEX_HOME": str(tmp_path),
-            "CODEX_API_KEY": "sk-proj-of-the-client",
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=ANSWER_S,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    env = {
+        "PATH": f"{FOLDER}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "CODEX_HOME": str(tmp_path),
+        "CODEX_API_KEY": "sk-proj-of-the-client",
+    }
+    command = [str(found("codex")), "exec", "--skip-git-repo-check", *options, "look at the shell"]
+    done = run_to_end(command, env, tmp_path)
     assert (done.returncode, "All done here." in done.stdout) == (0, True), done.stderr
     assert "seen-by-the-shell" in str(upstream.last.fields["messages"][-1])
     assert paths(upstream).count("/responses") == 1

@@ -132,20 +132,24 @@ def heard(upstream: ScriptedUpstream, base: str, dialect: str) -> tuple[int, byt
     return got.status, got.body, got.broken is None
 
 
+def a_stream(dialect: str, stream: bytes) -> Reply:
+    """An answer that consists of these bytes."""
+    return Reply(raw=(stream,), content_type=TYPES.get(dialect, "text/event-stream"))
+
+
 @pytest.mark.parametrize("dialect", BODIES)
 def test_off_is_byte_equal_whatever_is_streamed(
     scene: tuple[ScriptedUpstream, AppServer], dialect: str
 ) -> None:
     """As it is without the gateway, with its proper end."""
     upstream, server = scene
-    kind = TYPES.get(dialect, "text/event-stream")
 
     @examples(60, database=None)
     @given(stream=mutated(dialect))
     @example(stream=b"".join([*STREAMS[dialect], EMPTY]))
     @example(stream=b"".join([EMPTY, *STREAMS[dialect]]))
     def check(stream: bytes) -> None:
-        upstream.default = Reply(raw=(stream,), content_type=kind)
+        upstream.default = a_stream(dialect, stream)
         assert heard(upstream, server.url, dialect) == (200, stream, True)
 
     check()
@@ -157,9 +161,8 @@ def test_a_stream_of_which_the_end_is_missing_is_cut(
 ) -> None:
     """Where all that came is understood, and its end did not come, the client can see that."""
     upstream, server = scene
-    kind = TYPES.get(dialect, "text/event-stream")
     stream = b"".join(STREAMS[dialect][:2])
-    upstream.default = Reply(raw=(stream,), content_type=kind)
+    upstream.default = a_stream(dialect, stream)
     status, body, whole = heard(upstream, server.url, dialect)
     assert (status, whole) == (200, False)
     assert body.startswith(stream)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
-from steering_gateway_testing.patience import DEADLINE_MS
-from steering_gateway_testing.processes import START_S, TRUSTS_NOBODY
+from steering_gateway_testing.processes import environment_of_a_new_user, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,23 +51,10 @@ def samples(document: Path) -> list[str]:
 def test_the_summary_of_wrap_is_what_is_printed(tmp_path: Path) -> None:
     """The quick start shows it line by line; the run's id alone is another."""
     with ScriptedUpstream(seven_times_the_same) as upstream:
-        ended = subprocess.run(
-            [sys.executable, "-m", "gateway", "wrap", "--", sys.executable, "-c", AGENT],
-            cwd=tmp_path,
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": str(tmp_path),
-                "XDG_RUNTIME_DIR": str(tmp_path),
-                "PYTHONPATH": str(ROOT),
-                **TRUSTS_NOBODY,
-                "OPENAI_BASE_URL": upstream.base_url,
-                "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
-            },
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=True,
-        )
+        env = environment_of_a_new_user(tmp_path, upstream.base_url)
+        agent = (sys.executable, "-c", AGENT)
+        ended = run("wrap", "--", *agent, directory=tmp_path, env=env)
+    assert ended.returncode == 0, ended.stderr
     [sample] = samples(ROOT / "docs/quickstart.md")
     printed = ended.stderr.partition("\n")[2]  # the first line has the address
     [run_id] = set(re.findall(r"c-[a-z0-9]{24}\.0", printed))

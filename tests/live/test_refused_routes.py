@@ -17,21 +17,16 @@ Start = Callable[..., AppServer]
 ROUTED = {**PLAIN, "model_routing": {"NORMAL": "routed"}}
 SILENT_S = 3.0
 """How long a model that says nothing is waited for; on a busy machine the others need seconds."""
-REFUSALS = {
-    "bad request": Fault(FaultKind.BAD_REQUEST),
-    "context length": Fault(FaultKind.CONTEXT_LENGTH),
-    "unauthorized": Fault(FaultKind.UNAUTHORIZED),
-    "forbidden": Fault(FaultKind.FORBIDDEN),
-    "not found": Fault(FaultKind.NOT_FOUND),
+_PLAIN = (
+    *(FaultKind.BAD_REQUEST, FaultKind.CONTEXT_LENGTH, FaultKind.UNAUTHORIZED),
+    *(FaultKind.FORBIDDEN, FaultKind.NOT_FOUND, FaultKind.RATE_LIMIT, FaultKind.SERVER_ERROR),
+    *(FaultKind.UNAVAILABLE, FaultKind.OVERLOADED, FaultKind.HTML_ERROR),
+    FaultKind.DROP_BEFORE_RESPONSE,
+)
+REFUSALS = {kind.name.lower().replace("_", " "): Fault(kind) for kind in _PLAIN} | {
     "timed out there": Fault(FaultKind.BAD_REQUEST, status=408),
     "too large": Fault(FaultKind.BAD_REQUEST, status=413),
     "unprocessable": Fault(FaultKind.BAD_REQUEST, status=422),
-    "rate limit": Fault(FaultKind.RATE_LIMIT),
-    "server error": Fault(FaultKind.SERVER_ERROR),
-    "unavailable": Fault(FaultKind.UNAVAILABLE),
-    "overloaded": Fault(FaultKind.OVERLOADED),
-    "web page": Fault(FaultKind.HTML_ERROR),
-    "dropped": Fault(FaultKind.DROP_BEFORE_RESPONSE),
     "redirect": Fault(FaultKind.SERVER_ERROR, status=302),
     "no status of HTTP": Fault(FaultKind.SERVER_ERROR, status=600),
     "silent": Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -19,17 +19,9 @@ from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.recorded_agents import read_runs
 from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
-from tests.postgres import empty_database
 from tests.replicas.drives import FRAME, PATIENT, bodies_through
 
 Start = Callable[..., AppServer]
-
-
-@pytest.fixture
-def database() -> Iterator[str]:
-    """The URL of an empty database."""
-    with empty_database() as url:
-        yield url
 
 
 @pytest.mark.parametrize("gateways", [2, pytest.param(4, marks=pytest.mark.nightly)])
@@ -37,7 +29,7 @@ def database() -> Iterator[str]:
 async def test_replicas_send_what_one_gateway_sends(
     gateway_server: Start,
     upstream: ScriptedUpstream,
-    database: str,
+    postgres_url: str,
     file: Path,
     every: int,
     gateways: int,
@@ -51,7 +43,7 @@ async def test_replicas_send_what_one_gateway_sends(
     guided = [body for bodies in expected.values() for body in bodies if FRAME in body]
     assert len(guided) > 20
     # What waits in the memory of one gateway is not known to another: no commit is given up here.
-    storage = {"url": database, "commit_limit_ms": 60_000}
+    storage = {"url": postgres_url, "commit_limit_ms": 60_000}
     shared = [gateway_server({**PATIENT, "storage": storage}) for _ in range(gateways)]
     draw, turns = random.Random(gateways), itertools.cycle(shared)
 
@@ -64,19 +56,19 @@ async def test_replicas_send_what_one_gateway_sends(
 
 
 async def test_replicas_tell_each_other(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str, http: httpx.AsyncClient
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str, http: httpx.AsyncClient
 ) -> None:
     """A key revoked through one is refused by the other, and calls at one are live events at the
     other, long before either reads the store again by itself."""
     settings = {
         **PATIENT,
-        "storage": {"url": database, "commit_limit_ms": 60_000},
+        "storage": {"url": postgres_url, "commit_limit_ms": 60_000},
         "auth": {"admin_key": "sk-admin-of-both-gateways-1234567890", "poll_s": 3600},
     }
     here, there = gateway_server(settings), gateway_server(settings)
     admin = {"authorization": "Bearer sk-admin-of-both-gateways-1234567890"}
     new = make_key("acme")
-    operator = await open_stores(StorageSettings(url=Secret(database)))  # as a command does
+    operator = await open_stores(StorageSettings(url=Secret(postgres_url)))  # as a command does
     await kept_keys(operator).add_key(new.record)
     await until_async(lambda: there.app.runtime.keys.find(new.record.digest))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}

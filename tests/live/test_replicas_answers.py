@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from steering_gateway_testing.looping import STEERING, looping_model
 from steering_gateway_testing.patience import until
 from tests.dialects.test_background import ASKED, spent
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL
-from tests.postgres import empty_database
 
 Start = Callable[..., AppServer]
-
-
-@pytest.fixture
-def database() -> Iterator[str]:
-    """The URL of an empty database."""
-    with empty_database() as url:
-        yield url
 
 
 def two(start: Start, storage: dict[str, Any], **more: Any) -> tuple[AppServer, AppServer]:
@@ -77,14 +68,14 @@ def run_in_background(here: AppServer, there: AppServer, turns: int) -> None:
 
 
 def test_a_background_run_over_two_gateways_is_the_same_run(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """What one gateway has asked for and another has polled is recorded once, with the steps,
     states, tokens and the end that one gateway alone records."""
     upstream.default = looping_model(4)
     alone = gateway_server(STEERING)
     run_in_background(alone, alone, 4)
-    here, there = two(gateway_server, {"url": database})
+    here, there = two(gateway_server, {"url": postgres_url})
     run_in_background(here, there, 4)
     assert calls(here) == calls(alone)
     assert spent(there) == spent(alone)
@@ -107,11 +98,11 @@ def test_a_pending_answer_survives_a_restart(
 
 
 def test_both_poll_one_records(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """The gateway that asked does not count again what the other has recorded."""
     upstream.default = Reply("Done.", id="resp_1")
-    here, there = two(gateway_server, {"url": database})
+    here, there = two(gateway_server, {"url": postgres_url})
     post(here, **ASKED)
     for server in (there, here, there, here):
         polled(server, "resp_1")
@@ -119,13 +110,13 @@ def test_both_poll_one_records(
 
 
 def test_whoever_sees_the_answer_pays_for_it(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """The reservation of a call in the background ends with the answer, once, whichever gateway
     is asked for it."""
     upstream.default = Reply("Done.", id="resp_1")
     budget = {"name": "all", "scope": "tenant", "limits": {"tokens": 10**6}}
-    here, there = two(gateway_server, {"url": database}, budgets=[budget])
+    here, there = two(gateway_server, {"url": postgres_url}, budgets=[budget])
     post(here, **ASKED)
 
     def account() -> tuple[int, ...]:
@@ -142,7 +133,7 @@ def test_whoever_sees_the_answer_pays_for_it(
 
 
 def test_the_deployment_that_stores_an_answer_is_known(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """Another gateway reads it, and continues from it, where it is stored."""
     with ScriptedUpstream() as other:
@@ -156,7 +147,7 @@ def test_the_deployment_that_stores_an_answer_is_known(
             }
             for p, k in ((upstream.base_url, "one"), (other.base_url, "two"))
         ]
-        here, there = two(gateway_server, {"url": database}, model_list=places)
+        here, there = two(gateway_server, {"url": postgres_url}, model_list=places)
         for number in range(4):
             first = post(here, model="m", input=f"Task {number}.")
             keeper = max((upstream, other), key=lambda each: _newest(each, f"Task {number}."))
@@ -172,11 +163,11 @@ def _newest(upstream: ScriptedUpstream, text: str) -> bool:
 
 
 def test_guidance_in_the_instructions_is_taken_out_at_the_other_gateway(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """A stored answer repeats the instructions of the client, wherever it is read."""
     upstream.default = looping_model(6)
-    here, there = two(gateway_server, {"url": database})
+    here, there = two(gateway_server, {"url": postgres_url})
     history: list[Any] = [{"role": "user", "content": TASK}]
     for _ in range(7):
         told = {"instructions": "Be brief.", "tools": [TOOL], "model": "gpt-5"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -15,7 +15,6 @@ from tests.examples import by_day
 from tests.features.budgets.test_ladder import CALLING
 from tests.holds.test_holds import ask
 from tests.live.test_replicas_seen import get, two
-from tests.postgres import empty_database
 
 Start = Callable[..., AppServer]
 Change = Callable[[AppServer, dict[str, Any]], httpx.Response]
@@ -29,20 +28,13 @@ NEVER_S = 3600.0
 
 
 @pytest.fixture
-def database() -> Iterator[str]:
-    """The URL of a database that is emptied when the gateways have stopped."""
-    with empty_database() as url:
-        yield url
-
-
-@pytest.fixture
 def pair(
-    database: str, gateway_server: Start, upstream: ScriptedUpstream
+    postgres_url: str, gateway_server: Start, upstream: ScriptedUpstream
 ) -> tuple[AppServer, AppServer]:
     """Two gateways that read nothing again unless they are told."""
     upstream.default = CALLING
     never = {"control": {"poll_s": NEVER_S}, "auth": {"poll_s": NEVER_S}}
-    return two(gateway_server, database, budgets=[BUDGET], etraces={"enabled": True}, **never)
+    return two(gateway_server, postgres_url, budgets=[BUDGET], etraces={"enabled": True}, **never)
 
 
 def post(path: str, body: dict[str, Any] | None = None) -> Change:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
@@ -19,16 +18,9 @@ from steering_gateway_testing.store_conformance.keys import kept_keys
 from tests.api.test_runs import LIKE_EVERY_STEP
 from tests.features.budgets.test_ladder import CALLING
 from tests.holds.test_holds import ask
-from tests.postgres import empty_database, shared_server
+from tests.postgres import shared_server
 
 Start = Callable[..., AppServer]
-
-
-@pytest.fixture
-def database() -> Iterator[str]:
-    """The URL of an empty database."""
-    with empty_database() as url:
-        yield url
 
 
 def two(start: Start, database: str, **settings: Any) -> tuple[AppServer, AppServer]:
@@ -46,7 +38,7 @@ def get(server: AppServer, path: str) -> Any:
 
 
 def test_the_other_gateway_knows_at_once(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """The run log, its outcome, learning's verdicts, the experiment's arms, the budget and a hold:
     no poll and no signal is waited for, except for the hold."""
@@ -54,7 +46,11 @@ def test_the_other_gateway_knows_at_once(
     budget = {"name": "three", "scope": "run", "limits": {"calls": 3}, "match": {"client": "a*"}}
     experiment = {"id": "e", "arms": {"on": 1, "off": 1}}
     here, there = two(
-        gateway_server, database, budgets=[budget], experiment=experiment, control={"poll_s": 0.1}
+        gateway_server,
+        postgres_url,
+        budgets=[budget],
+        experiment=experiment,
+        control={"poll_s": 0.1},
     )
     client = {"x-session-id": "a", "user-agent": "a"}
     statuses = [ask(server, client, n).status_code for n, server in enumerate([here, there] * 2)]
@@ -86,9 +82,9 @@ def test_the_other_gateway_knows_at_once(
     until(lambda: [held["subject"] for held in get(there, "held")["held"]] == [conversation])
 
 
-def test_patterns_and_lessons_are_the_same(gateway_server: Start, database: str) -> None:
+def test_patterns_and_lessons_are_the_same(gateway_server: Start, postgres_url: str) -> None:
     """A pattern that is added, changed or removed through one, through the other too."""
-    here, there = two(gateway_server, database, etraces={"enabled": True})
+    here, there = two(gateway_server, postgres_url, etraces={"enabled": True})
     answer = httpx.post(f"{here.url}/api/patterns", json=LIKE_EVERY_STEP, headers=CONTROL)
     assert answer.status_code < 300, answer.text
     assert get(there, "patterns/look-again")["tier"] == "e2"
@@ -98,26 +94,26 @@ def test_patterns_and_lessons_are_the_same(gateway_server: Start, database: str)
 
 
 async def test_a_revoked_key_is_refused_without_a_signal(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """Each gateway reads the keys every `auth.poll_s`: a signal that is lost costs no more."""
     new = make_key("acme")
-    operator = await open_stores(StorageSettings(url=Secret(database)))
+    operator = await open_stores(StorageSettings(url=Secret(postgres_url)))
     await kept_keys(operator).add_key(new.record)
     await operator.close()
-    servers = two(gateway_server, database, auth={"poll_s": 0.1})
+    servers = two(gateway_server, postgres_url, auth={"poll_s": 0.1})
     mine = {"authorization": f"Bearer {new.text}"}
     assert [ask(server, mine).status_code for server in servers] == [200, 200]
-    name = database.split("?")[0].rpartition("/")[2]
+    name = postgres_url.split("?")[0].rpartition("/")[2]
     shared_server().execute("UPDATE keys SET revoked_at = 1", name)  # nobody is told
     until(lambda: [ask(server, mine).status_code for server in servers] == [401, 401])
 
 
 def test_a_ring_through_another_replica_is_found(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """What one gateway has sent comes back to another on the same database: answered with 508."""
-    here, there = two(gateway_server, database)
+    here, there = two(gateway_server, postgres_url)
     assert ask(here, {}).status_code == 200
     mark = upstream.last.header("x-gateway-instance")
     assert mark

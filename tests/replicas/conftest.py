@@ -1,4 +1,4 @@
-"""An empty database."""
+"""A PostgreSQL server of a test's own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from steering_gateway_testing.postgres import PostgresServer, new_folder
-from tests.postgres import empty_database, shared_server
-
-
-@pytest.fixture
-def database() -> Iterator[str]:
-    """The URL of an empty database."""
-    with empty_database() as url:
-        yield url
+from tests.postgres import shared_server
 
 
 @pytest.fixture

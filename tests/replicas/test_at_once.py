@@ -21,7 +21,7 @@ from tests.replicas.run_log import all_calls, given, recorded
 @pytest.mark.nightly
 @pytest.mark.parametrize(("file", "every"), [(SAMPLE, 3), DEVELOPMENT], ids=["sample", "all"])
 async def test_two_at_once_are_one(
-    upstream: ScriptedUpstream, tmp_path: Path, database: str, file: Path, every: int
+    upstream: ScriptedUpstream, tmp_path: Path, postgres_url: str, file: Path, every: int
 ) -> None:
     """Every call at both: each sends what one gateway sends, so that no cap is exceeded and nothing
     is said twice; every step is stored once; no statement waits in a circle."""
@@ -34,18 +34,18 @@ async def test_two_at_once_are_one(
         expected = await bodies_of(upstream, runs, RetryingDrive(lambda: url, policy=policy))
     begun = shared_server().log.stat().st_size
     (directory := tmp_path / "shared").mkdir()
-    config = {**shared(upstream, database), **EAGER}
+    config = {**shared(upstream, postgres_url), **EAGER}
     store_patterns(directory, config)
     with Fleet(directory, config, 2) as fleet:
         drive = TwinDrive(lambda: "", policy=policy)
         drive.twins = (fleet.gateways[0].base_url, fleet.gateways[1].base_url)
         found = await bodies_of(upstream, runs, drive)
-    calls = recorded(shared_server(), database)
-    pieces = given(shared_server(), database)
+    calls = recorded(shared_server(), postgres_url)
+    pieces = given(shared_server(), postgres_url)
     print(f"{drive.report.requests} calls at two gateways, {len(calls)} steps, given {pieces}")
     assert {"e1", "e2", "e3", "monitor"} <= pieces.keys()
     assert len([body for bodies in expected.values() for body in bodies if FRAME in body]) > 20
     assert [which for which in expected if set(found[which]) != set(expected[which])] == []
     # Replies that follow each other directly are one step, which has the calls of both.
-    assert all_calls(shared_server(), database) == 2 * drive.report.requests
+    assert all_calls(shared_server(), postgres_url) == 2 * drive.report.requests
     assert "deadlock" not in shared_server().log.read_text()[begun:]

@@ -25,19 +25,19 @@ _WORK_S = (0.1, 1.0)
 @pytest.mark.nightly
 @pytest.mark.parametrize("rounds", [50])
 async def test_killed_gateways_lose_nothing(
-    upstream: ScriptedUpstream, tmp_path: Path, database: str, rounds: int
+    upstream: ScriptedUpstream, tmp_path: Path, postgres_url: str, rounds: int
 ) -> None:
     """Two behind a balancer: the other one goes on with every conversation."""
     upstream.default = reply
     upstream.requests = type(upstream.requests)(maxlen=1)
     agents = [Agent(f"agent {number}", streams=number % 2 == 1) for number in range(AGENTS)]
     draw = random.Random(3)
-    with Fleet(tmp_path, {**shared(upstream, database), **PLAIN}, 2) as fleet:
+    with Fleet(tmp_path, {**shared(upstream, postgres_url), **PLAIN}, 2) as fleet:
         async with balancer(lambda: fleet.ports, InTurn()) as url, at_work(agents, url):
             for number in range(rounds):
                 await asyncio.sleep(draw.uniform(*_WORK_S))
                 await fleet.kill(number % 2)
-    assert check(agents, shared_server(), database) > 10 * rounds
+    assert check(agents, shared_server(), postgres_url) > 10 * rounds
 
 
 @pytest.mark.nightly

@@ -80,7 +80,7 @@ async def kill_some(fleet: Fleet, kills: list[int]) -> None:
 async def test_processes_send_what_one_sends(
     upstream: ScriptedUpstream,
     tmp_path: Path,
-    database: str,
+    postgres_url: str,
     file: Path,
     every: int,
     count: int,
@@ -97,7 +97,7 @@ async def test_processes_send_what_one_sends(
         _known[file, every, kills] = expected
     (directory := tmp_path / "shared").mkdir()
     killed: list[int] = []
-    config = {**shared(upstream, database), **EAGER}
+    config = {**shared(upstream, postgres_url), **EAGER}
     store_patterns(directory, config)
     with Fleet(directory, config, count) as fleet:
         async with balancer(lambda: fleet.ports, balance()) as url:
@@ -109,7 +109,7 @@ async def test_processes_send_what_one_sends(
             finally:
                 task.cancel()
                 await asyncio.wait([task])
-    calls, pieces = recorded(shared_server(), database), given(shared_server(), database)
+    calls, pieces = recorded(shared_server(), postgres_url), given(shared_server(), postgres_url)
     print(
         f"{len(runs)} runs, {drive.report.requests} requests, {len(killed)} kills, {drive.broken} "
         f"broken, {len(calls)} recorded, given {pieces}, cached share "

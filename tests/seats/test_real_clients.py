@@ -152,10 +152,10 @@ class Runs:
             for task in filter(None, (seat.before, seat.command)):
                 host.restart()
                 words = [str(found(seat)), *(filled(w, host, home) for w in (*options, *task[1:]))]
-                status, out, err = run_to_end(
+                ended = run_to_end(
                     [*(gateway if mode else []), *words], env, home / "work", LIMIT_S
                 )
-        return Ended(status, out, err, host)
+        return Ended(ended.returncode, ended.stdout, ended.stderr, host)
 
 
 def _cleared(home: Path) -> None:

@@ -34,10 +34,10 @@ _POLL_S = 0.02
 
 
 def run_to_end(
-    command: Sequence[str], env: Mapping[str, str], folder: Path, limit_s: float
-) -> tuple[int, str, str]:
-    """Exit status, standard output and standard error of a program, which ends with all that it
-    started, at the latest after `limit_s`. Raises: subprocess.TimeoutExpired."""
+    command: Sequence[str], env: Mapping[str, str], folder: Path, limit_s: float = ANSWER_S
+) -> subprocess.CompletedProcess[str]:
+    """Exit status, standard output and standard error of a program without a terminal, which ends
+    with all that it started, at the latest after `limit_s`. Raises: subprocess.TimeoutExpired."""
     with subprocess.Popen(
         command,
         env=env,
@@ -53,7 +53,7 @@ def run_to_end(
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
-    return started.returncode, out, err
+    return subprocess.CompletedProcess(command, started.returncode, out, err)
 
 
 def until(ask: Callable[[], Any]) -> Any:

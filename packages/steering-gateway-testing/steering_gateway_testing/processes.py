@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gateway
-from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
+from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS, run_to_end
 
 ROOT = Path(gateway.__file__).parents[1]
 """The checkout, or the folder of packages in which the gateway is installed."""
@@ -122,14 +122,23 @@ class GatewayProcess:
             self._news.notify_all()
 
 
-def run(*arguments: str, directory: Path, env: Mapping[str, str] | None = None) -> Any:
+def environment_of_a_new_user(home: Path, base_url: str) -> dict[str, str]:
+    """The variables of somebody with an empty home, whose provider is at `base_url`."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home),
+        "PYTHONPATH": str(ROOT),
+        **TRUSTS_NOBODY,
+        "OPENAI_BASE_URL": base_url,
+        "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
+    }
+
+
+def run(
+    *arguments: str, directory: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """One command of the gateway, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        cwd=directory,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **TRUSTS_NOBODY, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
-    )
+    command = [sys.executable, "-m", "gateway", *arguments]
+    known = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **TRUSTS_NOBODY}
+    return run_to_end(command, {**known, **(env or {})}, directory, START_S)

@@ -10,6 +10,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.features.alerts.store import AlertStore
+from steering_gateway_testing.store_conformance.check import kept_by
 
 
 @pytest.fixture
@@ -21,6 +22,4 @@ async def stores(tmp_path: Path) -> AsyncIterator[Stores]:
 
 def kept(stores: Stores) -> AlertStore:
     """The queue of these stores."""
-    found = stores.of(AlertStore)
-    assert found is not None
-    return found
+    return kept_by(stores, AlertStore)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +19,6 @@ from steering_gateway_testing.patience import until
 from steering_gateway_testing.receiver import Receiver
 from tests.examples import by_day
 from tests.holds.test_holds import Start, ask
-from tests.postgres import empty_database
 
 ADMIN = {"x-gateway-key": "a" * 40}
 AGENT = {"x-gateway-key": "b" * 40, "x-session-id": "s"}
@@ -223,19 +222,12 @@ def test_a_stop_in_the_ladder_asks_first(gateway_server: Start, upstream: Script
     assert call.done().status_code == 200
 
 
-@pytest.fixture
-def database() -> Iterator[str]:
-    """An empty PostgreSQL database."""
-    with empty_database() as url:
-        yield url
-
-
 def test_two_gateways_on_one_database(
-    gateway_server: Start, upstream: ScriptedUpstream, database: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
 ) -> None:
     """Asked at one, answered at the other, by a yes and by a no."""
     upstream.default = CALLING
-    pair = [gateway_server(settings(storage={"url": database})) for _ in range(2)]
+    pair = [gateway_server(settings(storage={"url": postgres_url})) for _ in range(2)]
     used_up(pair[0])
     for step, verb, status in ((2, "approve", 200), (3, "", 200), (4, "deny", 429)):
         call = Waiting(lambda step=step: ask(pair[0], AGENT, step))  # type: ignore[misc]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ import pytest
 
 from gateway.wire.messages import offered_tools
 from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
-from steering_gateway_testing.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS, run_to_end
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 from tests.features.wrap.test_real_clients import PATH, ROOT, WAIT_S
 from tests.seats import hosts
@@ -192,27 +191,19 @@ def _run(
     }
     (home / "gateway.json").write_text(json.dumps(config))
     given = {**client.env, **client.login}
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "gateway", "wrap", "--json", "--sub-agents", str(CALLS)),
-            *("--config", str(home / "gateway.json"), "--", program, *client.command[1:]),
-        ],
-        env={
-            "PATH": PATH + os.pathsep + os.environ["PATH"],
-            "HOME": str(home),
-            "TERM": "dumb",
-            "PYTHONPATH": str(ROOT),
-            "XDG_STATE_HOME": str(home / "state"),
-            "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
-            **{name: value.replace("{url}", upstream.url) for name, value in given.items()},
-        },
-        cwd=work,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    env = {
+        "PATH": PATH + os.pathsep + os.environ["PATH"],
+        "HOME": str(home),
+        "TERM": "dumb",
+        "PYTHONPATH": str(ROOT),
+        "XDG_STATE_HOME": str(home / "state"),
+        "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
+        **{name: value.replace("{url}", upstream.url) for name, value in given.items()},
+    }
+    wrap = [sys.executable, "-m", "gateway", "wrap", "--json", "--sub-agents", str(CALLS)]
+    config_path = str(home / "gateway.json")
+    command = [*wrap, "--config", config_path, "--", program, *client.command[1:]]
+    ended = run_to_end(command, env, work, WAIT_S)
     lines = ended.stderr.splitlines()
     assert lines, ended.stdout[-2000:]
     try:

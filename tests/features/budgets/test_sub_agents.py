@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
-from tests.postgres import empty_database
 
 Start = Callable[..., AppServer]
 PROMPT = "Count the files of this folder, and say how many there are."
@@ -345,23 +343,13 @@ def test_a_prompt_begins_one_sub_agent(gateway_server: Start, upstream: Scripted
     assert all("x-gateway-stopped" not in again.call().headers for _ in range(5))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The section `storage` of two gateways on one store."""
-    if request.param == "sqlite":
-        yield {"path": str(tmp_path / "both.db")}
-        return
-    with empty_database() as url:
-        yield {"url": url}
-
-
 @pytest.mark.parametrize("name", ["claude code", "qwen code"])
 def test_another_gateway_knows_it_and_its_calls(
-    gateway_server: Start, upstream: ScriptedUpstream, store: dict[str, str], name: str
+    gateway_server: Start, upstream: ScriptedUpstream, either_store: dict[str, str], name: str
 ) -> None:
     """A sub-agent whose second call goes to another gateway on the store has its limit there."""
     upstream.default = greedy(name)
-    settings = {"budgets": [CAP], "storage": store, "control": {"poll_s": 0.05}}
+    settings = {"budgets": [CAP], "storage": either_store, "control": {"poll_s": 0.05}}
     first, second = gateway_server(settings), gateway_server(settings)
     main_of(name, first).call()
     helper = helper_of(name, first)
@@ -372,13 +360,13 @@ def test_another_gateway_knows_it_and_its_calls(
 
 @pytest.mark.parametrize("content", [True, False])
 def test_the_store_has_its_kind_and_task(
-    gateway_server: Start, upstream: ScriptedUpstream, store: dict[str, str], content: bool
+    gateway_server: Start, upstream: ScriptedUpstream, either_store: dict[str, str], content: bool
 ) -> None:
     """By which sessions name it; without content the task is left out, and the kind is not."""
     name = "claude code, older"
     called = {"prompt": PROMPT, "subagent_type": "Explore", "description": "count all"}
     upstream.default = Reply("Ask a helper.", tool_calls=(ToolCall("Task", called),))
-    server = gateway_server({"storage": {**store, "store_content": content}})
+    server = gateway_server({"storage": {**either_store, "store_content": content}})
     parent = main_of(name, server)
     parent.call()
     helper = helper_of(name, server)
@@ -427,12 +415,12 @@ def test_its_history_under_another_name_is_capped(
 
 
 def test_another_gateway_caps_its_history_under_another_name(
-    gateway_server: Start, upstream: ScriptedUpstream, store: dict[str, str]
+    gateway_server: Start, upstream: ScriptedUpstream, either_store: dict[str, str]
 ) -> None:
     """It is found in the store."""
     name = "claude code"
     upstream.default = greedy(name)
-    settings = {"budgets": [CAP], "storage": store, "control": {"poll_s": 0.05}}
+    settings = {"budgets": [CAP], "storage": either_store, "control": {"poll_s": 0.05}}
     first, second = gateway_server(settings), gateway_server(settings)
     main_of(name, first).call()
     helper = helper_of(name, first)

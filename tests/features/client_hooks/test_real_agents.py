@@ -16,6 +16,7 @@ import pytest
 
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing.patience import run_to_end
 from steering_gateway_testing.values import Reply, ToolCall
 
 pytestmark = pytest.mark.nightly
@@ -93,16 +94,7 @@ def test_a_real_agent_with_hooks(name: str, upstream: ScriptedUpstream, tmp_path
     subprocess.run(installed, env=env, check=True, timeout=120, capture_output=True)
     if name == "codex":
         command = [*command[:1], "-c", f'openai_base_url="{upstream.base_url}"', *command[1:]]
-    ended = subprocess.run(
-        [program, *command[1:]],
-        env=env,
-        cwd=work,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    ended = run_to_end([program, *command[1:]], env, work, 400)
     assert ended.returncode == 0, ended.stderr[-3000:]
     said = ended.stdout[-2000:] + ended.stderr[-3000:]
     assert (work / "ran").exists(), said

@@ -118,6 +118,13 @@ def test_show_prints_the_steps_asked_for(home: Path, capsys: Capture) -> None:
     assert " 10  " not in out
 
 
+def refusal(words: list[str], home: Path, capsys: Capture) -> str:
+    """The errors of a command about one session that is refused."""
+    looping().write(home)
+    assert main(["history", *words]) == 2
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -130,9 +137,7 @@ def test_show_says_what_it_cannot_find(
     words: list[str], fault: str, home: Path, capsys: Capture
 ) -> None:
     """One line that names what was asked for."""
-    looping().write(home)
-    assert main(["history", *words]) == 2
-    assert fault in capsys.readouterr().err
+    assert fault in refusal(words, home, capsys)
 
 
 def test_secrets_are_masked(home: Path, capsys: Capture) -> None:
@@ -206,6 +211,4 @@ def test_options_that_would_do_nothing_are_refused(
     words: list[str], fault: str, home: Path, capsys: Capture
 ) -> None:
     """Instead of being left out silently."""
-    looping().write(home)
-    assert main(["history", *words]) == 2
-    assert fault in capsys.readouterr().err
+    assert fault in refusal(words, home, capsys)

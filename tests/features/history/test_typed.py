@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from gateway.cli import main
 from gateway.text.typed_sentences import typed_sentences
 from steering_gateway_testing.claude_code_sessions import INTERRUPTED, REJECTED, Log
+from steering_gateway_testing.patience import run_to_end
 
 Capture = pytest.CaptureFixture[str]
 
@@ -236,16 +236,8 @@ def test_an_agent_of_the_person_writes_the_file(home: Path) -> None:
     (home / "agent.py").write_text(AGENT)
     program = f"{sys.executable} -m gateway history brief | {sys.executable} {home}/agent.py"
     env = {**os.environ, "PYTHONPATH": str(Path.cwd()), "HOME": str(home)}
-    done = subprocess.run(  # noqa: S602 - the pipe of the docs
-        f"set -o pipefail; {program} | patch -p1",
-        shell=True,
-        executable="/bin/bash",
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    pipe = f"set -o pipefail; {program} | patch -p1"  # as in the docs
+    done = run_to_end(["/bin/bash", "-c", pipe], env, folder)
     assert done.returncode == 0, done.stderr
     written = (folder / "CLAUDE.md").read_text()
     assert written.startswith("- Use tabs.\n- Never open draft PRs. <!-- typed Feb 3, 2026:")

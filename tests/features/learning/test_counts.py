@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +26,11 @@ from tests.api.conftest import Start, start
 from tests.features.learning.runs import DAY_S, state, stored
 from tests.features.learning.test_pages import ACME, ADMIN, KEYS
 from tests.features.learning.test_rules import RULE, rules
-from tests.postgres import empty_database
 
 __all__ = ["start"]
 HERE = "Working directory: /home/ann/shop"
 WRITTEN = records.START + 100 * DAY_S  # 23 August 2026 or so: the tests only compare
 AGAIN = "please use pnpm instead of npm"
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
-    async with AsyncExitStack() as opened:
-        where: dict[str, Any] = {"path": str(tmp_path / "runs.db")}
-        if request.param == "postgres":
-            where = {"url": opened.enter_context(empty_database())}
-        found = await open_stores(StorageSettings(**where))
-        opened.push_async_callback(found.close)
-        yield found
 
 
 async def session(

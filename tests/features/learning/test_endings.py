@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gateway.backends import Stores, open_stores
-from gateway.config.storage import StorageSettings
+from gateway.backends import Stores
 from gateway.core.pattern import Status
 from gateway.features.learning.endings import BY_ITSELF, HOLE, endings
 from gateway.features.learning.life_cycle import LessonActions
@@ -21,7 +16,6 @@ from gateway.stores.learning import LessonFilter
 from steering_gateway_testing.store_conformance import records
 from tests.features.learning.families import answers, families, given, learn, read_one
 from tests.features.learning.runs import Call, read, shell
-from tests.postgres import empty_database
 
 
 def behind(name: str) -> Call:
@@ -41,17 +35,6 @@ MOVE = "Call `larch migrate` before you make the same call again."
 def ended(name: str) -> tuple[Call, ...]:
     """A run in which one command ended the failure."""
     return (behind(name), MIGRATE, serves(name))
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
-    async with AsyncExitStack() as opened:
-        where: dict[str, Any] = {"path": str(tmp_path / "runs.db")}
-        if request.param == "postgres":
-            where = {"url": opened.enter_context(empty_database())}
-        found = await open_stores(StorageSettings(**where))
-        opened.push_async_callback(found.close)
-        yield found
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -26,21 +25,17 @@ from steering_gateway_testing.store_conformance.learning import a_decision
 from tests.features.learning.families import answers
 from tests.features.learning.runs import Call, lessons_of, run, shell, stored
 from tests.features.learning.test_endings import MOVE, behind, ended
-from tests.postgres import empty_database
 
 GATEWAYS = 3
 MISSING = "bash: mvn: command not found"
 SETTINGS = LearningSettings(trials="on")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def gateways(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Stores]]:
+@pytest.fixture
+async def gateways(either_store: dict[str, Any]) -> AsyncIterator[list[Stores]]:
     """The stores of several gateways over one database."""
     async with AsyncExitStack() as opened:
-        where: dict[str, Any] = {"path": str(tmp_path / "runs.db")}
-        if request.param == "postgres":
-            where = {"url": opened.enter_context(empty_database())}
-        found = [await open_stores(StorageSettings(**where)) for _ in range(GATEWAYS)]
+        found = [await open_stores(StorageSettings(**either_store)) for _ in range(GATEWAYS)]
         for stores in found:
             opened.push_async_callback(stores.close)
         yield found

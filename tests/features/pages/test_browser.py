@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gateway.auth.authenticator import process_key
@@ -79,15 +80,28 @@ async def steps_of(agent: LoopingAgent, count: int) -> None:
         await asyncio.to_thread(agent.step)
 
 
+async def looping_agent(
+    client: httpx.Client, upstream: ScriptedUpstream, steps: int
+) -> LoopingAgent:
+    """An agent that has looked for a file for so many steps."""
+    agent = LoopingAgent(client, upstream, "Find the file")
+    await steps_of(agent, steps)
+    return agent
+
+
+async def open_live(tab: Tab, url: str) -> None:
+    """The page, once it is renewed by itself."""
+    await tab.open(url)
+    await tab.until("document.querySelector('#live').dataset.state === 'on'")
+
+
 async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
     """A run appears by itself, and its steps count up while it is in progress."""
     server = start()
-    await tab.open(f"{server.url}/dashboard/runs")
-    await tab.until("document.querySelector('#live').dataset.state === 'on'")
+    await open_live(tab, f"{server.url}/dashboard/runs")
     assert await tab.js("document.querySelectorAll('tr[data-run]').length") == 0
     with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find the file")
-        await steps_of(agent, 1)
+        agent = await looping_agent(client, upstream, 1)
         await tab.until("document.querySelectorAll('tr[data-run]').length === 1")
         for more in (3, 5):
             await steps_of(agent, 2)
@@ -105,10 +119,8 @@ async def test_a_run_page_follows_its_run(
     """Chart and transcript grow with the run; what was opened stays open."""
     server = start()
     with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find the file")
-        await steps_of(agent, 3)
-        await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
-        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        agent = await looping_agent(client, upstream, 3)
+        await open_live(tab, f"{server.url}/dashboard/runs/{agent.run_id}")
         await tab.js("document.querySelector('.about').open = true")
         assert await tab.js("document.querySelectorAll('article.step').length") == 3
         await steps_of(agent, 2)
@@ -157,8 +169,7 @@ async def test_the_curve_is_the_runs(start: Start, upstream: ScriptedUpstream, t
     """For a run of our own, at any time."""
     server = start()
     with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find the file")
-        await steps_of(agent, 14)
+        agent = await looping_agent(client, upstream, 14)
         await check_run_page(tab, server, agent.run_id)
     await quiet(tab, server)
 
@@ -185,8 +196,7 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
     """Arrows choose steps, `g` goes to the next guidance and shows its text, Tab reaches all."""
     server = start()
     with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find the file")
-        await steps_of(agent, 9)
+        agent = await looping_agent(client, upstream, 9)
         trace = client.get(f"/api/runs/{agent.run_id}").json()
     numbers = [s["step_index"] for s in trace["steps"]]
     given = [s for s in trace["steps"] if s["guidance"]]
@@ -220,11 +230,9 @@ async def test_a_page_that_is_renewed_keeps_focus_and_choice(
     """While a run goes on, its page and the list are renewed under the hands of the reader."""
     server = start()
     with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find the file")
-        await steps_of(agent, 3)
+        agent = await looping_agent(client, upstream, 3)
         first = client.get(f"/api/runs/{agent.run_id}").json()["steps"][0]["step_index"]
-        await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
-        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await open_live(tab, f"{server.url}/dashboard/runs/{agent.run_id}")
         await tab.js("document.querySelector('#step-slider').focus()")
         await tab.key("ArrowRight")
         await tab.until(f"{_READOUT}.startsWith('Step {first} ')")
@@ -232,8 +240,7 @@ async def test_a_page_that_is_renewed_keeps_focus_and_choice(
         await tab.until("JSON.parse(document.querySelector('#steps-data').textContent).length > 3")
         assert await tab.js("document.activeElement.id") == "step-slider"
         assert (await tab.js(_READOUT)).startswith(f"Step {first} ")
-        await tab.open(f"{server.url}/dashboard/runs")
-        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await open_live(tab, f"{server.url}/dashboard/runs")
         await tab.js("document.querySelector('tr[data-run] a').focus()")
         before = await tab.js("document.querySelector('tr[data-run]').dataset.key")
         await steps_of(agent, 1)
@@ -277,8 +284,7 @@ async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
     refused, and the page says that it is stopped."""
     server = start()
     with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find the file")
-        await steps_of(agent, 12)
+        agent = await looping_agent(client, upstream, 12)
         await tab.log_in(server.url, process_key())
         await tab.open(f"{server.url}/dashboard")
         await tab.js("window.confirm = () => true")
@@ -548,8 +554,7 @@ async def test_an_alarm_is_called_wrong_by_a_key_or_a_click(
     server = start()
     await tab.look(width=width)
     with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find the file")
-        await steps_of(agent, 8)
+        agent = await looping_agent(client, upstream, 8)
     await tab.log_in(server.url, process_key())
     await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}?step=7#step-7")
     assert await tab.js("document.body.scrollWidth <= innerWidth")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
@@ -22,7 +21,6 @@ from steering_gateway_testing.patience import until
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
 from tests.api.conftest import Start
 from tests.api.conftest import start as start
-from tests.features.pages.test_pages import page_of
 
 
 def shown(page: str) -> list[str]:
@@ -66,21 +64,6 @@ def test_a_call_is_shown_as_it_was(start: Start, upstream: ScriptedUpstream) -> 
         until(lambda: "Sent" in client.get(streamed).text)
         assert "data: [DONE]" in shown(client.get(streamed).text)[1]
         assert client.get(f"/dashboard/runs/{run_id}/steps/9/raw").status_code == 404
-
-
-@pytest.mark.parametrize(
-    ("storage", "reason"),
-    [({}, "storage.raw_mb: 0"), ({"store_content": False, "raw_mb": 4}, "store_content: false")],
-)
-def test_it_says_why_a_call_is_not_there(
-    start: Start, upstream: ScriptedUpstream, storage: dict[str, Any], reason: str
-) -> None:
-    """Nothing is kept unasked, and nothing where texts are not."""
-    server = start(storage=storage)
-    with client_of(server) as client:
-        agent = LoopingAgent(client, upstream, "Find it")
-        agent.step()
-    assert reason in page_of(server, f"/dashboard/runs/{agent.run_id}/steps/0/raw")
 
 
 async def test_raw_calls_stay_within_their_limits(tmp_path: Path) -> None:

@@ -269,10 +269,11 @@ def test_two_runs_are_compared_where_they_part(start: Start, upstream: ScriptedU
     ("storage", "reason"),
     [({}, "storage.raw_mb: 0"), ({"store_content": False, "raw_mb": 4}, "store_content: false")],
 )
-def test_it_says_why_there_is_nothing_to_send(
+def test_it_says_why_there_is_nothing_to_show_and_to_send(
     start: Start, upstream: ScriptedUpstream, storage: dict[str, Any], reason: str
 ) -> None:
-    """Only a call whose request is stored can be sent again."""
+    """Only a call whose request is stored can be seen and sent again: nothing is kept unasked, and
+    nothing where texts are not."""
     server = start(storage=storage)
     run_id = a_guided_run(server, upstream, steps=1)
     with operator_of(server) as operator:

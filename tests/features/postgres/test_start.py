@@ -39,8 +39,8 @@ class Absent:
 
 
 @pytest.fixture
-def absent(database: str) -> Absent:
-    return Absent(database)
+def absent(postgres_url: str) -> Absent:
+    return Absent(postgres_url)
 
 
 def settings_of(url: str, start_wait_s: float = 60.0) -> StorageSettings:
@@ -84,9 +84,9 @@ async def test_a_start_says_that_it_waits_for_another(monkeypatch: pytest.Monkey
     await (await open_stores(settings)).close()
 
 
-async def test_what_time_does_not_mend_is_not_waited_for(database: str) -> None:
+async def test_what_time_does_not_mend_is_not_waited_for(postgres_url: str) -> None:
     """A database that does not exist ends the start at once."""
-    settings = settings_of(database.replace("/test_", "/nowhere_"))
+    settings = settings_of(postgres_url.replace("/test_", "/nowhere_"))
     wait = StartWait(settings, lambda: False)
     with pytest.raises(StoreError, match="does not exist on the server") as caught:
         await wait(lambda: open_stores(settings))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 
 from steering_gateway_testing import ScriptedUpstream
 from steering_gateway_testing.agents import PLAIN, Agent, opening, worker
-from steering_gateway_testing.outages import fill_up, locked, small_folder
+from steering_gateway_testing.outages import fill_up, locked
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.processes import GatewayProcess
 
@@ -31,17 +29,6 @@ def config(upstream: ScriptedUpstream, path: Path, **storage: Any) -> str:
         "storage": {"path": str(path), **quick, **storage},
     }
     return json.dumps(found)
-
-
-@contextlib.contextmanager
-def full_disk() -> Iterator[Path]:
-    """A folder on a small file system. Skips the test where nothing can be mounted."""
-    with contextlib.ExitStack() as stack:
-        try:
-            folder = stack.enter_context(small_folder())
-        except OSError as error:
-            pytest.skip(str(error))
-        yield folder
 
 
 async def waiting(http: httpx.AsyncClient, url: str) -> dict[str, Any]:
@@ -109,30 +96,29 @@ async def on_disk(http: httpx.AsyncClient, url: str, records: int) -> bool:
 
 @pytest.mark.slow
 async def test_a_full_disk(
-    upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path, small_disk: Path
 ) -> None:
     """The file and its spool are on it: every call is answered; what the end loses is what the page
     said, and the rest is stored by the next gateway when there is room."""
     upstream.default = worker(40)
-    with full_disk() as folder:
-        path = folder / "runs.db"
-        env = {"GATEWAY_STEERING__MODE": "on"}
-        with GatewayProcess(tmp_path, config(upstream, path), env=env) as gateway:
-            agents = [Agent(http, gateway.base_url, opening(f"Task {n}.")) for n in range(4)]
-            for agent in agents:
-                await agent.run(1, "x" * 20_000)
-            await asyncio.to_thread(fill_up, folder / "filler")
-            answers = [await agent.run(TURNS, "x" * 20_000) for agent in agents]
-            assert [a.status for each in answers for a in each] == [200] * 4 * TURNS
-            found = await waiting(http, gateway.url)
-            status, said, logged = await ended(gateway)
-        assert found["status"] == "degraded"
-        assert logged == found["waiting"] - found["waiting_on_disk"] > 0
-        assert status == 1
-        assert said.startswith(f"gateway: {logged} records lost")
-        await asyncio.to_thread((folder / "filler").unlink)
-        with GatewayProcess(tmp_path, config(upstream, path), env=env) as gateway:
-            await until_async(lambda: recorded(http, gateway.url, 4 * (1 + TURNS) - logged))
+    path = small_disk / "runs.db"
+    env = {"GATEWAY_STEERING__MODE": "on"}
+    with GatewayProcess(tmp_path, config(upstream, path), env=env) as gateway:
+        agents = [Agent(http, gateway.base_url, opening(f"Task {n}.")) for n in range(4)]
+        for agent in agents:
+            await agent.run(1, "x" * 20_000)
+        await asyncio.to_thread(fill_up, small_disk / "filler")
+        answers = [await agent.run(TURNS, "x" * 20_000) for agent in agents]
+        assert [a.status for each in answers for a in each] == [200] * 4 * TURNS
+        found = await waiting(http, gateway.url)
+        status, said, logged = await ended(gateway)
+    assert found["status"] == "degraded"
+    assert logged == found["waiting"] - found["waiting_on_disk"] > 0
+    assert status == 1
+    assert said.startswith(f"gateway: {logged} records lost")
+    await asyncio.to_thread((small_disk / "filler").unlink)
+    with GatewayProcess(tmp_path, config(upstream, path), env=env) as gateway:
+        await until_async(lambda: recorded(http, gateway.url, 4 * (1 + TURNS) - logged))
 
 
 async def recorded(http: httpx.AsyncClient, url: str, calls: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import os
 import stat
@@ -22,7 +21,7 @@ from gateway.features.store_outages.disk_spool import DiskSpool
 from gateway.features.store_outages.spool import Spool, SpoolEntry
 from gateway.features.store_outages.spool_file import SpoolFile, free_files
 from gateway.stores.records import CallRecord, StepContent
-from steering_gateway_testing.outages import fill_up, small_folder
+from steering_gateway_testing.outages import fill_up
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.records import (
     START,
@@ -64,6 +63,11 @@ class Disk(DiskSpool):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "there" / "spool"
+
+
+def full(*_: Any) -> None:
+    """Writes to a disk without room."""
+    raise apsw.FullError("database or disk is full")
 
 
 def names(folder: Path) -> list[str]:
@@ -266,10 +270,6 @@ async def test_what_waited_in_memory_is_written_when_the_disk_works(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, for example; what was stored meanwhile is not written any more."""
-
-    def full(*_: Any) -> None:
-        raise apsw.FullError("database or disk is full")
-
     disk = Disk(folder)
     (before,) = await disk.keep(one_run(0))
     with monkeypatch.context() as patch:
@@ -307,26 +307,19 @@ async def test_what_is_stored_while_the_disk_is_full_is_not_found_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing can be removed from the file; each record that is stored is marked in place."""
-
-    def full(*_: Any) -> None:
-        raise apsw.FullError("database or disk is full")
-
     disk = Disk(folder)
     fill = functools.partial(monkeypatch.setattr, SpoolFile, "write", full)
     assert await stored_on_a_full_disk(disk, fill) == [one_run(3)]
     assert [said.method_name for said in disk.log.calls] == ["warning"]
 
 
-async def test_what_is_stored_while_a_real_disk_is_full_is_not_found_again() -> None:
+async def test_what_is_stored_while_a_real_disk_is_full_is_not_found_again(
+    small_disk: Path,
+) -> None:
     """The same on a file system without room for another page."""
-    with contextlib.ExitStack() as stack:
-        try:
-            folder = stack.enter_context(small_folder())
-        except OSError as error:
-            pytest.skip(str(error))
-        disk = Disk(folder / "spool")
-        filler = folder / "filler"
-        assert await stored_on_a_full_disk(disk, lambda: fill_up(filler)) == [one_run(3)]
+    disk = Disk(small_disk / "spool")
+    filler = small_disk / "filler"
+    assert await stored_on_a_full_disk(disk, lambda: fill_up(filler)) == [one_run(3)]
 
 
 async def test_a_slow_disk_does_not_hold_answers(

@@ -26,7 +26,7 @@ import pytest
 from gateway.wire.messages import tool_names
 from steering_gateway_testing import ReceivedRequest, Script, ScriptedUpstream
 from steering_gateway_testing.looping import GUIDANCE
-from steering_gateway_testing.patience import DEADLINE_MS
+from steering_gateway_testing.patience import DEADLINE_MS, run_to_end
 from steering_gateway_testing.strict import OWN_FIELDS, StrictProvider
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall
 
@@ -199,16 +199,7 @@ class Wrapped:
 
     def run(self) -> subprocess.CompletedProcess[str]:
         """What it printed, and its status."""
-        return subprocess.run(
-            self.command,
-            env=self.env,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        return run_to_end(self.command, self.env, self.folder, WAIT_S)
 
 
 def wrapped(name: str, upstream: ScriptedUpstream, folder: Path, **more: str) -> Wrapped:

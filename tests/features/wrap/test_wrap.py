@@ -25,8 +25,12 @@ from gateway.errors import ConfigError
 from gateway.features.budgets.accounts import Account
 from gateway.features.wrap.own_gateway import used_line, wrap_budget
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
-from steering_gateway_testing.patience import DEADLINE_MS
-from steering_gateway_testing.processes import START_S, TRUSTS_NOBODY, GatewayProcess
+from steering_gateway_testing.processes import (
+    START_S,
+    GatewayProcess,
+    environment_of_a_new_user,
+    run,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -68,15 +72,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def environment(tmp_path: Path, upstream: ScriptedUpstream) -> dict[str, str]:
     """A new user, whose provider is the scripted upstream."""
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "XDG_RUNTIME_DIR": str(tmp_path),
-        "PYTHONPATH": str(ROOT),
-        **TRUSTS_NOBODY,
-        "OPENAI_BASE_URL": upstream.base_url,
-        "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
-    }
+    return environment_of_a_new_user(tmp_path, upstream.base_url)
 
 
 def command(*words: str) -> list[str]:
@@ -89,15 +85,7 @@ def wrapped(
     """`gateway wrap` with these words, in an empty folder."""
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
-    return subprocess.run(
-        command(*words),
-        cwd=work,
-        env={**environment(tmp_path, upstream), **more},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    return run("wrap", *words, directory=work, env={**environment(tmp_path, upstream), **more})
 
 
 def test_an_agent_is_steered_and_summed_up(upstream: ScriptedUpstream, tmp_path: Path) -> None:
@@ -117,14 +105,8 @@ def test_an_agent_is_steered_and_summed_up(upstream: ScriptedUpstream, tmp_path:
     run_id = lines[1].split()[0]
     assert f"gateway dashboard {run_id}" in told
     assert not list((tmp_path / "work").iterdir())
-    shown = subprocess.run(
-        [sys.executable, "-m", "gateway", "runs", "list", "--json"],
-        cwd=tmp_path / "work",
-        env=environment(tmp_path, upstream),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    env = environment(tmp_path, upstream)
+    shown = run("runs", "list", "--json", directory=tmp_path / "work", env=env)
     assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [run_id]
 
 
@@ -149,14 +131,7 @@ def test_a_pilot_is_declared_and_shown(upstream: ScriptedUpstream, tmp_path: Pat
     agent, env = [sys.executable, "-c", AGENT], environment(tmp_path, upstream)
 
     def pilot(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "gateway", "pilot", *words],
-            cwd=tmp_path / "work",
-            env={**env, **more},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run("pilot", *words, directory=tmp_path / "work", env={**env, **more})
 
     wrapped(tmp_path, upstream, "--", *agent, "1", "0")
     config = tmp_path / "own.yaml"

@@ -10,7 +10,7 @@ from gateway.features.alerts.records import AlertRecord, QueuedAlert, Settled
 from gateway.features.alerts.store import AlertStore
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.attribution import below
-from steering_gateway_testing.store_conformance.check import Check
+from steering_gateway_testing.store_conformance.check import Check, kept_by
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
 
@@ -31,9 +31,7 @@ def an_alert(id: str = "a1", **changes: Any) -> AlertRecord:
 
 
 def _kept(stores: Stores) -> AlertStore:
-    found = stores.of(AlertStore)
-    assert found is not None
-    return found
+    return kept_by(stores, AlertStore)
 
 
 async def keeps_alerts_with_their_deliveries(stores: Stores) -> None:

@@ -18,7 +18,7 @@ from gateway.features.budgets.accounts import (
     Wish,
 )
 from gateway.features.budgets.store import SQLBudgetStore
-from steering_gateway_testing.store_conformance.check import Check
+from steering_gateway_testing.store_conformance.check import Check, kept_by
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
 CALL = Amounts(usd=0.01, input_tokens=100, output_tokens=10, calls=1)
@@ -63,9 +63,7 @@ async def renew(store: BudgetStore, *asked: Renewal, at: float = START) -> list[
 
 def kept_budgets(stores: Stores) -> BudgetStore:
     """The store of budgets."""
-    found = stores.of(SQLBudgetStore)
-    assert found is not None
-    return found
+    return kept_by(stores, SQLBudgetStore)
 
 
 async def _account(store: BudgetStore, key: AccountKey = RUN) -> Account:

@@ -1,4 +1,5 @@
-"""The type of a check, and the one assertion that Python has no statement for."""
+"""The type of a check, the store that it checks, and the one assertion that Python has no statement
+for."""
 
 from __future__ import annotations
 
@@ -12,6 +13,14 @@ from gateway.backends import Stores
 Check = Callable[[Stores], Awaitable[None]]
 
 E = TypeVar("E", bound=BaseException)
+Kept = TypeVar("Kept")
+
+
+def kept_by(stores: Stores, kind: type[Kept]) -> Kept:
+    """The store of a feature, by its class, which these stores have."""
+    found = stores.of(kind)
+    assert found is not None
+    return found
 
 
 class Raised(Generic[E]):

@@ -11,7 +11,7 @@ from gateway.backends import Stores
 from gateway.features.keys.records import KeyRecord, KeyTerms
 from gateway.features.keys.store import KeyStore
 from gateway.stores.protocols import StoreError
-from steering_gateway_testing.store_conformance.check import Check, raises
+from steering_gateway_testing.store_conformance.check import Check, kept_by, raises
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
 
@@ -30,9 +30,7 @@ def a_key(id: str = "k1", **changes: Any) -> KeyRecord:
 
 def kept_keys(stores: Stores) -> KeyStore:
     """The store of keys."""
-    found = stores.of(KeyStore)
-    assert found is not None
-    return found
+    return kept_by(stores, KeyStore)
 
 
 async def lists_keys_in_the_order_they_were_added(stores: Stores) -> None:

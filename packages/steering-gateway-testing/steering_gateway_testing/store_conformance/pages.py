@@ -6,15 +6,13 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.features.pages.views import SavedView, ViewStore
-from steering_gateway_testing.store_conformance.check import Check
+from steering_gateway_testing.store_conformance.check import Check, kept_by
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
 
 def kept_views(stores: Stores) -> ViewStore:
     """The views of stores that keep some."""
-    found = stores.of(ViewStore)
-    assert found is not None
-    return found
+    return kept_by(stores, ViewStore)
 
 
 async def keeps_views_by_name(stores: Stores) -> None:

@@ -40,7 +40,6 @@ from tests.features.learning.reader.reading import (
     settings,
     typed,
 )
-from tests.postgres import empty_database
 
 Start = Callable[..., AppServer]
 TENANT = "acme"
@@ -338,11 +337,8 @@ async def test_each_job_is_done_once_over_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("place", ["sqlite", "postgres"])
-async def test_a_hundred_jobs_are_done_once_over_kills(place: str, tmp_path: Path) -> None:
+async def test_a_hundred_jobs_are_done_once_over_kills(
+    either_store: dict[str, str], tmp_path: Path
+) -> None:
     """The same with 100 jobs and 20 kills, on both stores."""
-    if place == "sqlite":
-        await killed({"path": str(tmp_path / "runs.db")}, tmp_path, jobs=100, kills=20, last=2)
-        return
-    with empty_database() as url:
-        await killed({"url": url}, tmp_path, jobs=100, kills=20, last=2)
+    await killed(either_store, tmp_path, jobs=100, kills=20, last=2)
