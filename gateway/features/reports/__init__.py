@@ -1,5 +1,5 @@
 """Reports: results of experiments and pilots, the value of a routing policy, the savings of
-steering, and a week in figures. The figures come from records of runs, with fixed random seeds."""
+steering, and a week in figures. The figures come from records of runs."""
 
 OFFERS = (
     "api:current_pilot",

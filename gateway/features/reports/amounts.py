@@ -1,32 +1,22 @@
 """Amounts a run spends (dollars, tokens, steps): typical values, and the ratio of two arms."""
 
-import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from statistics import median
+from typing import NamedTuple
 
 from gateway.reporting.evidence import Z
 from gateway.values import frozen
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.intp]
 # (unit, amount) per run of one arm, of the runs whose amount is known.
 Spent = Sequence[tuple[str, float]]
 # Share of the runs at either end that count as the nearest run inside: a few runaway runs dominate
 # a plain mean.
 WINSOR_SHARE = 0.05
 
-# The most estimate a standard error within about 3 % (one over the root of twice as many), the
-# fewest within 5 %: for thousands of runs, whose intervals are narrow and whose draws long.
-_RESAMPLES = (200, 500)
+FEWEST_UNITS = 5  # fewer do not show how much runs differ
 _SLACK = 1e-9  # of a mark among whole numbers
-_MOST_DRAWN = 500_000  # runs in all draws together, unless that is fewer than the fewest resamples
-# Numbers held at once while resampling. An array of 128 kB comes from the heap again and again;
-# larger ones are asked of the system and given back each time, which took longer than the sums.
-_MOST_CELLS = 16_000
-_FEWEST_UNITS = 5  # with fewer units, resampling them does not show their spread
 
 
 @frozen
@@ -55,104 +45,104 @@ class AmountRatio:
     median: Ratio | None  # of the medians
 
 
+class _Figure(NamedTuple):
+    """A figure of one arm with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 def amount_of(spent: Spent) -> Amount | None:
     """The mean and median of an arm; None when no run's amount is known."""
     if not spent:
         return None
-    values = np.sort(np.array([value for _, value in spent], dtype=np.float64))
-    means, medians = _typical(values, np.ones((1, len(values)), dtype=np.intp))
-    return Amount(runs=len(spent), mean=float(means[0]), median=float(medians[0]))
+    middle = median([value for _, value in spent])
+    return Amount(runs=len(spent), mean=_mean(spent).value, median=middle)
 
 
-def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
-    """Treated over baseline, with bootstrap intervals; None without runs in both. Units are
-    resampled, because the runs of one unit are not independent. Each draw and arm has its own
-    limits for winsorising, so that an effect of x % shows as x %. The interval is the estimate's
-    logarithm and its standard error over the draws, with Student's quantile. `seed` makes it
-    reproducible."""
-    first = amount_of(treated)
-    second = amount_of(baseline)
-    if first is None or second is None:
+def amount_ratio(treated: Spent, baseline: Spent) -> AmountRatio | None:
+    """Treated over baseline; None without runs in both. Units vary and not runs, because the runs
+    of one unit are not independent. Each arm has its own limits for winsorising, so that an effect
+    of x % shows as x %."""
+    if not treated or not baseline:
         return None
-    units = min(len({unit for unit, _ in spent}) for spent in (treated, baseline))
-    if units < _FEWEST_UNITS:
+    if reach(treated) is None or reach(baseline) is None:
         return AmountRatio(mean=None, median=None)
-    generator = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
-    fewest, most = _RESAMPLES
-    draws = min(most, max(fewest, _MOST_DRAWN // max(len(treated), len(baseline))))
-    above = _resampled(treated, generator, draws)
-    below = _resampled(baseline, generator, draws)
-    reach = student(2.0 * (units - 1))
     return AmountRatio(
-        mean=_ratio(first.mean, second.mean, above[0], below=below[0], reach=reach),
-        median=_ratio(first.median, second.median, above[1], below=below[1], reach=reach),
+        mean=_ratio(_mean(treated), _mean(baseline)),
+        median=_ratio(_median(treated), _median(baseline)),
     )
 
 
-def _ratio(first: float, second: float, above: Floats, below: Floats, reach: float) -> Ratio | None:
-    if min(first, second, above.min(), below.min()) <= 0:
+def _ratio(first: _Figure, second: _Figure) -> Ratio | None:
+    """The ratio, whose interval joins those of both logarithms."""
+    if min(first.low, second.low) <= 0:
         return None
-    estimate = first / second
-    factor = math.exp(reach * float(np.std(np.log(above / below), ddof=1)))
+    estimate = first.value / second.value
+    halves = [math.log(each.high / each.low) / 2 for each in (first, second)]
+    factor = math.exp(math.hypot(*halves))
     return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
 
 
-def student(n: float) -> float:
+def _mean(spent: Spent) -> _Figure:
+    """The winsorised mean. Its limits vary with the number of runs above them, and all runs that
+    count as a limit vary with it."""
+    values = [value for _, value in spent]
+    runs = len(spent)
+    ends = {share: _quantile(spent, share) for share in (WINSOR_SHARE, 1 - WINSOR_SHARE)}
+    least, most = (each.value for each in ends.values())
+    kept = [min(max(value, least), most) for value in values]
+    mean = math.fsum(kept) / runs
+    for end in ends.values():
+        above = [value > end.value for value in values]
+        ranks = sum(end.low < value <= end.high for value in values)
+        step = WINSOR_SHARE * runs * (end.high - end.low) / max(ranks, 1)
+        kept = [value + step * is_above for value, is_above in zip(kept, above, strict=True)]
+    units = [unit for unit, _ in spent]
+    half = reach(list(zip(units, kept, strict=True))) or 0.0
+    factor = math.exp(half / runs / (mean or 1.0))
+    return _Figure(mean, mean / factor, mean * factor)
+
+
+def _median(spent: Spent) -> _Figure:
+    middle = median([value for _, value in spent])
+    return _quantile(spent, 0.5)._replace(value=middle)
+
+
+def _quantile(spent: Spent, share: float) -> _Figure:
+    """The least amount that this share of the runs do not exceed. The interval is that of the ranks
+    between which it lies, as the number of runs above it varies."""
+    values = sorted([value for _, value in spent])
+    runs = len(values)
+    value = values[math.ceil(share * runs - _SLACK) - 1]
+    half = reach([(unit, own > value) for unit, own in spent]) or 0.0
+    first = max(0, math.floor(share * runs - half))
+    last = min(runs, math.ceil(share * runs + half)) - 1
+    return _Figure(value, values[first], values[last])
+
+
+def total(amounts: Spent) -> float:
+    """The sum of the amounts."""
+    return math.fsum(amount for _, amount in amounts)
+
+
+def reach(amounts: Spent) -> float | None:
+    """Returns half the 95 % interval of a sum over runs; None for too few units. The runs of one
+    unit vary together. So each unit counts as one: with n units and d the sum of a unit's
+    deviations from the mean, the variance is n / (n - 1) times the sum of d squared."""
+    mean = total(amounts) / (len(amounts) or 1)
+    units: dict[str, float] = defaultdict(float)
+    for unit, amount in amounts:
+        units[unit] += amount - mean
+    size = len(units)
+    if size < FEWEST_UNITS:
+        return None
+    variance = size / (size - 1) * math.fsum(rest**2 for rest in units.values())
+    return _student(size - 1.0) * math.sqrt(variance)
+
+
+def _student(n: float) -> float:
     """Student's 97.5 % quantile for `n` degrees, by the first terms of its expansion; within 0.01
     from 8 degrees. Source: Abramowitz and Stegun, 26.7.5."""
     return Z + (Z**3 + Z) / 4 / n + (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96 / n**2
-
-
-def _resampled(
-    runs: Spent, generator: np.random.Generator, resamples: int
-) -> tuple[Floats, Floats]:
-    """Winsorised means and medians of `resamples` draws of the units."""
-    values, units = _arrays(runs)
-    count = int(units.max()) + 1
-    rows = max(1, _MOST_CELLS // len(values))
-    parts = []
-    for start in range(0, resamples, rows):
-        drawn = _drawn(count, min(rows, resamples - start), generator)
-        parts.append(_typical(values, drawn[:, units]))
-    means, medians = zip(*parts, strict=True)
-    return np.concatenate(means), np.concatenate(medians)
-
-
-def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
-    """Draws resamples of `count` units; returns, one row per draw, how often each unit is in it."""
-    picked = generator.integers(0, count, (draws, count), dtype=np.uint32)
-    picked += (count * np.arange(draws, dtype=np.uint32))[:, None]
-    return np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)
-
-
-def _arrays(runs: Spent) -> tuple[Floats, Counts]:
-    """The values in ascending order, and for each the number of its unit."""
-    numbers: dict[str, int] = {}
-    units = np.array([numbers.setdefault(unit, len(numbers)) for unit, _ in runs])
-    values = np.array([value for _, value in runs], dtype=np.float64)
-    order = np.argsort(values, kind="stable")
-    return values[order], units[order]
-
-
-def _typical(values: Floats, weights: Counts) -> tuple[Floats, Floats]:
-    """Winsorised mean and median of ascending values, for each row of weights."""
-    passed = np.cumsum(weights, axis=1)
-    total = passed[:, -1]
-    # With an even number of runs the median lies between two of them: at and beyond the middle.
-    marks = (WINSOR_SHARE * total, (1 - WINSOR_SHARE) * total, total / 2, total / 2 + 2 * _SLACK)
-    low, high, lower, upper = values[_first_at(passed, np.stack(marks))]
-    kept = np.clip(values, low[:, None], high[:, None])
-    means = np.einsum("ij,ij->i", kept, weights) / total
-    return means, (lower + upper) / 2
-
-
-def _first_at(passed: Counts, marks: Floats) -> Counts:
-    """Returns, for each row of `passed`, the index of the first value whose cumulated weight
-    reaches the row's mark, for each of its `marks`."""
-    count, width = passed.shape
-    # Each row a step above the one before: one ascending array, and one search for all rows.
-    steps = np.arange(count) * (passed[:, -1].max() + 1)
-    ascending = (passed + steps[:, None]).ravel()
-    first = np.searchsorted(ascending, marks + steps - _SLACK)
-    found: Counts = first - np.arange(count) * width
-    return found

@@ -66,9 +66,7 @@ def report(
     strata = _strata(runs, stratum)
     pairs = [(arm, baseline) for arm in groups if baseline is not None and baseline != arm]
     comparisons = tuple(
-        _compare(
-            experiment, arm, groups[arm], baseline=control, control=groups[control], strata=strata
-        )
+        _compare(arm, groups[arm], control, control=groups[control], strata=strata)
         for arm, control in pairs
     )
     # A unit in several arms counts in the first one.
@@ -132,7 +130,6 @@ def _arm(arm: str, group: RunGroup) -> results.Arm:
 
 
 def _compare(
-    experiment: str,
     arm: str,
     treated: RunGroup,
     baseline: str,
@@ -140,8 +137,7 @@ def _compare(
     strata: Mapping[str, Groups],
 ) -> results.Comparison:
     def ratio(kind: Kind) -> AmountRatio | None:
-        seed = f"{experiment}\x00{arm}\x00{kind.removesuffix('_usd')}"
-        return amount_ratio(treated.spent(kind), control.spent(kind), seed=seed)
+        return amount_ratio(treated.spent(kind), control.spent(kind))
 
     nobody = RunGroup(())
     pairs = [

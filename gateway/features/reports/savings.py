@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.features.reports.amounts import Spent, student
+from gateway.features.reports.amounts import FEWEST_UNITS, Spent, reach, total
 from gateway.stores.learning import JOBS
 from gateway.stores.totals import ExperimentRun
 from gateway.text.formatting import count, counted, money, percent
@@ -18,7 +18,6 @@ from gateway.upstream.tokens import BYTES_PER_TOKEN
 from gateway.values import Value
 
 _CONTROLS = ("off", "shadow")  # arms whose requests are sent unchanged, in order of preference
-_FEWEST_UNITS = 5  # fewer do not show how much runs differ
 Runs = Sequence[ExperimentRun]
 
 
@@ -91,8 +90,8 @@ def _routing(runs: Runs) -> Saving:
         runs=len(priced),
         note=note,
         spent_usd=math.fsum(run.cost_usd or 0.0 for run in priced) if priced else None,
-        saved_usd=_total(saved) if priced else None,
-        reach_usd=_reach(saved),
+        saved_usd=total(saved) if priced else None,
+        reach_usd=reach(saved),
     )
 
 
@@ -115,23 +114,23 @@ def _experiment(name: str, on: Runs, control: str, others: Runs) -> Saving:
     of steered runs, less the cost of the steered runs."""
     costs = _costs(on)
     other_costs = _costs(others)
-    reach = _reach(costs)
-    other_reach = _reach(other_costs)
+    own_reach = reach(costs)
+    other_reach = reach(other_costs)
     unpriced = len(on) + len(others) - len(costs) - len(other_costs)
     left_out = ""
     if unpriced:
         left_out = f"; {counted(unpriced, 'run')} of unknown cost left out"
-    few = f"no comparison yet: fewer than {_FEWEST_UNITS} units of known cost in an arm"
+    few = f"no comparison yet: fewer than {FEWEST_UNITS} units of known cost in an arm"
     row = Saving(
         act=f"steering in {name}",
         baseline=f"as many runs at the mean cost of those in {control}",
         runs=len(costs),
         note=few + left_out,
     )
-    if reach is None or other_reach is None:
+    if own_reach is None or other_reach is None:
         return row
-    spent = _total(costs)
-    other_mean = _total(other_costs) / len(other_costs)
+    spent = total(costs)
+    other_mean = total(other_costs) / len(other_costs)
     return replace(
         row,
         note=f"on {money(spent / len(costs))} a run, {_solved(on)}; {control} {money(other_mean)}, "
@@ -139,7 +138,7 @@ def _experiment(name: str, on: Runs, control: str, others: Runs) -> Saving:
         spent_usd=spent,
         saved_usd=other_mean * len(costs) - spent,
         # Both arms vary; the control's sum is scaled to as many runs as were steered.
-        reach_usd=math.hypot(reach, other_reach * len(costs) / len(other_costs)),
+        reach_usd=math.hypot(own_reach, other_reach * len(costs) / len(other_costs)),
     )
 
 
@@ -150,7 +149,7 @@ def _solved(runs: Runs) -> str:
     solved = sum(run.outcome == "success" for run in judged)
     costs = _costs(judged)
     each = (
-        f" at {money(_total(costs) / solved)} each" if solved and len(costs) == len(judged) else ""
+        f" at {money(total(costs) / solved)} each" if solved and len(costs) == len(judged) else ""
     )
     return f"{percent(solved / (len(judged) or 1))} of {len(judged):,} solved{each}"
 
@@ -166,7 +165,7 @@ def _stopped(runs: Runs) -> Saving:
         baseline="what they would have gone on to cost: unknown",
         runs=len(runs),
         note=f"{words}; spent before, not saved",
-        spent_usd=_total(costs) if len(costs) == len(runs) else None,
+        spent_usd=total(costs) if len(costs) == len(runs) else None,
     )
 
 
@@ -205,22 +204,3 @@ def _reader(tokens: int, usd: float) -> Saving:
 
 def _costs(runs: Runs) -> Spent:
     return [(run.unit, run.cost_usd) for run in runs if run.cost_usd is not None]
-
-
-def _total(amounts: Spent) -> float:
-    return math.fsum(amount for _, amount in amounts)
-
-
-def _reach(amounts: Spent) -> float | None:
-    """Returns half the 95 % interval of a sum over runs; None for too few units. The runs of one
-    unit vary together. So each unit counts as one: with n units and d the sum of a unit's
-    deviations from the mean, the variance is n / (n - 1) times the sum of d squared."""
-    mean = _total(amounts) / (len(amounts) or 1)
-    units: dict[str, float] = defaultdict(float)
-    for unit, amount in amounts:
-        units[unit] += amount - mean
-    size = len(units)
-    if size < _FEWEST_UNITS:
-        return None
-    variance = size / (size - 1) * math.fsum(rest**2 for rest in units.values())
-    return student(size - 1.0) * math.sqrt(variance)
