@@ -32,6 +32,12 @@ class ExperimentSettings:
         if not sum(self.arms.values()) > 0:
             raise ValueError("arms: the shares must add up to more than 0")
 
+    def shares_of(self, experiment: str) -> Mapping[str, float] | None:
+        """The shares of an experiment's arms; None for one that does not run."""
+        if experiment == self.id:
+            return self.arms
+        return None
+
 
 def assign(settings: ExperimentSettings, unit: str) -> str:
     """The arm of `unit`: one of MODES, in the proportions of the settings."""

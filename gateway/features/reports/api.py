@@ -3,14 +3,12 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
-from gateway.api.params import OneOf, PathText, TenantParameter, Text, naming
+from gateway.api.params import PathText, TenantParameter
 from gateway.errors import NotFound
-from gateway.features.reports.experiment import STRATA, report
+from gateway.features.reports.experiment import report
 from gateway.features.reports.pilot import PilotReport, pilot_report
-from gateway.features.reports.rates import read_shares
 from gateway.features.reports.results import ExperimentReport
 from gateway.features.reports.routing import RoutingReport, read_routing
 from gateway.runtime import Runtime
@@ -22,18 +20,8 @@ from gateway.values import frozen
 OPERATIONS = Operations()
 
 
-class ReportOptions(TenantParameter):
-    """Options of a report."""
-
-    # the key by which runs are grouped into strata
-    stratum: Annotated[str, OneOf(tuple(STRATA))] = "profile"
-    # planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the running
-    # experiment
-    shares: Text | None = None
-
-
-class ReportParameters(ReportOptions):
-    """Id of an experiment, and the options of its report."""
+class ReportParameters(TenantParameter):
+    """Id of an experiment."""
 
     experiment_id: PathText  # the experiment's id
 
@@ -78,28 +66,19 @@ async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSu
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
     check, strata and caveats."""
-    params = request.params
-    found = await experiment_report(
-        request.runtime, params.experiment_id, request.tenant, options=params
-    )
-    return ApiResponse(found)
+    wanted = request.params.experiment_id
+    return ApiResponse(await experiment_report(request.runtime, wanted, request.tenant))
 
 
 async def experiment_report(
-    runtime: Runtime, experiment: str, tenant: str | None, *, options: ReportOptions
+    runtime: Runtime, experiment: str, tenant: str | None
 ) -> ExperimentReport:
-    """The report over a tenant's runs, None for all. Raises: BadRequest, NotFound."""
-    shares: Mapping[str, float] | None = None
-    if options.shares:
-        with naming("shares"):
-            shares = read_shares(options.shares)
+    """The report over a tenant's runs, None for all. Raises: NotFound."""
     runs = await runtime.runs.experiment_runs(experiment, tenant=tenant)
     current = runtime.settings.experiment
     if not runs and experiment != current.id:
         raise NotFound(f"there is no experiment {experiment[:80]!r}", param="experiment_id")
-    if shares is None and experiment == current.id:
-        shares = current.arms
-    return await off_loop(report, experiment, runs, shares=shares, stratum=options.stratum)
+    return await off_loop(report, experiment, runs, shares=current.shares_of(experiment))
 
 
 @OPERATIONS.add("GET /api/pilot", PilotReport, "The pilot.", errors=(404,))

@@ -13,9 +13,8 @@ from gateway.commands.declared import declare
 from gateway.commands.store import as_line, confirmed, kept, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.features.reports.experiment import STRATA, report
+from gateway.features.reports.experiment import report
 from gateway.features.reports.pilot import pilot_change, pilot_report
-from gateway.features.reports.rates import read_shares
 from gateway.features.reports.results import effects_of
 from gateway.features.reports.routing import read_routing
 from gateway.features.reports.savings import read_savings
@@ -30,7 +29,7 @@ from gateway.values import FieldDict
 
 def add_report(commands: Any) -> None:
     """Declare `gateway report`."""
-    declare(commands, f"{__package__}.report", {"report": _report}, STRATA=list(STRATA))
+    declare(commands, f"{__package__}.report", {"report": _report})
 
 
 def add_pilot(commands: Any) -> None:
@@ -71,18 +70,10 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         if not runs:
             known = ", ".join((await store.facets(tenant=tenant)).experiments) or "none"
             raise ConfigError(f"no run of experiment {args.experiment!r}; experiments: {known}")
-        shares = None
-        if args.shares:
-            shares = read_shares(args.shares)
-        if shares is None and settings.experiment.id == args.experiment:
-            shares = dict(settings.experiment.arms)
         template = "experiment.txt"
-        shown = report(args.experiment, runs, shares=shares, stratum=args.stratum)
-    text = as_line(shown)
-    if args.output is not None:
-        args.output.write_text(text, encoding="utf-8")
+        shown = report(args.experiment, runs, shares=settings.experiment.shares_of(args.experiment))
     if args.json:
-        say(text)
+        say(as_line(shown))
     elif isinstance(shown, dict):
         _print(template, shown)
     else:

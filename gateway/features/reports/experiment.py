@@ -39,13 +39,6 @@ class RunGroup:
         return sum([run.estimated.get(part, 0) for run in self.runs if run.estimated])
 
 
-# How runs can be divided, so that like is compared with like.
-STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
-    "profile": lambda run: run.profile,
-    "agent": lambda run: run.agent,
-    "model": lambda run: run.model_requested,
-    "tenant": lambda run: run.tenant,
-}
 BASELINES = ("off", "shadow")  # arms that serve as the baseline, in order of preference
 
 
@@ -54,16 +47,13 @@ def report(
     runs: Sequence[ExperimentRun],
     *,
     shares: Mapping[str, float] | None = None,
-    stratum: str = "profile",
 ) -> results.ExperimentReport:
     """The report of `runs`, all of one experiment. `shares`: the configured share of each arm;
-    without them the split is not checked. Raises: ValueError for an unknown `stratum`."""
-    if stratum not in STRATA:
-        raise ValueError(f"stratum: must be one of {', '.join(STRATA)}, not {stratum!r}")
+    without them the split is not checked."""
     groups = _by_arm(runs)
     baseline = next((arm for arm in BASELINES if arm in groups), None)
     arms = tuple(_arm(arm, group) for arm, group in groups.items())
-    strata = _strata(runs, stratum)
+    strata = _strata(runs)
     pairs = [(arm, baseline) for arm in groups if baseline is not None and baseline != arm]
     comparisons = tuple(
         _compare(arm, groups[arm], control, control=groups[control], strata=strata)
@@ -88,7 +78,6 @@ def report(
         arms=arms,
         comparisons=comparisons,
         sample_ratio=ratio,
-        stratum=stratum,
         strata=tuple(_stratum(name, groups, baseline) for name, groups in strata.items()),
         policies=tuple(sorted({run.policy_digest for run in runs})),
         caveats=results.caveats_of(arms, comparisons, ratio, runs=runs, checked=shares is not None),
@@ -156,9 +145,9 @@ def _compare(
     )
 
 
-def _strata(runs: Sequence[ExperimentRun], stratum: str) -> dict[str, Groups]:
-    """Runs by stratum and arm; the largest stratum comes first."""
-    found = _grouped(runs, STRATA[stratum])
+def _strata(runs: Sequence[ExperimentRun]) -> dict[str, Groups]:
+    """Runs by profile and arm, so that like is compared with like; the largest profile first."""
+    found = _grouped(runs, lambda run: run.profile)
     largest_first = sorted(found.items(), key=lambda item: -len(item[1]))
     return {name: _by_arm(members) for name, members in largest_first}
 

@@ -9,12 +9,10 @@ from gateway.api.params import TenantParameter, Text, naming
 from gateway.backends import Stores
 from gateway.features.pages.pages import Page, PageRoute, Visit
 from gateway.features.reports.api import (
-    ReportOptions,
     current_pilot,
     experiment_report,
     experiments,
 )
-from gateway.features.reports.experiment import STRATA
 from gateway.features.reports.results import ExperimentReport, effects_of
 from gateway.features.reports.savings import Saving, read_savings
 from gateway.features.reports.week import monday_of, read_week
@@ -41,10 +39,7 @@ async def show_list(visit: Visit) -> Page:
 async def show_report(visit: Visit) -> Page:
     """One experiment's report."""
     experiment = visit.scope["path_params"]["experiment_id"]
-    options = ReportOptions(**visit.values)
-    return _results(
-        await experiment_report(visit.runtime, experiment, visit.tenant, options=options)
-    )
+    return _results(await experiment_report(visit.runtime, experiment, visit.tenant))
 
 
 async def show_pilot(visit: Visit) -> Page:
@@ -60,7 +55,6 @@ def _results(report: ExperimentReport, **more: Any) -> Page:
         "title": f"Experiment {report.experiment}",
         "report": report,
         "effects_of": effects_of,
-        "strata_names": tuple(STRATA),
         **more,
     }
     return Page(template="experiment.html", values=shown)
@@ -106,5 +100,5 @@ PAGES = (
     PageRoute("/dashboard/week", show_week, WeekParameters),
     PageRoute("/dashboard/pilot", show_pilot, TenantParameter),
     PageRoute("/dashboard/experiments", show_list, TenantParameter, tab="Experiments"),
-    PageRoute("/dashboard/experiments/{experiment_id:path}", show_report, ReportOptions),
+    PageRoute("/dashboard/experiments/{experiment_id:path}", show_report, TenantParameter),
 )

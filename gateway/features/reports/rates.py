@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gateway.reporting.evidence import Z, wilson
-from gateway.steering.experiments import MODES
 from gateway.values import frozen
 
 # Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
 # al., KDD 2019), low because the check is repeated.
 SUSPICIOUS_P = 0.001
-_MOST_SHARE = 1e6
 
 
 @frozen
@@ -166,32 +164,8 @@ def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> Sa
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The probability of a larger chi-square with `degrees` (at least 1) degrees of freedom. Exact:
-    adds two degrees at a time to the tail for one or two. Raises: ValueError."""
-    if degrees < 1:
-        raise ValueError(f"degrees: {degrees} is below 1")
-    half = statistic / 2
-    if degrees % 2:
-        tail = math.erfc(math.sqrt(half))
-    else:
-        tail = math.exp(-half)
-    for more in range(4 - degrees % 2, degrees + 1, 2):
-        tail += half ** (more / 2 - 1) * math.exp(-half) / math.gamma(more / 2)
-    return tail
-
-
-def read_shares(text: str) -> dict[str, float]:
-    """Shares written as `arm:share,arm:share`. Raises: ValueError for anything else."""
-    shares: dict[str, float] = {}
-    for part in text.split(","):
-        arm, _, share = part.strip().partition(":")
-        try:
-            number = float(share)
-        except ValueError:
-            number = -1.0
-        if arm not in MODES or arm in shares or not 0 <= number <= _MOST_SHARE:
-            raise ValueError(f"shares: {part[:40]!r} is not an arm and its share, such as on:0.5")
-        shares[arm] = number
-    if not sum(shares.values()) > 0:
-        raise ValueError("shares: must add up to more than 0")
-    return shares
+    """The probability of a larger chi-square with one degree of freedom, or with the two of three
+    arms: there are no more."""
+    if degrees == 1:
+        return math.erfc(math.sqrt(statistic / 2))
+    return math.exp(-statistic / 2)

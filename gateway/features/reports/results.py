@@ -75,7 +75,7 @@ class StratumArm:
 class Stratum:
     """Similar runs."""
 
-    name: str  # value of the key that they share
+    name: str  # of the monitor profile that they share
     arms: tuple[StratumArm, ...]  # that have runs in it
     differences: Mapping[str, Difference]  # of success against the baseline, by arm
 
@@ -93,8 +93,7 @@ class ExperimentReport:
     # every other arm with the baseline, and on with random, which shows the effect of timing
     comparisons: tuple[Comparison, ...]
     sample_ratio: SampleRatio | None  # None when no shares are known
-    stratum: str  # key by which runs are grouped into similar ones
-    strata: tuple[Stratum, ...]  # largest first
+    strata: tuple[Stratum, ...]  # runs of each monitor profile, the largest first
     policies: tuple[str, ...]  # digests of the policies that steered its runs
     caveats: tuple[Caveat, ...]  # reasons for doubt
 

@@ -36,19 +36,6 @@ def test_assigned_runs_make_a_report(start: Start, upstream: ScriptedUpstream) -
     assert "on" in {c["arm"] for c in found["comparisons"]}
 
 
-def test_shares_can_be_said(start: Start, upstream: ScriptedUpstream) -> None:
-    """For an experiment of which the config knows no more, and against what it says."""
-    server = start(experiment=EXPERIMENT)
-    with client_of(server) as client:
-        LoopingAgent(client, upstream, "A task").answer()
-        path = "/api/experiments/routing%2F2/report"
-        report = client.get(path, params={"shares": "on:9,off:1"}).json()
-        assert report["sample_ratio"]["expected"] == {"on": 0.9, "off": 0.1}
-        for wrong in ("on", "on:-1", "x:1"):
-            assert client.get(path, params={"shares": wrong}).status_code == 400
-        assert client.get(path, params={"stratum": "colour"}).status_code == 400
-
-
 def test_the_running_experiment_is_known_before_its_first_run(start: Start) -> None:
     """It is listed, and its report is empty; another is not found."""
     with client_of(start(experiment=EXPERIMENT)) as client:

@@ -20,24 +20,19 @@ from tests.commands.test_runs import command as command
 from tests.commands.test_runs import log as log
 
 
-def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:
+def test_an_experiment_is_reported(command: Run) -> None:
     """With its intervals and its caveats; as JSON the whole report."""
-    shown = command("report", "routing-2", "--stratum", "agent", "--shares", "on:1,off:1")
+    shown = command("report", "routing-2")
     for part in (
         "on against off",
         "Success ",
         "Cost per run, mean",
-        "sample ratio",
         "before you draw conclusions",
-        "within strata",
     ):
         assert part in shown
     assert "\non     12    81.8%  52% to 95%           1  $0.0282   44.8k   6.42\n" in shown
     assert "\nSuccess                  +24.7   -15.4 to +59.3\n" in shown
-    assert "\nlanggraph/0.6   on     5    80.0%  -20.0 (-62.4 to +61.0)\n" in shown
-    file = tmp_path / "report.json"
-    told = json.loads(command("report", "routing-2", "--json", "--output", str(file)))
-    assert told == json.loads(file.read_text())
+    told = json.loads(command("report", "routing-2", "--json"))
     assert sum(arm["runs"] for arm in told["arms"]) == told["runs"] == 20
 
 
@@ -53,10 +48,9 @@ def test_a_runs_text_does_nothing_to_the_terminal(command: Run) -> None:
     assert not set(command("report")) & set("\x1b\x07\u202e")
 
 
-@pytest.mark.parametrize("words", [("none",), ("routing-2", "--shares", "x")])
-def test_what_there_is_not_is_said(command: Run, words: tuple[str, ...]) -> None:
+def test_what_there_is_not_is_said(command: Run) -> None:
     """One line on stderr, and status 2."""
-    assert command("report", *words, status=2).startswith("gateway: ")
+    assert command("report", "none", status=2).startswith("gateway: ")
 
 
 def test_the_share_is_shown_by_project(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gateway.features.reports.experiment import report
-from gateway.features.reports.rates import read_shares
 from gateway.features.reports.results import effects_of
 from tests.features.reports.builders import a_run, simulated
 
@@ -94,19 +93,13 @@ def test_what_is_estimated_is_said_for_each_arm() -> None:
 def test_strata_keep_like_with_like() -> None:
     """Each stratum has its arms and the difference within; the largest comes first."""
     runs = [*two_arms(40, profile="coding"), *two_arms(20, profile="qa")]
-    found = report("e", runs, stratum="profile")
+    found = report("e", runs)
     assert [(s.name, sum(a.runs for a in s.arms)) for s in found.strata] == [
         ("coding", 40),
         ("qa", 20),
     ]
     assert set(found.strata[0].differences) == {"on"}
     assert found.comparisons[0].success_stratified is not None
-
-
-def test_an_unknown_stratum_is_refused() -> None:
-    """What runs cannot be told apart by is an error, not one stratum."""
-    with pytest.raises(ValueError, match="stratum"):
-        report("e", [], stratum="colour")
 
 
 def test_no_runs_make_a_report_too() -> None:
@@ -160,19 +153,3 @@ def test_a_fair_and_large_sample_has_no_grave_caveat() -> None:
     assert effects["Success"].low > 0
     assert effects["Cost per run, mean"].high < 1
     assert effects["Steps per run, mean"].low <= 1 <= effects["Steps per run, mean"].high
-
-
-@pytest.mark.parametrize(
-    ("text", "shares"),
-    [("on:0.5,off:0.5", {"on": 0.5, "off": 0.5}), ("on:3, shadow:1", {"on": 3.0, "shadow": 1.0})],
-)
-def test_shares_are_read(text: str, shares: dict[str, float]) -> None:
-    """`arm:share` pairs, relative to their sum."""
-    assert read_shares(text) == shares
-
-
-@pytest.mark.parametrize("text", ["", "on", "on:x", "on:-1", "up:1", "on:1,on:1", "on:0", "on:nan"])
-def test_other_shares_are_refused(text: str) -> None:
-    """Unknown and repeated arms, and what is no share."""
-    with pytest.raises(ValueError, match="shares"):
-        read_shares(text)

@@ -102,8 +102,8 @@ def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUp
     listed = page_of(server, "/dashboard/experiments")
     assert "routing/2" in listed
     assert [f">{arm}</th>" in listed for arm in MODES] == [True] * 3
-    page = page_of(server, "/dashboard/experiments/routing%2F2?stratum=model")
+    page = page_of(server, "/dashboard/experiments/routing%2F2")
     for words in ("on against off", "Before you draw conclusions", "Sample ratio"):
         assert words in page
     page_of(server, "/dashboard/experiments/none", status=404)
-    page_of(server, "/dashboard/experiments/routing%2F2?shares=x", status=400)
+    page_of(server, "/dashboard/experiments/routing%2F2?colour=x", status=400)
