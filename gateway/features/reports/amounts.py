@@ -48,9 +48,9 @@ class AmountRatio:
 class _Figure(NamedTuple):
     """A figure of one arm with its 95 % interval."""
 
-    value: float
-    low: float
-    high: float
+    value: float  # of the figure
+    low: float  # lower end of the interval
+    high: float  # upper end of it
 
 
 def amount_of(spent: Spent) -> Amount | None:
