@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from gateway.core.pattern import Pattern
 from gateway.core.step import Action
-from gateway.features.learning.reading import command_of, digest, program_of
+from gateway.features.learning.reading import digest, program_of
 from gateway.steering.evidence.commands import named_object
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.stores.records import PromptMessage
@@ -20,9 +20,10 @@ _ENDING = re.compile(r"\.[a-z]\w{0,7}$")
 def like_of(action: Action) -> str:
     """The calls that are like this one: the program of a shell call with its sub-command, such as
     `git push`; else the tool, with the ending of the file that it names, such as `Edit .py`."""
-    head = read_action(action).head
+    reading = read_action(action)
+    head = reading.head
     if head.startswith("$"):
-        return program_of(command_of(action.arguments) or "") or head.lstrip("$")
+        return program_of(reading.call.command) or head.lstrip("$")
     ending = _ENDING.search(named_object(action.arguments))
     if ending:
         return f"{head} {ending[0]}"

@@ -10,13 +10,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from gateway.features.learning.reading import PASSED, WINDOW_CALLS, ReadCallOfRun, parse
+from gateway.features.learning.gate import vocabulary
+from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun
 from gateway.features.learning.verdicts import is_test
-from gateway.steering.evidence.commands import PLUMBING, ReadCall
+from gateway.steering.evidence.commands import PLUMBING, ReadCall, parsed
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.evidence.results import EMPTY
 from gateway.steering.transcript.content import is_turned_down
 from gateway.values import frozen
+from gateway.wire.coerce import as_mapping
 
 BY_ITSELF = "The same call worked later, with nothing but looks and pauses in between."
 HOLE = "<...>"
@@ -93,7 +95,7 @@ def _read(call: ReadCallOfRun, seen: set[str]) -> _Call:
     head, *rest = [word for word, each in found if each is None] or [read.operation]
     values = rest[1:]
     if not read.command:
-        arguments = parse(call.action.arguments) or {}
+        arguments = as_mapping(parsed(call.action.arguments))
         kept = islice(arguments.items(), _MOST_NAMES)
         named = {name: str(value) for name, value in kept if _NAME.fullmatch(name)}
         values = [*named.values()]
@@ -159,7 +161,7 @@ class _Open:
         if call.read.command:
             sub = {call.sub} - {"", *chain.from_iterable(each.rest for each in self.tries)}
             words += [*sub, *call.named]
-            hidden = (call.rest and not sub) or call.head in PASSED
+            hidden = (call.rest and not sub) or call.head in vocabulary("passed")
         else:
             hidden = call.head == self.tries[0].head
         if call.rest - sub:

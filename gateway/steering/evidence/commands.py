@@ -144,7 +144,7 @@ def _tool(name: str) -> _Tool:
 
 def read_call(name: str, arguments: str) -> ReadCall:
     """The call as an operation on the world. Never raises; unknown tools give an empty effect."""
-    values = _parse(arguments)
+    values = parsed(arguments)
     tool = _tool(name)
     waits = tool.waits
     if isinstance(values, dict) and (tool.plans or tool.types):
@@ -215,39 +215,21 @@ def _span(values: FieldDict) -> tuple[str, int, int] | None:
 
 def shell_command(name: str, arguments: str) -> str:
     """The command line that a call of a shell runs; "" for another tool."""
-    return _shell_command(_tool(name), _parse(arguments), arguments) or ""
+    return _shell_command(_tool(name), parsed(arguments), arguments) or ""
 
 
-_NAMING = (
-    "file_path",
-    "filepath",
-    "path",
-    "filename",
-    "file",
-    "target_file",
-    "absolute_path",
-    "url",
-    "query",
-    "pattern",
-    "q",
-    "selector",
-    "ref",
-    "id",
-    "name",
-    "key",
-    "title",
-)
+_NAMING = word_list("commands", "naming_keys")
 _NAMED_CHARS = 200
 _SEARCHES = re.compile(  # the name or the pattern that a command looks for
     r"-i?name\s+(\S+)|\b(?:[ef]?grep|rg|ag)\s+(?:-\S+\s+(?:\d+\s+)?)*(\\?[\"'][^\"']+|\S+)"
 )
-_TERMS = ("pattern", "query", "q", "regex", "search_term", "symbol")
+_TERMS = word_list("commands", "term_keys")
 
 
 def named_object(arguments: str) -> str:
     """Returns the value among a call's arguments that names its object: a file, an address, a
     query; "" without one."""
-    values = _parse(arguments)
+    values = parsed(arguments)
     if not isinstance(values, dict):
         if isinstance(values, list):
             return ""
@@ -268,7 +250,7 @@ _TOUCHES = re.compile(
 
 def sought(arguments: str) -> str:
     """The term that a search is for, its letters and digits in lower case; "" for another call."""
-    values = _parse(arguments)
+    values = parsed(arguments)
     term = ""
     if isinstance(values, dict):
         term = next((values[key] for key in _TERMS if isinstance(values.get(key), str)), "")
@@ -293,7 +275,8 @@ def _reads_content(operation: str) -> bool:
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
 
-def _parse(arguments: str) -> Any:
+def parsed(arguments: str) -> Any:
+    """The arguments of a call as JSON values; None for anything else, and for very long ones."""
     if arguments[:1] not in ("{", "[") or len(arguments) > _MAX_JSON_CHARS:
         return None
     try:
@@ -529,36 +512,9 @@ def search_replace_blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 # Argument names in lower case without underscores; the first that is present counts.
-_FILE_KEYS = (
-    "path",
-    "filepath",
-    "filename",
-    "file",
-    "targetfile",
-    "notebookpath",
-    "absolutepath",
-)
-_OLD_KEYS = ("oldstr", "oldstring", "oldtext", "search", "oldcontent", "find", "oldcode", "before")
-_NEW_KEYS = (
-    "newstr",
-    "newstring",
-    "newtext",
-    "replace",
-    "replacement",
-    "text",
-    "newcode",
-    "after",
-    "insertline",
-    "newsource",
-    "filetext",
-    "content",
-    "contents",
-    "newcontent",
-    "codeedit",
-    "body",
-    "source",
-    "code",
-)
+_FILE_KEYS = word_list("commands", "file_keys")
+_OLD_KEYS = word_list("commands", "old_text_keys")
+_NEW_KEYS = word_list("commands", "new_text_keys")
 _PATCH_KEYS = ("patch", "diff", "input", "changes")
 
 _EDIT_NAME = re.compile(

@@ -3,34 +3,20 @@ are made for, settled, and counted as a cost of the gateway and of no run."""
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import orjson
 
-from gateway.budget_interface import NOTHING, Amounts, CallBody, CallSubject, Guard, Refused
+from gateway.budget_interface import NOTHING, Amounts, CallBody, CallSubject, Refused
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
 from gateway.observability.metrics import Metrics
+from gateway.services import Services
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
-from gateway.upstream.model_abilities import ModelCatalogue
+from gateway.upstream.dispatch import Messages, ModelRefused, OwnAnswer, ask
 from gateway.wire.usage import token_usage
 
 CLIENT = "gateway-reader"  # the client of these calls, for budgets that match a client
 _REASON_CHARS = 200
-
-
-class ModelServices(Protocol):
-    """The services of a gateway that are needed; held while they are in use."""
-
-    dispatcher: Dispatcher  # sends calls
-    catalogue: ModelCatalogue  # prices of models
-
-    @property
-    def budgets(self) -> Guard | None: ...
-
-    def in_use(self) -> AbstractContextManager[Any]: ...
 
 
 class OverBudget(Exception):
@@ -49,7 +35,7 @@ class NoAnswer(Exception):
 class PaidModel:
     """Asks models of the gateway's own deployments; calls are reserved, settled and counted."""
 
-    services: Callable[[], ModelServices]  # gives those in force
+    services: Callable[[], Services]  # gives those in force
     metrics: Metrics  # calls and tokens
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
@@ -68,7 +54,7 @@ class PaidModel:
             return await self._ask(services, model, messages, tenant=tenant, timeout_s=timeout_s)
 
     async def _ask(
-        self, services: ModelServices, model: str, messages: Messages, tenant: str, timeout_s: float
+        self, services: Services, model: str, messages: Messages, tenant: str, timeout_s: float
     ) -> tuple[str, Amounts | None]:
         guard = services.budgets
         fields = {"model": model, "messages": messages}
@@ -106,7 +92,7 @@ class PaidModel:
                 await guard.settle(admission, used, unpriced=unpriced)
 
     def _used(
-        self, services: ModelServices, model: str, answer: OwnAnswer
+        self, services: Services, model: str, answer: OwnAnswer
     ) -> tuple[Amounts | None, bool]:
         """(what an answer used, None = not reported; whether its price is unknown)."""
         tokens = token_usage(answer.usage)
