@@ -14,11 +14,11 @@ import orjson
 from rich.console import Console
 
 from gateway.offline.playback import ALARM, Replayed, ReplayPolicy
-from gateway.offline.recordings import report_console, report_table
 from gateway.offline.replay import Line, Work, replay_files
-from gateway.offline.replay_summary import print_summary
+from gateway.offline.replay_summary import summary
 from gateway.values import FieldDict, Fields, frozen
 from lab.prices import Price, add_dollars
+from lab.tables import report_console, report_table
 
 SHOWN_CHANGES = 20
 
@@ -79,9 +79,8 @@ def run_comparison(
     out = out or sys.stdout
     kept, problems = replay_files(files, work, jobs=None, out=out, err=err or sys.stderr)
     if not work.lines:
-        console = report_console(out)
-        print_summary(kept, console)
-        print_comparison(kept, console)
+        out.write(summary(kept))
+        print_comparison(kept, report_console(out))
     return 1 if problems else 0
 
 

@@ -28,6 +28,11 @@ class RunReading:
     first: Mapping[str, int]
     states: tuple[str, ...] = ()
 
+    @property
+    def failed(self) -> bool:
+        """True for a run whose outcome is known to be a failure."""
+        return self.label.success is False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from gateway.core.monitors import MONITORS
 from gateway.errors import ConfigError
-from gateway.offline import recordings
 from gateway.offline.playback import ALARM, STATE_SIGNALS, Replayed, ReplayPolicy
 from gateway.offline.replay import replay_files
 from gateway.reporting.evidence import wilson
@@ -27,6 +26,7 @@ from lab.routing import (
     restart_value,
 )
 from lab.signals import CODING, by, signal_rates
+from lab.tables import report_console, report_table
 
 
 def run_evidence(
@@ -52,7 +52,7 @@ def run_evidence(
     if all(each.played is None or each.played["success"] is None for each in kept):
         names = ", ".join(str(file) for file in files)
         raise ConfigError(f"{names}: no run with an outcome (`success`) to evaluate")
-    print_evidence(kept, Console(file=out, width=None if out.isatty() else 120, highlight=False))
+    print_evidence(kept, report_console(out))
     return 1 if problems else 0
 
 
@@ -76,7 +76,7 @@ def alarm_table(sides: Mapping[str, Sequence[RunReading]]) -> Table:
     """Alarms in failed and in successful runs, by source and suite, and for all coding sources."""
     title = "alarm: a monitor fired, or SLOW was reached; with 95 % intervals"
     columns = ("failed", "successful", "ratio", "run ahead")
-    table = recordings.report_table(title, ("source", ""), columns)
+    table = report_table(title, ("source", ""), columns)
     parts = {name: _by_source(runs) for name, runs in sides.items()}
     for source in next(iter(parts.values())):
         for name, own in parts.items():
@@ -87,7 +87,7 @@ def alarm_table(sides: Mapping[str, Sequence[RunReading]]) -> Table:
 def signal_table(runs: Sequence[RunReading]) -> Table:
     """Each monitor and state in failed and in successful runs of all sources."""
     columns = ("failed", "successful", "ratio", "run ahead")
-    table = recordings.report_table("signals, all runs", ("signal",), columns)
+    table = report_table("signals, all runs", ("signal",), columns)
     for signal in (*MONITORS, *STATE_SIGNALS):
         table.add_row(signal, *_rate_cells(runs, signal))
     return table

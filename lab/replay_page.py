@@ -12,8 +12,9 @@ from markupsafe import Markup
 from gateway.core.fsm import FSMSettings
 from gateway.offline.playback import ALARM, Replayed
 from gateway.offline.replay import Work, replay_files
-from gateway.offline.replay_summary import Run, by_model
+from gateway.offline.replay_summary import by_model
 from gateway.text.page import page_templates, style_sheet
+from gateway.values import Fields
 from lab.comparison import Compared
 from lab.evaluation import write_output
 
@@ -56,7 +57,7 @@ def page(kept: Sequence[Replayed], fsm: FSMSettings) -> str:
     return page_templates(Path(__file__).parent).get_template("replay.html").render(values)
 
 
-def _group_row(runs: Sequence[Run]) -> dict[str, Any]:
+def _group_row(runs: Sequence[Fields]) -> dict[str, Any]:
     failed = [run for run in runs if run["success"] is False]
     successful = [run for run in runs if run["success"] is True]
     return {
@@ -68,11 +69,11 @@ def _group_row(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _alarms(runs: Sequence[Run]) -> str:
+def _alarms(runs: Sequence[Fields]) -> str:
     return f"{sum(ALARM in run['first'] for run in runs)}/{len(runs)}" if runs else "-"
 
 
-def _mean_charts(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _mean_charts(runs: Sequence[Fields]) -> list[dict[str, Any]]:
     """Per source: a curve of the mean difficulty for each outcome, and how many runs each has."""
     charts = []
     for source in sorted({run["source"] for run in runs}):
@@ -95,7 +96,7 @@ def _mean_difficulty(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]
     return means
 
 
-def _run_row(run: Run, replayed: Replayed) -> dict[str, Any]:
+def _run_row(run: Fields, replayed: Replayed) -> dict[str, Any]:
     steps = run["steps"]
     outcome, style = _OUTCOMES[run["success"]]
     changes: Sequence[Mapping[str, Any]] = ()

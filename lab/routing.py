@@ -29,7 +29,6 @@ from rich.table import Table
 from gateway.core.routing import RoutingSettings
 from gateway.errors import ConfigError
 from gateway.offline.playback import ReplayPolicy
-from gateway.offline.recordings import report_console, report_table
 from gateway.offline.replay import Work, replay_files
 from gateway.steering.routing_policy import (
     NO_OUTCOMES,
@@ -44,6 +43,7 @@ from gateway.upstream.model_costs import capabilities
 from lab.evaluation import Estimate, Floats, RunReading, folds_of, with_scorer
 from lab.prices import Price
 from lab.signals import by
+from lab.tables import report_console, report_table
 
 ROUNDS = 500
 SEED = 20240917
@@ -61,15 +61,13 @@ class ModelPair:
     @property
     def gain(self) -> float:
         """Success of the strong model less that of the cheap run, in [-1, 1]."""
-        return float(np.mean([not run.label.failed for run in self.strong])) - (
-            not self.cheap.label.failed
-        )
+        return float(np.mean([not run.failed for run in self.strong])) - (not self.cheap.failed)
 
 
 def model_pairs(runs: Sequence[RunReading]) -> Iterator[ModelPair]:
     """Every run with every stronger model that ran its scenario."""
     success = {
-        name: float(np.mean([not run.label.failed for run in own]))
+        name: float(np.mean([not run.failed for run in own]))
         for name, own in by(runs, lambda run: f"{run.label.source} {run.label.model}").items()
     }
     for own in by(runs, lambda run: f"{run.label.source} {run.label.group}").values():
@@ -135,7 +133,7 @@ def fast_safety(pairs: Sequence[ModelPair], signal: str = "FAST") -> tuple[float
     elsewhere: list[bool] = []
     for pair in pairs:
         for strong in pair.strong:
-            (where if signal in strong.first else elsewhere).append(not pair.cheap.label.failed)
+            (where if signal in strong.first else elsewhere).append(not pair.cheap.failed)
     rates = [float(np.mean(found)) if found else float("nan") for found in (where, elsewhere)]
     return rates[0], rates[1], len(where)
 
@@ -152,7 +150,7 @@ def learned_escalations(pairs: Sequence[ModelPair]) -> list[float | None]:
             outcomes = known.setdefault((*_models(pair), number), {})
             for run in (pair.cheap, *pair.strong):
                 prior = outcomes.get(run.label.model, NO_OUTCOMES)
-                outcomes[run.label.model] = _with_outcome(prior, failed=run.label.failed)
+                outcomes[run.label.model] = _with_outcome(prior, failed=run.failed)
     return [
         _escalated(pair, known.get((*_models(pair), fold[pair.cheap.label.group]), {}))
         for pair in pairs

@@ -54,9 +54,9 @@ def signal_rates(runs: Sequence[RunReading], signal: str) -> SignalRates:
 
 def _counts(runs: Sequence[RunReading], signal: str) -> tuple[list[RunReading], int, int]:
     """The failed runs, the number of successful ones, and of those that show the signal."""
-    successful = [run for run in runs if not run.label.failed]
+    successful = [run for run in runs if not run.failed]
     shown = sum(signal in run.first for run in successful)
-    return [run for run in runs if run.label.failed], len(successful), shown
+    return [run for run in runs if run.failed], len(successful), shown
 
 
 def by(runs: Iterable[RunReading], key: Callable[[RunReading], str]) -> dict[str, list[RunReading]]:

@@ -11,11 +11,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
 
 from msgspec.structs import replace
-from rich.console import Console
-from rich.table import Table
 
 from gateway.core.step import Action, Step
 from gateway.errors import ConfigError
@@ -47,23 +45,12 @@ class RunLabel:
     success: bool | None = None  # None when the outcome is unknown
     mistake_step: int | None = None  # step that an annotator blamed; None when nobody did
 
-    @property
-    def failed(self) -> bool:
-        """True for a run whose outcome is known to be a failure."""
-        return self.success is False
-
-    @property
-    def stratum(self) -> tuple[str, str]:
-        """Runs are compared only with runs of the same source and model."""
-        return self.source, self.model
-
 
 @frozen
 class Recording:
     """One run as it was recorded; exactly one of `messages` and `steps` is not None."""
 
     label: RunLabel  # origin and outcome
-    license: str = ""  # of the collection; "" if unknown
     messages: Sequence[Any] | None = None  # the transcript in chat form
     steps: Sequence[Fields] | None = None  # rows of an export
     # what else the agent's requests held, such as `tools`
@@ -110,21 +97,6 @@ def file_lines(file: Path) -> list[bytes]:
         raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
 
 
-def report_console(out: TextIO) -> Console:
-    """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
-    return Console(file=out, width=None if out.isatty() else 120, highlight=False)
-
-
-def report_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    """A table with its title above, and columns on the left and on the right."""
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name, overflow="fold")
-    for name in right:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _open(file: Path) -> IO[str]:
     # "-sig": editors on Windows write a byte order mark.
     if file == STDIN:
@@ -163,7 +135,6 @@ def recording_of(data: Fields, place: str) -> Recording:
         raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")
     return Recording(
         label=_label(mapping_at(data, "run") or data, mapping_at(data, "labels"), place),
-        license=text_at(mapping_at(data, "origin"), "license"),
         messages=messages if isinstance(messages, list) else None,
         steps=None if isinstance(messages, list) else steps,
         request=_request(data, messages),

@@ -127,9 +127,9 @@ def run_replay(
     work = Work(policy=policy, lines=as_json, runs=not as_json, answers=answers)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
     if not as_json:
-        from gateway.offline.replay_summary import print_summary
+        from gateway.offline.replay_summary import summary
 
-        print_summary(kept, recordings.report_console(out))
+        out.write(summary(kept))
     if problems:
         return 1
     return 0

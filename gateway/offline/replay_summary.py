@@ -1,58 +1,43 @@
 """Results of a replay: a summary per source and model."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-
-from rich.console import Console
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
 
 from gateway.offline.playback import ALARM, Replayed
-from gateway.offline.recordings import report_table
-from gateway.values import Fields
+from gateway.text.page import rendered
+from gateway.values import FieldDict, Fields
 
-Run = Fields
-
-
-def print_summary(kept: Sequence[Replayed], console: Console) -> None:
-    """Print one row per source and model: size, states, alarms in failed and successful runs."""
-    columns = ("runs", "failed", "steps", "FAST", "SLOW", "alarm failed", "alarm ok", "ahead")
-    table = report_table(f"{len(kept)} runs replayed", ("source", "model"), columns)
-    runs = [replayed.played for replayed in kept if replayed.played is not None]
-    for (source, model), members in by_model(runs):
-        table.add_row(source, model, *_summary_cells(members))
-    table.add_section()
-    table.add_row("all", "", *_summary_cells(runs))
-    console.print(table)
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
-def by_model(runs: Iterable[Run]) -> list[tuple[tuple[str, str], list[Run]]]:
+def summary(kept: Sequence[Replayed]) -> str:
+    """One row per source and model: size, states, alarms in failed and successful runs."""
+    runs = [each.played for each in kept if each.played is not None]
+    rows = [*by_model(runs), (("all", ""), runs)]
+    shown = [(*names, _sums(members)) for names, members in rows]
+    return rendered(_TEMPLATES, "replay_summary.txt", {"count": len(kept), "rows": shown})
+
+
+def by_model(runs: Sequence[Fields]) -> list[tuple[tuple[str, str], list[Fields]]]:
     """The runs of each source and model, in their order."""
-    parts: dict[tuple[str, str], list[Run]] = {}
+    groups = defaultdict[tuple[str, str], list[Fields]](list)
     for run in runs:
-        parts.setdefault((run["source"] or "-", run["model"] or "-"), []).append(run)
-    return sorted(parts.items())
+        groups[run["source"] or "-", run["model"] or "-"].append(run)
+    return sorted(groups.items())
 
 
-def _summary_cells(runs: Sequence[Run]) -> list[str]:
-    steps = [step for run in runs for step in run["steps"]]
-    states = Counter(step["state"] for step in steps)
-    failed = [run for run in runs if run["success"] is False]
-    successful = [run for run in runs if run["success"] is True]
-    ahead = sorted(
-        1 - (r["first"][ALARM] + 1) / len(r["steps"]) for r in runs if ALARM in r["first"]
-    )
-    return [
-        str(len(runs)),
-        str(len(failed)),
-        str(len(steps)),
-        _share(states["FAST"], len(steps)),
-        _share(states["SLOW"] + states["SKIP"], len(steps)),
-        _share(sum(ALARM in run["first"] for run in failed), len(failed)),
-        _share(sum(ALARM in run["first"] for run in successful), len(successful)),
-        f"{100 * ahead[len(ahead) // 2]:.0f} %" if ahead else "-",
-    ]
-
-
-def _share(count: int, total: int) -> str:
-    if total:
-        return f"{100 * count / total:.0f} %"
-    return "-"
+def _sums(runs: Sequence[Fields]) -> FieldDict:
+    places = [run["first"][ALARM] + 1 for run in runs if ALARM in run["first"]]
+    sizes = [len(run["steps"]) for run in runs if ALARM in run["first"]]
+    ahead = sorted(1 - place / size for place, size in zip(places, sizes, strict=True))
+    return {
+        "runs": len(runs),
+        "states": Counter(step["state"] for run in runs for step in run["steps"]),
+        # by success: whether each run had an alarm
+        "alarms": {
+            success: [ALARM in run["first"] for run in runs if run["success"] is success]
+            for success in (False, True)
+        },
+        "ahead": ahead[len(ahead) // 2] if ahead else None,
+    }
