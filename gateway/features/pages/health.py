@@ -10,7 +10,7 @@ from gateway.features.pages.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import STATES
-from gateway.stores.health import HealthSummary
+from gateway.stores.health import SHOWN_RUNS, HealthSummary
 from gateway.stores.severity import DANGER_COMPOSITE, SEVERITIES, WARN_COMPOSITE, severity_of
 from gateway.stores.totals import RULES
 from gateway.text.formatting import counted, percent
@@ -35,7 +35,7 @@ _MOST_LISTED = 12
 
 async def show_health(visit: Visit) -> Page:
     """Health of the runs that the filters select."""
-    read = visit.runtime.runs.health_summary(chosen(visit))
+    read = visit.runtime.runs.health_summary(chosen(visit), newest=SHOWN_RUNS)
     lost = 0
     if visit.tenant is None:
         lost = visit.runtime.unsteered.unrecorded.total()

@@ -61,7 +61,7 @@ _VIEWS = {
     "Slowest": {"sort": "duration", "period": "week"},
 }
 _TAGS_SHOWN = 3
-_CHOICES_FROM = 1000  # newest runs whose values a filter offers: more take longer than the list
+_COUNTED = 1000  # sessions: of more the list says that there are more
 
 
 class PeriodFilters(FragmentParameters, params.RunFilters):
@@ -82,11 +82,18 @@ async def show_list(visit: Visit) -> Page:
     side = values["side"]
     now = time.time()
     page = params.page_request(visit.values)
+    # The runs that match are looked up once.
+    matching = await store.matching(runs)
+    among: tuple[str, ...] | None = None
+    if matching.every or runs.search:
+        among = matching.sessions
+    counted: tuple[str, ...] | None = matching.sessions
+    if runs == RunFilter(tenant=runs.tenant):
+        counted = among
     with params.naming("cursor"):
-        found, total, spread = await asyncio.gather(
-            store.list_sessions(runs, page, side=side),
-            store.count_sessions(runs, side=side),
-            visit.runtime.runs.spread_runs(runs),
+        found, total = await asyncio.gather(
+            store.list_sessions(runs, page, side=side, among=among),
+            store.count_sessions(runs, side=side, among=counted, most=_COUNTED),
         )
     sort = values["sort"]
     order = values["order"]
@@ -103,8 +110,10 @@ async def show_list(visit: Visit) -> Page:
     shown: FieldDict = {
         "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
         "side": visit.query(side="true", cursor=None),
-        "total": total,
-        "spread": spread,
+        "total": min(total, _COUNTED),
+        "more": total > _COUNTED or (counted is not None and not matching.every),
+        "spread": matching.spread,
+        "every": matching.every,
         "exports": {form: _export(visit, form) for form in ("csv", "jsonl")},
         "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
         "sorts": sorts,
@@ -141,7 +150,7 @@ def chosen(visit: Visit) -> RunFilter:
 
 async def filter_values(visit: Visit) -> FieldDict:
     """The options of each filter, and the chosen ones."""
-    facets = await visit.runtime.runs.facets(tenant=visit.tenant, newest=_CHOICES_FROM)
+    facets = await visit.runtime.runs.facets(tenant=visit.tenant)
     options = {name: choices for name, (_, choices) in FILTERS.items()}
     options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
     options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}
