@@ -30,6 +30,7 @@ class Matching(Value):
     spread: Spread
     sessions: tuple[str, ...]  # their ids, in no order
     every: bool  # no other run matches
+    oldest: float  # epoch seconds, shortly after which no more of them started; 0 without any
 
 
 class SessionSums(TokenTotals):

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from math import inf, nextafter
 
 from msgspec import structs
 
@@ -63,9 +64,10 @@ class SessionStore:
         most = health.SPREAD_RUNS
         rows = await self._engine.fetch(_SQL["newest"].format(runs=condition, most=most), **values)
         return sessions.Matching(
-            spread=health.spread([row[1:] for row in rows]),
+            spread=health.spread([row[2:] for row in rows]),
             sessions=tuple({row[0] for row in rows}),
             every=len(rows) < most,
+            oldest=nextafter(rows[-1][1], inf) if rows else 0.0,
         )
 
     async def list_sessions(

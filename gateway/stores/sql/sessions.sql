@@ -39,7 +39,7 @@ EXISTS (
 @session IN (SELECT @session_of_m FROM @of_runs WHERE {runs})
 
 -- = newest
-SELECT @session_of_m, @duration, r.cost_usd, r.calls FROM @of_runs
+SELECT @session_of_m, r.started_at, @duration, r.cost_usd, r.calls FROM @of_runs
 WHERE {runs} ORDER BY r.started_at DESC, r.id DESC LIMIT {most}
 
 -- = answers
