@@ -27,7 +27,7 @@ _TITLE = 140  # characters
 class Matching(Value):
     """The newest runs that a filter selects, at most SPREAD_RUNS."""
 
-    spread: Spread
+    spread: Spread  # of these runs
     sessions: tuple[str, ...]  # their ids, in no order
     every: bool  # no other run matches
     oldest: float  # epoch seconds, shortly after which no more of them started; 0 without any
