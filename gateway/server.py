@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -91,6 +92,11 @@ def serve(
     def work(place: WorkerPlace | None, own: socket.socket) -> bool:
         """Serve in this process; `place`: which worker it is."""
         sys.setswitchinterval(_SWITCH_S)
+        with contextlib.suppress(TypeError, AttributeError):  # another C library
+            # glibc's M_MMAP_THRESHOLD: blocks from 1 MiB on are given back when they are freed. By
+            # itself it grows with what is freed, up to 32 MiB: bodies lie in the heap, between
+            # small values that stay.
+            ctypes.CDLL(None).mallopt(-3, 2**20)
         app = build_app(settings)
         reloads = Reloads(app.runtime, load, config_path, loaded=loaded)
         server = GatewayServer(uvicorn_config(app, settings), app, place, reloads=reloads)

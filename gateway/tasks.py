@@ -64,8 +64,6 @@ off_loop = Threads("computing", min(32, (os.cpu_count() or 1) + 4)).run
 reading = Threads("reading", 1).run
 """Reads large bodies, in one thread: each further one would ask for the interpreter, too, and every
 turn of the event loop would wait for all of them."""
-masking = Threads("masking", 1).run
-"""Looks for secrets in large texts, in one thread for the same reason."""
 loading = Threads("loading", 8).run
 """Imports and reads what takes up to a minute on a busy machine."""
 on_disk = Threads("disk", 4).run
@@ -195,6 +193,7 @@ def _driven(
             value: T = end.value
             return value
         finally:
+            thrown = None  # it has this frame, and with it the body of whoever waits here
             own_time._pause()
 
 

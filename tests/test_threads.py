@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import ctypes
 import subprocess
 import sys
 import threading
@@ -132,17 +133,44 @@ import sys
 from dataclasses import replace
 from gateway import server
 from gateway.config import Settings
-server.GatewayServer.run = lambda *_, **__: print(sys.getswitchinterval())
+server.GatewayServer.run = lambda *_, **__: {look}
 server.GatewayServer.started = True
 own = Settings()
 server.serve(replace(own, server=replace(own.server, port=0)), Settings, None)
 """
 
 
+def _seen_in_gateway(look: str, directory: Path) -> str:
+    """What a gateway's process prints where it would serve."""
+    command = [sys.executable, "-c", _SERVED.replace("{look}", look)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=ANSWER_S, check=True, cwd=directory
+    ).stdout
+
+
 def test_a_gateway_passes_the_interpreter_on_soon(tmp_path: Path) -> None:
     """The event loop waits for a thread that computes in each of its turns."""
-    command = [sys.executable, "-c", _SERVED]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, timeout=ANSWER_S, check=True, cwd=tmp_path
-    )
-    assert float(ran.stdout) < 0.001
+    assert float(_seen_in_gateway("print(sys.getswitchinterval())", tmp_path)) < 0.001
+
+
+_LOOK = """
+import ctypes
+class Info(ctypes.Structure):
+    _fields_ = [(str(n), ctypes.c_size_t) for n in range(10)]
+count = ctypes.CDLL(None).mallinfo2
+count.restype = Info
+bytes(2**23)
+before = getattr(count(), "4")  # bytes in blocks of their own
+body = bytes(2**23)
+print(getattr(count(), "4") - before)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"),
+    reason="another C library",
+)
+def test_a_gateway_gives_large_bodies_back(tmp_path: Path) -> None:
+    """After one of 8 MB was freed, the next one still has memory of its own from the system."""
+    (tmp_path / "look.py").write_text(_LOOK)
+    assert int(_seen_in_gateway("exec(open('look.py').read(), {})", tmp_path)) >= 2**23

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -108,3 +111,37 @@ async def test_a_caller_that_leaves_cancels_the_work() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+class _Body:
+    """Something large."""
+
+
+async def test_work_that_is_cancelled_leaves_nothing_behind() -> None:
+    """What its frames held is free at once, not when garbage is collected."""
+    begun = asyncio.Event()
+
+    async def hangs() -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def caller() -> weakref.ref[_Body]:
+        body = _Body()
+        found = weakref.ref(body)
+        held.append(found)
+        await OwnTime(LONG_S).run(hangs(), LONG_S)
+        return found
+
+    held: list[weakref.ref[_Body]] = []
+    gc.disable()
+    try:
+        running = asyncio.ensure_future(caller())
+        await begun.wait()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        del running
+        await asyncio.sleep(0)
+        assert held[0]() is None
+    finally:
+        gc.enable()

@@ -19,7 +19,7 @@ from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
-from gateway.tasks import spawn
+from gateway.tasks import off_loop, spawn
 from steering_gateway_testing.store_conformance import records
 
 SECRET = "hunter2"
@@ -140,3 +140,39 @@ async def test_a_large_record_holds_no_small_one_up(tmp_path: Path) -> None:
         await database.close()
     assert "[masked:github]" in stored
     assert "ghp_" not in stored
+
+
+async def test_large_records_are_written_one_after_the_other(stores: Stores) -> None:
+    """Secrets are looked for in the next one when the one before is stored, so that what is small
+    waits for one of them at most."""
+    engine: Any = stores.states._engine  # type: ignore[attr-defined]
+    events = []
+    masked = engine._redact
+
+    def noted(call: CallRecord) -> CallRecord:
+        events.append("masked")
+        return masked(call)
+
+    engine._redact = noted
+    name = "write" if isinstance(engine, SQLiteEngine) else "commit"
+    write = getattr(engine.database, name)
+
+    async def written(what: Any) -> Any:
+        for _ in range(10):  # what waits for a thread has had one then
+            await off_loop(int)
+        stored = await write(what)
+        if stored is not None:  # it is large: SQLite's thread says so
+            events.append("written")
+        return stored
+
+    setattr(engine.database, name, written)
+    messages = (PromptMessage(role="user", text="word " * 300_000),)
+    calls = [
+        records.one_run(
+            n, steps=(records.a_step(n, content=records.some_content(messages=messages)),)
+        )
+        for n in (1, 2, 3)
+    ]
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*map(engine.commit, calls)) == [1, 1, 1]
+    assert events == ["masked", "written"] * 3

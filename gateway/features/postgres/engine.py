@@ -48,6 +48,8 @@ _MANY = 200
 
 # A thread costs more than it saves for a record this small.
 _SMALL_BYTES = 16 * 1024
+# Larger records are committed one after the other: small ones of a group wait for one of them.
+_LARGE_BYTES = 2**20
 
 _LOCK = """
 SELECT pg_advisory_xact_lock(key) FROM (
@@ -132,6 +134,7 @@ class PostgresEngine(Engine):
         self.forms = POSTGRES
         self.upkeep = PostgresUpkeep(database)
         self._redact = redaction(database.settings)
+        self._large = asyncio.Lock()
 
     async def read(self, work: Work[T], *, patient: bool = False) -> T:
         limit_s = STATEMENT_S
@@ -152,9 +155,13 @@ class PostgresEngine(Engine):
         return await self.fetch(statement, **values)
 
     async def commit(self, call: CallRecord) -> int:
-        if call.memory_bytes < _SMALL_BYTES:
+        size = call.memory_bytes
+        if size < _SMALL_BYTES:
             return await self.database.commit(self._redact(call))
-        return await self.database.commit(await off_loop(self._redact, call))
+        if size < _LARGE_BYTES:
+            return await self.database.commit(await off_loop(self._redact, call))
+        async with self._large:
+            return await self.database.commit(await off_loop(self._redact, call))
 
     async def changed(self, kind: str) -> None:
         with suppress(StoreError):
