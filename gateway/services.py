@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from cachetools import TTLCache
 from msgspec.structs import replace
@@ -86,19 +86,18 @@ class Opened:
     raw_calls: RawKeeper | None  # keeps calls as they were sent and received; None if that is off
 
 
-class Services:
-    """Everything a request needs, built from one version of the settings, on the event loop."""
+class UpstreamServices:
+    """Everything that asks models, and counts what they cost; built on the event loop."""
 
     def __init__(
         self,
         settings: Settings,
-        opened: Opened,
+        accounting: Accounting,
         metrics: Metrics,
         *,
         refusals: KnownRefusals,
-        lessons: LessonLookup | None,
-        keys_required: Callable[[], bool],
-        instance: str,
+        keys_required: Callable[[], bool] = lambda: False,
+        instance: str = "",
     ) -> None:
         self.settings = settings
         self.metrics = metrics
@@ -119,6 +118,63 @@ class Services:
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
+        self._guard = accounting.guard(settings, self.catalogue.cost)
+        self._users = 0
+        self._retired = False
+
+    @property
+    def budgets(self) -> Guard | None:
+        """The guard of the budgets; None while there are none."""
+        guard = self._guard
+        if guard is None or not (guard.budgets or guard.of_keys):
+            return None
+        return guard
+
+    @contextmanager
+    def in_use(self) -> Iterator[Self]:
+        """Keep these services open for one request, even if the config is replaced meanwhile."""
+        self._users += 1
+        try:
+            yield self
+        finally:
+            self._users -= 1
+            if self._retired and not self._users:
+                spawn(self.aclose())
+
+    def retire(self) -> None:
+        """Close when the last request in progress has ended; no new one will use these services."""
+        self._retired = True
+        if not self._users:
+            spawn(self.aclose())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.native.aclose()
+
+
+class Services(UpstreamServices):
+    """Everything a request needs, built from one version of the settings, on the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        opened: Opened,
+        metrics: Metrics,
+        *,
+        refusals: KnownRefusals,
+        lessons: LessonLookup | None,
+        keys_required: Callable[[], bool],
+        instance: str,
+    ) -> None:
+        accounting = opened.accounting
+        super().__init__(
+            settings,
+            accounting,
+            metrics,
+            refusals=refusals,
+            keys_required=keys_required,
+            instance=instance,
+        )
         self.usage_refusals = refusals.usage
         self.turns = Turns(settings.steering.max_at_once)
         self.index = opened.index
@@ -127,10 +183,8 @@ class Services:
         shared = settings.storage.shared or settings.server.workers > 1
         own = settings.conversations
         self.resolver = ConversationResolver(self.index, self.loader, own, shared=shared)
-        accounting = opened.accounting
         patterns = opened.patterns
         kept = settings.storage.store_content
-        self._guard = accounting.guard(settings, self.catalogue.cost)
         acting = settings.steering
         if self._guard is not None:
             # Live runs are asked to wrap up by their budgets' accounts: operators may change these.
@@ -152,16 +206,6 @@ class Services:
             workloads=outcomes,
             places=refusals.places,
         )
-        self._users = 0
-        self._retired = False
-
-    @property
-    def budgets(self) -> Guard | None:
-        """The guard of the budgets; None while there are none."""
-        guard = self._guard
-        if guard is None or not (guard.budgets or guard.of_keys):
-            return None
-        return guard
 
     def _judge(self, metrics: Metrics, own_calls: OwnCalls) -> ModelJudge | None:
         if (limit_s := self.settings.judge_limit_s()) is None:
@@ -177,24 +221,3 @@ class Services:
     def _guidance_target(self, model: str) -> GuidanceTarget:
         target = self.table.resolve(model)[0]
         return target_for(target.provider, target.model or model, target.api_base.host)
-
-    @contextmanager
-    def in_use(self) -> "Iterator[Services]":
-        """Keep these services open for one request, even if the config is replaced meanwhile."""
-        self._users += 1
-        try:
-            yield self
-        finally:
-            self._users -= 1
-            if self._retired and not self._users:
-                spawn(self.aclose())
-
-    def retire(self) -> None:
-        """Close when the last request in progress has ended; no new one will use these services."""
-        self._retired = True
-        if not self._users:
-            spawn(self.aclose())
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self.native.aclose()

@@ -53,6 +53,22 @@ def nearly_equal(one: str, other: str) -> bool:
     return set(short.content) <= set(long.content)
 
 
+def says_the_same(line: str, sentence: str) -> bool:
+    """True if a line has the words of a sentence, in their order and no other: but for greetings
+    and articles, other ways to write the same (a table), and a reason that it leaves out."""
+    return _compared(line) in (
+        _compared(sentence),
+        _compared(re.sub(_TABLE["reason"], "", sentence)),
+    )
+
+
+def _compared(sentence: str) -> list[str]:
+    flat = sentence.casefold().replace("\u2019", "'").strip()
+    for form, same in _TABLE["equal"]:
+        flat = re.sub(form, same, flat)
+    return list(map(singular, _words(flat).every))
+
+
 def content_words(sentence: str) -> tuple[str, ...]:
     """The words of a sentence that carry meaning, in lower case, each once; no numbers."""
     return tuple(word for word in _words(sentence).content if any(map(str.isalpha, word)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.text.sentences import nearly_equal, sentences
+from gateway.text.sentences import nearly_equal, says_the_same, sentences
 
 SAME = (
     ("Commit this, push, open draft PR", "commit, push and open a draft PR"),
@@ -56,3 +56,56 @@ def test_a_text_is_split_into_its_sentences_and_lines() -> None:
         "先测试。",
         "再提交\uff01",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("Never open draft PRs.", "never open draft PRs"),
+        ("Never open draft pull requests.", "and again no draft PR please"),
+        ("Never open draft PRs.", "never open draft PRs, i review real ones."),
+        ("Always run the linter before you commit.", "can you run linter before you commit!"),
+        ("Do not push to main.", "you should not push to main, please"),
+        ("Use pnpm, not npm.", "no, use pnpm, not npm"),
+        ("Bitte nie auf main pushen.", "bitte nie auf main pushen!"),
+        ("不要推送到主分支。", "不要推送到主分支"),
+    ],
+)
+def test_a_line_may_leave_out_what_says_nothing(line: str, sentence: str) -> None:
+    """Greetings, articles, another way to forbid, an abbreviation, and a reason."""
+    assert says_the_same(line, sentence)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("Open draft PRs.", "never open draft PRs"),
+        ("Use npm, not pnpm.", "use pnpm, not npm"),
+        ("Don't run tests.", "no need to run tests"),
+        ("Never run the tests.", "you never run the tests"),
+        ("Never push.", "never push to main"),
+        ("Don't run tests.", "don't always run tests"),
+        ("Don't always open draft PRs.", "never open draft PRs"),
+        ("Commit before you run the tests.", "run the tests before you commit"),
+        ("Use port 4000.", "use port 3000"),
+        ("Push to main.", "push to main, i mean dev"),
+        ("Push to main.", "push to main, we do it only once"),
+        ("Push.", "push, but never force"),
+        ("Never open draft PRs, we push to main.", "never open draft PRs"),
+        ("Close PRs.", "open PRs"),
+        ("提交代码", "不提交代码"),
+    ],
+)
+def test_a_line_that_says_something_else_is_known(line: str, sentence: str) -> None:
+    """A lost or added denial, condition, order, number, name or reason."""
+    assert not says_the_same(line, sentence)
+
+
+@pytest.mark.parametrize(
+    "one", sorted({words for pair in (*SAME, *OTHER) for words in pair if words})
+)
+def test_no_sentence_says_the_same_as_its_denial(one: str) -> None:
+    """Whatever stands before it, and in either direction."""
+    for denied in (f"never {one}", f"don't {one}", f"{one}, but not {one}", f"no {one}"):
+        assert not says_the_same(one, denied)
+        assert not says_the_same(denied, one)

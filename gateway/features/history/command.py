@@ -51,6 +51,9 @@ def _history(args: argparse.Namespace) -> int:
     verb = ""
     if args.paths[-1:] in (["typed"], ["brief"]):
         verb = args.paths.pop()
+    reads = args.read or args.write
+    if reads and verb != "brief":
+        raise ConfigError("--read and --write: only with `brief`")
     if args.html:
         from gateway.features.history.page import check_file, write_page
 
@@ -89,7 +92,14 @@ def _history(args: argparse.Namespace) -> int:
     if verb:
         if not typed:
             raise ConfigError(f"{verb}: nothing was typed in several sessions of one project")
-        if verb == "brief":
+        if reads:
+            from gateway.features.history.brief import read_brief
+
+            settings = load_settings(args.config)
+            with reported():
+                settings = _with_database(settings)
+                asyncio.run(read_brief(typed, Path.cwd(), settings, write=args.write))
+        elif verb == "brief":
             from gateway.features.history.brief import brief
 
             sys.stdout.write(brief(typed, Path.cwd()))

@@ -45,7 +45,6 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.values import Value
 from gateway.wire.usage import token_usage
 
 CALLS_AT_ONCE = 100
@@ -167,21 +166,19 @@ class Keeper:
             identity_source=IMPORTED,
             tags={"project": PurePath(session.project).name} if session.project else {},
         )
-        calls = {
-            call.position: None
-            if call.key in self._seen
-            else _call_row(session, call, cost_of(call))
-            for call in session.calls
-        }
-        source = _Source(
+        return _Rows(
+            history=RecordedHistory(self._policy, recording_of(session)),
             session=session,
             template=template,
-            calls=calls,
+            calls={
+                call.position: _call_row(session, call, cost_of(call))
+                for call in session.calls
+                if call.key not in self._seen
+            },
             times=_times(session, session.started or session.ended or record.created_at),
-            last_answer=_answers(session)[-1],
             masks_secrets=settings.storage.mask_secrets,
+            conversation=record,
         )
-        return _Rows(RecordedHistory(self._policy, recording_of(session)), source, record)
 
     def _conversation(self, session: Session, name: str) -> ConversationRecord:
         def id_of(other: str | None) -> str | None:
@@ -210,46 +207,34 @@ def known_parent(name: str) -> str:
     return name
 
 
-class _Source(Value):
-    """A session, and the parts of its rows that are known before it is read."""
+@dataclass(eq=False, kw_only=True)
+class _Rows:
+    """The rows of a session's answers, in their order, until a commit takes them."""
 
+    history: RecordedHistory  # the session, as far as it has been read
     session: Session  # as its log tells it
     template: RunUpdate  # of its runs
-    # call of each answer by its position; None for a copy of one in another session
-    calls: Mapping[int, CallRow | None]
-    times: Mapping[int, float]  # epoch seconds of the answers by position
-    last_answer: int  # position of the newest answer
+    calls: Mapping[int, CallRow]  # by position of the answer; no copy of another session's
+    times: dict[int, float]  # epoch seconds of the answers by position, in their order
     masks_secrets: bool  # texts are stored without what looks like a secret
-
-
-class _Rows:
-    """The rows of a session's answers, in their order, until a commit takes them. `begun`: the runs
-    that have begun, as the counts of workloads take them. `waiting`: answers since the last
-    commit."""
-
-    def __init__(
-        self, history: RecordedHistory, source: _Source, conversation: ConversationRecord
-    ) -> None:
-        self._history = history
-        self._source = source
-        self._conversation = conversation
-        self._newest: RunUpdate | None = None
-        self._steps: list[StepRow] = []
-        self._acts: list[ActOfPerson] = []
-        self._runs: dict[str, RunUpdate] = {}
-        self.begun: list[WorkloadRun] = []
-        self.waiting = 0
+    conversation: ConversationRecord  # that has the rows
+    begun: list[WorkloadRun] = field(default_factory=list)  # runs, as workloads count them
+    waiting: int = 0  # answers since the last commit
+    _newest: RunUpdate | None = None
+    _steps: list[StepRow] = field(default_factory=list)
+    _acts: list[ActOfPerson] = field(default_factory=list)
+    _runs: dict[str, RunUpdate] = field(default_factory=dict)
 
     def skip(self, position: int) -> None:
         """Read an answer that the store has."""
-        self._history.read_to(position)
+        self.history.read_to(position)
         self._update(position)
 
     def add(self, position: int) -> None:
         """Add the rows of the next answer."""
         before = self._newest
-        answered = self._history.fold.current.snapshot()
-        outcomes = self._history.read_to(position)
+        answered = self.history.fold.current.snapshot()
+        outcomes = self.history.read_to(position)
         update = self._update(position)
         is_new = before is None or before.id != update.id
         if is_new and update.model_requested:
@@ -262,7 +247,7 @@ class _Rows:
     def take(self, conversation: ConversationRecord) -> CallRecord:
         """Rows added since the last time, for one commit."""
         now = list(self._runs.values()), self._steps, self._acts
-        runs, steps = records.with_acts(*now, masks_secrets=self._source.masks_secrets)
+        runs, steps = records.with_acts(*now, masks_secrets=self.masks_secrets)
         self._runs = {}
         self._steps = []
         self._acts = []
@@ -271,11 +256,11 @@ class _Rows:
 
     def _update(self, position: int) -> RunUpdate:
         """The run as it is after the answer at a position."""
-        run = self._history.fold.current
-        name = self._conversation.id
-        at = self._source.times[position]
-        ends = self._history.ends_run(self._source.session.messages[position])
-        call = self._source.calls.get(position)
+        run = self.history.fold.current
+        name = self.conversation.id
+        at = self.times[position]
+        ends = self.history.ends_run(self.session.messages[position])
+        call = self.calls.get(position)
         newest = self._newest
         model = ""
         if call is not None:
@@ -283,18 +268,18 @@ class _Rows:
         task = ""
         begins = newest is None or newest.sequence != run.index
         if begins or (newest is not None and not newest.task_preview):
-            title = title_of(asked(self._history.window, run.start))
-            task = records.preview(title, masks_secrets=self._source.masks_secrets)
+            title = title_of(asked(self.history.window, run.start))
+            task = records.preview(title, masks_secrets=self.masks_secrets)
         if newest is None or begins:
             newest = replace(
-                self._source.template,
+                self.template,
                 id=run_id(name, run.index),
                 sequence=run.index,
                 started_at=at,
             )
         outcome = None
-        if position == self._source.last_answer:
-            outcome = self._source.session.outcome
+        if position == next(reversed(self.times)):
+            outcome = self.session.outcome
         self._newest = replace(
             newest,
             task_preview=newest.task_preview or task,
@@ -308,7 +293,7 @@ class _Rows:
 
     def _begun(self, run: RunUpdate) -> WorkloadRun:
         model = run.model_requested
-        tenant = self._conversation.tenant
+        tenant = self.conversation.tenant
         # No log says which tools were offered.
         workload = workload_of(tenant, run.agent, (), requested=model)
         return WorkloadRun(
@@ -322,11 +307,11 @@ class _Rows:
         )
 
     def _since_answer(self) -> list[Any]:
-        run = self._history.fold.current
+        run = self.history.fold.current
         latest = None
         if run.outcomes:
             latest = run.outcomes[-1].step
-        return observe.later_messages(self._history.window, latest)
+        return observe.later_messages(self.history.window, latest)
 
     def _note_acts(
         self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
@@ -334,25 +319,25 @@ class _Rows:
         """Note what the person did between the previous answer and this one, with the same words
         as for a live call."""
         since = self._since_answer()
-        human = self._source.session.human
-        if len(since) == len(self._history.window):
+        human = self.session.human
+        if len(since) == len(self.history.window):
             since = []  # the task, or the summary that begins a shorter history
         new = range(position - len(since), position + 1)
         # An interruption that no message of the client names.
         cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
         cut = cut and not any(map(is_interruption, said_in(since)))
-        name = self._conversation.id
-        fold = self._history.fold
+        name = self.conversation.id
+        fold = self.history.fold
         self._acts += observe.acts_of(name, fold, outcomes, new=since, last=answered, cut=cut)
 
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
     ) -> list[StepRow]:
         """The steps that a request completed, and the step at which it was made, with its call."""
-        conversation = self._conversation.id
-        window = self._history.window
-        run = self._history.fold.current
-        at = self._source.times[position]
+        conversation = self.conversation.id
+        window = self.history.window
+        run = self.history.fold.current
+        at = self.times[position]
         rows = {
             (o.run, o.index): records.scored_row(run_id(conversation, o.run), o, at)
             for o in outcomes
@@ -367,11 +352,11 @@ class _Rows:
             prompts = observe.opening_prompts({}, window, run.start)
         else:
             prompts = []
-        if prompts and (folder := self._source.session.project):  # logs have no system prompt
+        if prompts and (folder := self.session.project):  # logs have no system prompt
             prompts.insert(0, PromptMessage(role="system", text=f"Working directory: {folder}"))
         if run.steps:
             prompts += observe.prompts_in(self._since_answer())
-        reply = self._source.session.messages[position]
+        reply = self.session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(
             newest.content or StepContent(),
@@ -381,7 +366,7 @@ class _Rows:
                 Action(name=call.name, arguments=call.arguments) for call in read_calls(reply, said)
             ),
         )
-        call = self._source.calls.get(position)
+        call = self.calls.get(position)
         return [*rows.values(), replace(newest, call=call, content=content)]
 
 

@@ -3,4 +3,4 @@
 A pure core (`reading`, `sources`, `context`, `gate`, most of `life_cycle`) inside thin edges
 (`worker`, `book`, `verdicts`), off the path of requests."""
 
-OFFERS = ("worker:open_learner",)
+OFFERS = ("reader.lines:added_to", "reader.lines:suggested", "worker:open_learner")

@@ -5,8 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from difflib import unified_diff
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from gateway.features.learning import views
 from gateway.features.learning.context import project_of
 from gateway.features.learning.counted import count_typed
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
+from gateway.features.learning.reader.lines import added_to
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
 from gateway.stores.records import PromptMessage
@@ -106,7 +105,8 @@ async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) ->
     rows = [row for row in rows if row["status"] in RETRIEVED]
     if not rows:
         raise ConfigError("none of its rules is given: `gateway learn approve ID` approves one")
-    sys.stdout.write(_added_to(file, [views.exported(row) for row in rows]))
+    diff, _ = added_to(file, _text_of(Path(file)), [views.exported(row) for row in rows])
+    sys.stdout.write(diff)
     for row in rows:
         which = (row["tenant"], row["pattern_id"])
         reason = f"exported to {file} {BY_OPERATOR}"
@@ -115,18 +115,7 @@ async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) ->
     sys.stderr.write(f"gateway: {given}: `patch -p1` applies the diff, `learn approve` undoes it\n")
 
 
-def _added_to(file: str, rules: Sequence[str]) -> str:
-    """A diff that adds rules to the end of a file in the current folder."""
-    text = ""
-    if Path(file).exists():
-        text = Path(file).read_bytes().decode()
-    end = "\r\n" if "\r\n" in text else "\n"
-    old = StringIO(text, newline="\n").readlines()
-    added = [*([""] if old else []), "## Rules", "", *(f"- {rule}" for rule in rules)]
-    if text.endswith("\n") or not old:
-        whole = old
-    else:
-        whole = [*old[:-1], old[-1] + end]
-    names = (f"a/{file}" if old else "/dev/null", f"b/{file}")
-    lines = unified_diff(old, [*whole, *(line + end for line in added)], *names)
-    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines)
+def _text_of(file: Path) -> str:
+    if file.exists():
+        return file.read_bytes().decode()
+    return ""

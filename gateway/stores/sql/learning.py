@@ -440,9 +440,11 @@ class LearningStore:
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
     async def enqueue(self, job: ReaderJob) -> bool:
-        """Add a job; False when one of its kind and key exists."""
+        """Add a job; False when one of its kind and key exists. One with a lease was claimed when
+        it was created."""
         payload = orjson.dumps(dict(job.payload)).decode()
-        row = db.row_of(job, _JOB) | {"payload": payload, "claimed_at": 0.0}
+        claimed_at = min(job.created_at, job.lease_until)
+        row = db.row_of(job, _JOB) | {"payload": payload, "claimed_at": claimed_at}
         return bool(await self._engine.write(_ENQUEUE, **row))
 
     async def claim(

@@ -10,17 +10,13 @@ import orjson
 from gateway.budget_interface import NOTHING, Amounts, CallBody, CallSubject, Refused
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
 from gateway.observability.metrics import Metrics
-from gateway.services import Services
+from gateway.services import UpstreamServices
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Messages, ModelRefused, OwnAnswer, ask
 from gateway.wire.usage import token_usage
 
 CLIENT = "gateway-reader"  # the client of these calls, for budgets that match a client
 _REASON_CHARS = 200
-
-
-class OverBudget(Exception):
-    """A budget of the operator leaves nothing for the call; none was made."""
 
 
 class NoAnswer(Exception):
@@ -31,11 +27,15 @@ class NoAnswer(Exception):
         self.used = used
 
 
+class OverBudget(NoAnswer):
+    """A budget of the operator leaves nothing for the call; none was made."""
+
+
 @dataclass(eq=False)
 class PaidModel:
     """Asks models of the gateway's own deployments; calls are reserved, settled and counted."""
 
-    services: Callable[[], Services]  # gives those in force
+    services: Callable[[], UpstreamServices]  # gives those in force
     metrics: Metrics  # calls and tokens
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
@@ -54,7 +54,12 @@ class PaidModel:
             return await self._ask(services, model, messages, tenant=tenant, timeout_s=timeout_s)
 
     async def _ask(
-        self, services: Services, model: str, messages: Messages, tenant: str, timeout_s: float
+        self,
+        services: UpstreamServices,
+        model: str,
+        messages: Messages,
+        tenant: str,
+        timeout_s: float,
     ) -> tuple[str, Amounts | None]:
         guard = services.budgets
         fields = {"model": model, "messages": messages}
@@ -65,7 +70,7 @@ class PaidModel:
             try:
                 admission = await guard.admit(subject, model, body, binding=True)
             except Refused as refused:
-                raise OverBudget(refused.error.message) from refused
+                raise OverBudget(refused.error.message, NOTHING) from refused
 
         async def admits(target: Target) -> bool:
             if guard is None or admission is None:
@@ -92,7 +97,7 @@ class PaidModel:
                 await guard.settle(admission, used, unpriced=unpriced)
 
     def _used(
-        self, services: Services, model: str, answer: OwnAnswer
+        self, services: UpstreamServices, model: str, answer: OwnAnswer
     ) -> tuple[Amounts | None, bool]:
         """(what an answer used, None = not reported; whether its price is unknown)."""
         tokens = token_usage(answer.usage)

@@ -293,7 +293,10 @@ async def gives_each_job_to_one(stores: Stores) -> None:
     assert await store.spent("read", None, START + 30) == (40, 0.5)
     assert await store.spent("read", OTHER, START) == (0, 0.0)
     assert await store.spent("read", TENANT, START + 31) == (0, 0.0)
-    assert await store.count_jobs("read") == {"failed": 1, "done": 1}
+    at_once = dataclasses.replace(job, key="c", state="done", created_at=START + 40, tokens=2)
+    await store.enqueue(dataclasses.replace(at_once, lease_until=START + 40))
+    assert await store.spent("read", TENANT, START + 31) == (2, 0.0)
+    assert await store.count_jobs("read") == {"failed": 1, "done": 2}
     assert await store.count_jobs("read", OTHER) == {}
 
 
