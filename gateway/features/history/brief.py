@@ -63,8 +63,10 @@ async def read_brief(
     if not rules:
         raise ConfigError(f"brief: nothing new was typed in several sessions of {project!r}")
     stores = await open_stores(settings.storage)
-    lines, notes = await suggested(rules, content, stores, settings)
-    await stores.close()
+    try:
+        lines, notes = await suggested(rules, content, stores, settings)
+    finally:
+        await stores.close()
     sys.stderr.write(f"gateway: {notes}\n")
     diff, added = added_to(name, content, lines)
     sys.stdout.write(diff)
