@@ -220,10 +220,10 @@ class _Rows:
     conversation: ConversationRecord  # that has the rows
     begun: list[WorkloadRun] = field(default_factory=list)  # runs, as workloads count them
     waiting: int = 0  # answers since the last commit
-    _newest: RunUpdate | None = None
-    _steps: list[StepRow] = field(default_factory=list)
-    _acts: list[ActOfPerson] = field(default_factory=list)
-    _runs: dict[str, RunUpdate] = field(default_factory=dict)
+    _newest: RunUpdate | None = None  # the run of the answer read last
+    _steps: list[StepRow] = field(default_factory=list)  # that wait
+    _acts: list[ActOfPerson] = field(default_factory=list)  # that wait
+    _runs: dict[str, RunUpdate] = field(default_factory=dict)  # that wait, by id
 
     def skip(self, position: int) -> None:
         """Read an answer that the store has."""
