@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gateway.config.storage import STORES, StorageSettings
 from gateway.core.plugins import load_class
@@ -26,7 +26,7 @@ from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import on_disk
-from gateway.values import frozen
+from gateway.values import T, frozen
 
 if TYPE_CHECKING:
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the rows that are copied, and how many there are in all."""
 
-Kept = TypeVar("Kept")
 
 _LOOK_S = 5.0  # longest search for damage before a start
 
@@ -63,7 +62,7 @@ class Stores:
     # table; None: it cannot. Raises: StoreError.
     copy_from: Callable[["SQLiteDatabase", Progress], Awaitable[dict[str, int]]] | None = None
 
-    def of(self, kind: type[Kept]) -> Kept | None:
+    def of(self, kind: type[T]) -> T | None:
         """The store of a feature, by its class; None: this store keeps nothing of it."""
         return self.of_features.get(kind)
 

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
@@ -30,9 +29,7 @@ from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.litellm_package import WITHOUT_LITELLM
 from gateway.upstream.model_costs import default_list
-from gateway.values import Texts
-
-T = TypeVar("T")
+from gateway.values import T, Texts
 
 _SAID_EVERY_S = 10.0
 _INDEX_S = 60.0  # between two looks for results that are not searched yet

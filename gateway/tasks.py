@@ -9,10 +9,11 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
+
+from gateway.values import T
 
 P = ParamSpec("P")
-T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
 # A step that holds the event loop for longer counts whole, also where it used no processor time:
 # then it was blocked, which a busy machine alone does not do for so long.

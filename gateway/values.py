@@ -13,7 +13,7 @@ FieldDict = dict[str, Any]
 """The same, made or changed by its holder."""
 Texts = Mapping[str, str]
 """Texts by name, to be read: headers, tags, variables of the environment."""
-T = TypeVar("T")
+T = TypeVar("T")  # any type: the one variable of all signatures
 _CONFIG = {"frozen": True, "kw_only": True}
 
 

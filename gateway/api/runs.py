@@ -6,7 +6,7 @@ from dataclasses import MISSING, field, make_dataclass, replace
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
@@ -42,13 +42,12 @@ from gateway.stores.severity import SeverityWord
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
-from gateway.values import FieldDict
+from gateway.values import FieldDict, T
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
 
 OPERATIONS = Operations()
-T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
 Outcome = Annotated[str, OneOf(filters.OUTCOMES)]
 

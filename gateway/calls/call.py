@@ -8,7 +8,6 @@ model, the guidance and what a deployment sets."""
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,14 +31,13 @@ from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.dry_seats import DrySeat
 from gateway.upstream.retries import ROUTER_KEYS
 from gateway.upstream.seats import Seat
-from gateway.values import FieldDict, Fields, Value
+from gateway.values import FieldDict, Fields, T, Value
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, readable, without
 from gateway.wire.request import Splice
 from gateway.wire.upstream_errors import Kind, Refusal
 
 _log = get_logger("gateway.steering")
-T = TypeVar("T")
 
 
 class Loss(Value):

@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 import orjson
 from msgspec.structs import replace
@@ -63,7 +62,7 @@ from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
 from gateway.upstream.retries import AT_OTHER_TARGET
 from gateway.upstream.tokens import estimated_usage
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, T
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import replaced
 from gateway.wire.prefix_hash import ChainState, extend
@@ -449,7 +448,6 @@ def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
 
 _CONTROL = ("outcome", "unit", "agent", "experiment", "arm")
 _UPSTREAM = ("lane", "deployment", "provider", "model", "attempts")
-T = TypeVar("T")
 _Committed = asyncio.Future["asyncio.Task[bool] | None"]
 """Done when a call is committed; its result is that of `BackgroundAnswers.keep`."""
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -21,6 +21,7 @@ from gateway.process.running_gateways import is_alive, running_gateways, state_d
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import persons_name
 from gateway.tasks import off_loop
+from gateway.values import T
 from gateway.wire.coerce import as_json_value
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ ADMIN_KEY = "GATEWAY_ADMIN_KEY"
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
 
-Kept = TypeVar("Kept")
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
 
@@ -203,7 +203,7 @@ async def note_act(stores: Stores, args: argparse.Namespace) -> None:
         await stores.changes.note(kind, act, subject, said=said)
 
 
-def kept(value: Kept | None, otherwise: str) -> Kept:
+def kept(value: T | None, otherwise: str) -> T:
     """A store, or a stored value, that is there. Raises ConfigError: the text `otherwise`."""
     if value is None:
         raise ConfigError(otherwise)

@@ -13,13 +13,11 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from gateway.config.values import Faults
 from gateway.errors import ConfigError
-from gateway.values import FieldDict
-
-T = TypeVar("T")
+from gateway.values import FieldDict, T
 
 _KINDS = {dict: "the mapping", list: "the list", int: "the number", float: "the number"}
 _TRUE = {"true", "yes", "on", "1"}

@@ -7,7 +7,7 @@ the environment, wins over the preset's: a file may name every key, as `config.y
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, make_dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from gateway.config.auth import AuthSettings
 from gateway.config.control import ControlSettings
@@ -36,7 +36,7 @@ from gateway.dialects import DIALECTS
 from gateway.hooks import given, named
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
-from gateway.values import FieldDict, Fields, Texts, frozen
+from gateway.values import FieldDict, Fields, T, Texts, frozen
 
 PresetName = Literal["default", "seeds"]
 
@@ -283,7 +283,6 @@ class SteeringSettings(ActSettings):
         at_least(self, 0, "max_transcript_memory_mb", "max_prefix_memory_mb")
 
 
-Section = TypeVar("Section")
 _OF_FEATURES = named("settings")
 _KEYS = {section: key for key, section in _OF_FEATURES.items()}
 if TYPE_CHECKING:
@@ -351,9 +350,9 @@ class Settings(_Sections):
         self.policy()
         self.judge_limit_s()
 
-    def of(self, section: type[Section]) -> Section:
+    def of(self, section: type[T]) -> T:
         """The section of a feature, by its class."""
-        found: Section = getattr(self, _KEYS[section])
+        found: T = getattr(self, _KEYS[section])
         return found
 
     def routes(self) -> Routes:

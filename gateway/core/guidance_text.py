@@ -6,10 +6,11 @@ import enum
 import functools
 import re
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic
 
 from gateway.core.pattern import Pattern, PatternContent, Tier, content
 from gateway.core.short_cache import remembered
+from gateway.values import T
 
 FRAME_OPEN = "[STEERING GUIDANCE]"
 FRAME_CLOSE = "[/STEERING GUIDANCE]"
@@ -59,7 +60,6 @@ def family_matches(wanted: str, model: str) -> bool:
     return not model or want in name or want in (family, family.rpartition("-")[2])
 
 
-T = TypeVar("T")
 Pairs = list[tuple[str, str]]
 
 ADVISORY = (

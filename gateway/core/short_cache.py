@@ -1,9 +1,9 @@
 """Answers about short texts that recur: names of tools, keys of arguments."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
-T = TypeVar("T")
+from gateway.values import T
+
 MAX_CHARS = 64
 """A longer text is not remembered: clients choose these names, and must not fill the memory."""
 MAX_TEXTS = 1024  # texts that are remembered; then all are forgotten

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import orjson
@@ -21,10 +21,8 @@ from gateway.stores.totals import (
     held,
     stop_of,
 )
-from gateway.values import FieldDict, Texts, by_name
+from gateway.values import FieldDict, T, Texts, by_name
 from gateway.wire.coerce import as_json_value
-
-T = TypeVar("T")
 
 
 def names(kind: type, *without: str) -> tuple[str, ...]:

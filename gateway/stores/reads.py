@@ -4,9 +4,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-T = TypeVar("T")
+from gateway.values import T
 
 
 class Reads(Protocol):

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from gateway.config.storage import StorageSettings
 from gateway.stores.records import CallRecord, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
+from gateway.values import T
 
-T = TypeVar("T")
 MAX_INT = 2**63 - 1
 # The fields of a step, and of what is in it, that hold texts of client or model.
 _TEXTS = frozenset(

@@ -1,15 +1,13 @@
 """The conversations as the rest of the gateway reads and writes them: a store, and its health."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
 from gateway.stores.protocols import StateStore
 from gateway.stores.records import CallRecord
-from gateway.values import Value
-
-T = TypeVar("T")
+from gateway.values import T, Value
 
 
 class Incident(Struct, kw_only=True):

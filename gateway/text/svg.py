@@ -2,9 +2,8 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
 
-T = TypeVar("T")
+from gateway.values import T
 
 HOTTEST = 5  # the heat of a reading that fires; below it are HOTTEST levels, 0 to 4
 

@@ -5,14 +5,12 @@ the expected type and the default otherwise; none raises, and none converts text
 boolean is never a number, although Python counts `bool` as a kind of `int`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from gateway.values import FieldDict, Fields
-
-T = TypeVar("T")
+from gateway.values import FieldDict, Fields, T
 
 
 def as_text(value: object, default: T) -> str | T:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable
-from typing import TypeVar
 
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, create_model
@@ -14,10 +13,9 @@ from gateway.features.keys.keyring import create_key, key_view, rotate_key
 from gateway.features.keys.records import KeyRecord, KeyTerms
 from gateway.features.keys.store import KeyStore
 from gateway.runtime import Runtime
-from gateway.values import FieldDict
+from gateway.values import FieldDict, T
 
 OPERATIONS = Operations()
-T = TypeVar("T")
 _OPTIONAL: FieldDict = {
     field.name: (field.type, {} if field.name == "tags" else field.default)
     for field in fields(KeyTerms)

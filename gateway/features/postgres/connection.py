@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
 
 import asyncpg
 
@@ -13,8 +12,7 @@ from gateway.features.postgres.errors import breaks_connection, refused, transla
 from gateway.features.postgres.schema import VECTORS, add_partitions, migrate, take_turn
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.reads import TimeLimits
-
-T = TypeVar("T")
+from gateway.values import T
 
 MIN_VERSION = 14  # the oldest PostgreSQL that is supported, by its makers too when this was written
 CONNECT_S = 5.0

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 import orjson
@@ -25,8 +25,7 @@ from gateway.stores.protocols import (
     StoreUnavailable,
 )
 from gateway.stores.records import CallRecord
-
-T = TypeVar("T")
+from gateway.values import T
 
 CHANNEL = "gateway"  # of the notifications between gateways
 PATIENT_S = 60.0  # longest wait for a piece of work that may take its time

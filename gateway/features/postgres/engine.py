@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import asyncpg
 
@@ -34,9 +34,7 @@ from gateway.stores.sql.engine import (
 )
 from gateway.stores.sql.states import CONVERSATION, LOAD, STORED, VERSION, SQLStateStore
 from gateway.tasks import off_loop, spawn
-from gateway.values import Fields
-
-T = TypeVar("T")
+from gateway.values import Fields, T
 
 _NAME = re.compile(r"(?<!:):([a-z_][a-z_0-9]*)")
 _JSON = frozenset(("readings", "call", "content", "fields", "choice"))
@@ -220,7 +218,6 @@ SELECT {CONVERSATION} FROM conversations WHERE id = ANY(:ids::text[]) AND {STORE
 """
 
 Key = tuple[str, str]  # id and tenant of a conversation
-V = TypeVar("V")
 
 
 class PostgresStateStore(SQLStateStore):
@@ -257,22 +254,22 @@ class PostgresStateStore(SQLStateStore):
         return await self._engine.fetch(statement, ids=list({name for name, _ in keys}))
 
 
-class ReadTogether(Generic[V]):
+class ReadTogether(Generic[T]):
     """Reads a value of each conversation. What is asked for while a statement is under way is the
     next statement. `read`: the values of these conversations, as far as they are stored; `name`: of
     its task."""
 
     def __init__(
-        self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, V]]], name: str
+        self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, T]]], name: str
     ) -> None:
         self._read = read
         self._name = name
-        self._waiting: list[tuple[Key, asyncio.Future[V | None]]] = []
+        self._waiting: list[tuple[Key, asyncio.Future[T | None]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def get(self, tenant: str, conversation_id: str) -> V | None:
+    async def get(self, tenant: str, conversation_id: str) -> T | None:
         """The value of one conversation; None when it is not stored."""
-        future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(((conversation_id, tenant), future))
         if self._task is None:
             self._task = spawn(self._run(), name=self._name)

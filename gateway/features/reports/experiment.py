@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 from gateway.features.reports import results
 from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
@@ -11,11 +11,10 @@ from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_rat
 from gateway.steering.experiments import MODES
 from gateway.stores.severity import WARN_COMPOSITE
 from gateway.stores.totals import ExperimentRun
-from gateway.values import FieldDict
+from gateway.values import FieldDict, T
 
 Kind = Literal["cost_usd", "tokens", "steps", "duration_s", "interventions"]
 Runs = list[ExperimentRun]
-K = TypeVar("K")
 
 
 class RunGroup:
@@ -152,9 +151,9 @@ def _strata(runs: Sequence[ExperimentRun]) -> dict[str, Groups]:
     return {name: _by_arm(members) for name, members in largest_first}
 
 
-def _grouped(runs: Sequence[ExperimentRun], key: Callable[[ExperimentRun], K]) -> dict[K, Runs]:
+def _grouped(runs: Sequence[ExperimentRun], key: Callable[[ExperimentRun], T]) -> dict[T, Runs]:
     """Groups the runs that are in an arm by `key`."""
-    found: dict[K, Runs] = defaultdict(list)
+    found: dict[T, Runs] = defaultdict(list)
     for run in runs:
         if run.arm is not None:
             found[key(run)].append(run)

@@ -8,7 +8,6 @@ waits, so that a conversation continues whether its newest state is stored or no
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence, Sized
-from typing import TypeVar
 
 from cachetools import FIFOCache
 
@@ -32,8 +31,8 @@ from gateway.stores.protocols import (
 from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.watched import Incident, StoreHealth, WatchedStates
+from gateway.values import T
 
-T = TypeVar("T")
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
 _DEGRADED_READ_S = 0.02  # longest read of another store while this one is degraded: it may hang
 _ACTIVE = 10_000  # conversations whose last commit is remembered

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from gateway.app import build_app
@@ -36,7 +36,7 @@ from gateway.server import GatewayServer, in_thread, uvicorn_config
 from gateway.stores.controls import Control
 from gateway.tasks import spawn
 from gateway.text import formatting
-from gateway.values import Texts
+from gateway.values import T, Texts
 
 LOOPBACK = "127.0.0.1"
 ANTHROPIC = "https://api.anthropic.com"
@@ -45,8 +45,6 @@ _EVENTS_S = 1.0
 _SETTLE_S = 0.05  # for the record of a call whose client has just ended
 _MOST_LOG_BYTES = 5_000_000
 _PR_SET_DUMPABLE = 4  # of prctl(2): with 0 no process of the same user reads this one's memory
-
-Result = TypeVar("Result")
 
 
 def wrap_settings(config: Path | None, env: Texts, mode: str | None) -> Settings:
@@ -137,7 +135,7 @@ class OwnGateway:
         self.call(asyncio.sleep(_SETTLE_S))
         return list(self.server.run_ids)
 
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do `work` on the gateway's event loop, and wait for it."""
         assert self.server.loop is not None
         return asyncio.run_coroutine_threadsafe(work, self.server.loop).result(STOP_S)

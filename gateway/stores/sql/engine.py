@@ -4,13 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.records import CallRecord
-from gateway.values import FieldDict, Fields, Value, by_name
-
-T = TypeVar("T")
+from gateway.values import FieldDict, Fields, T, Value, by_name
 
 Row = Sequence[Any]
 

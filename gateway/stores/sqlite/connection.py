@@ -6,18 +6,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import TypeVar
 
 import apsw
 
 from gateway.config.storage import StorageSettings
 from gateway.stores import protocols
 from gateway.stores.sqlite.files import create_private
+from gateway.values import T
 
 if sys.platform != "win32":
     pass
 
-T = TypeVar("T")
 
 # Prepares a newly opened connection: loads an extension, registers a function.
 ConnectionHook = Callable[[apsw.Connection], None]

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -32,6 +32,7 @@ from gateway.stores.sqlite.copies import copy_file
 from gateway.stores.sqlite.damage import THOROUGH, set_aside
 from gateway.stores.sqlite.files import FileIdentity, locked, translate
 from gateway.tasks import on_disk
+from gateway.values import T
 
 _TYPES = {
     **dict.fromkeys(("text", "name", "json"), "TEXT"),
@@ -120,9 +121,6 @@ def _copy_before(path: str, copy: str) -> None:
 def applied_to(connection: apsw.Connection) -> set[str]:
     """The names of the changes that the file has."""
     return {name for (name,) in connection.execute("SELECT name FROM migrations")}
-
-
-T = TypeVar("T")
 
 
 class Database:

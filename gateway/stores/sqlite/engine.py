@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
 import orjson
@@ -35,10 +35,7 @@ from gateway.stores.sqlite.database import Database
 from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
 from gateway.tasks import off_loop
-from gateway.values import FieldDict, Fields, by_name
-
-T = TypeVar("T")
-
+from gateway.values import FieldDict, Fields, T, by_name
 
 _HEADS_AT_ONCE = 500
 _KEY = ("root", "digest", "conversation_pk", "kind")
