@@ -61,7 +61,6 @@ class StartWait:
         self._stopping = stopping
         self._waited_since: float | None = None
         self._said_at = float("-inf")
-        self._log = get_logger("gateway.store")
 
     async def __call__(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`. Raises: StoreUnreachable after the limit, and whatever else `work`
@@ -77,7 +76,7 @@ class StartWait:
                     raise
                 if now - self._said_at >= _SAID_EVERY_S:
                     self._said_at = now
-                    self._log.warning(
+                    get_logger("gateway.store").warning(
                         "the database does not answer: the start waits for it",
                         reason=str(error),
                         gives_up_in_s=round(left_s),
@@ -105,7 +104,6 @@ class Replicas:
         self._runs: RunStore | None = None
         self._refresh: Mapping[str, Refresh] = {}
         self._watched_until = float("-inf")
-        self._log = get_logger("gateway.lifecycle.replicas")
 
     def open(self, signals: Signals | None, runs: RunStore, refresh: Mapping[str, Refresh]) -> None:
         """Begin; `signals` None: there are no others, or none that send signals. `refresh`: what to
@@ -154,7 +152,7 @@ class Replicas:
         try:
             return await work
         except StoreError as error:
-            self._log.debug(failed, **facts, reason=str(error))
+            get_logger("gateway.lifecycle.replicas").debug(failed, **facts, reason=str(error))
             return None
 
     async def _pass_on(self, ids: Texts) -> None:

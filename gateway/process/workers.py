@@ -23,6 +23,8 @@ from gateway.observability.logging import get_logger
 from gateway.process import collect_less_often
 from gateway.values import frozen
 
+_log = get_logger("gateway.process.workers")
+
 NOT_STARTED = 3  # exit status of a worker that could not start, or lost records; its log says why
 _RESTART_S = 1.0  # before a worker is started again: one that cannot start must not use up a core
 _CLOSE_S = 5.0  # beyond the drain: to write what waits for the store
@@ -61,7 +63,6 @@ class Supervisor:
         self._proven: set[int] = set()
         self._stopping = False
         self._failed = False
-        self._log = get_logger("gateway.process.workers")
 
     def run(self) -> bool:
         """Serve until SIGTERM or SIGINT; whether every worker could start and lost no record."""
@@ -117,7 +118,7 @@ class Supervisor:
             if isinstance(exc.code, int):
                 status = exc.code
         except BaseException:
-            self._log.exception("worker failed", worker=index)
+            _log.exception("worker failed", worker=index)
             status = 1
         finally:
             os._exit(status)  # never back into the parent's code
@@ -134,7 +135,7 @@ class Supervisor:
             self._stop()
             return
         self._proven.add(index)
-        self._log.error("a worker ended, another is started", worker=index, status=status)
+        _log.error("a worker ended, another is started", worker=index, status=status)
         time.sleep(_RESTART_S)
         if not self._stopping:
             self._start(index)

@@ -25,6 +25,8 @@ from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
 from gateway.values import FieldDict, Fields, frozen
 
+_log = get_logger("gateway.keys")
+
 _SECRET_BYTES = 32  # 256 random bits cannot be guessed, so one round of SHA-256 is enough
 _SHOWN_CHARACTERS = 9
 _MAX_CHARS = 120
@@ -166,7 +168,6 @@ class KeyRing(Keys):
         self._of_config: dict[bytes, Principal] = {}
         self._any_stored = False
         self._active: dict[bytes, KeyRecord] = {}
-        self._log = get_logger("gateway.keys")
         self._failing = False
         self._read_at = time.monotonic()
         self._begun = self._taken = 0
@@ -234,14 +235,14 @@ class KeyRing(Keys):
                 self._failing = False
             except StoreError as error:
                 if not self._failing:
-                    self._log.error("gateway keys cannot be read again", reason=str(error))
+                    _log.error("gateway keys cannot be read again", reason=str(error))
                 self._failing = True
                 self._expire(settings().stale_s)
 
     def _expire(self, stale_s: float) -> None:
         """Refuse keys that were read too long ago: one may have been revoked since."""
         if self._active and stale_s and time.monotonic() - self._read_at > stale_s:
-            self._log.error("gateway keys are refused: they cannot be read", stale_s=stale_s)
+            _log.error("gateway keys are refused: they cannot be read", stale_s=stale_s)
             self._active = {}
 
 

@@ -27,6 +27,8 @@ from gateway.stores.protocols import (
 from gateway.stores.records import CallRecord
 from gateway.values import T
 
+_log = get_logger("gateway.store")
+
 CHANNEL = "gateway"  # of the notifications between gateways
 PATIENT_S = 60.0  # longest wait for a piece of work that may take its time
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
@@ -175,7 +177,6 @@ class PostgresSignals:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._said = False
-        self._log = get_logger("gateway.store")
 
     async def send(self, kind: str, **ids: str) -> None:
         await self._database.notify(kind, **ids)
@@ -224,7 +225,7 @@ class PostgresSignals:
                     await heard.wait()
             if not (heard.is_set() or lost.is_set() or self._said):
                 self._said = True
-                self._log.warning(
+                _log.warning(
                     "no signals of other gateways arrive, changes are seen seconds later: behind a "
                     "pooler set storage.listen_url to the database itself"
                 )

@@ -135,7 +135,7 @@ async def test_a_pooler_that_passes_no_signals_on(monkeypatch: pytest.MonkeyPatc
                 await expect(*events)
                 expected.set()
 
-            monkeypatch.setattr(stores.signals, "_log", log)
+            monkeypatch.setattr(signals, "_log", log)
             monkeypatch.setattr(stores.signals, "_expect", noted)
             follow = asyncio.ensure_future(stores.signals.follow(lambda _kind, _ids: None))
             await asyncio.wait_for(expected.wait(), ANSWER_S)
